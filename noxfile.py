@@ -7,6 +7,7 @@ environments of its own. The gate, .ci/run, calls these tasks and has no steps o
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import nox
 ROOT = Path(__file__).parent
 TEST = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest -n auto -q"
 """The README's test command."""
+MOST_BYTES = 2 * 1024**2
+"""Bytes that the wheel and the source archive may have."""
 WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "telemetry", "thin")
 """Benchmarks that need neither traces nor other programs."""
 
@@ -40,19 +43,35 @@ def check(session: nox.Session) -> None:
         else:
             tool(session, "python", str(script))
     session.run("git", "diff", "--exit-code", "--", "docs", external=True)
+    site(session)
+
+
+def built(session: nox.Session, place: Path) -> Path:
+    """Build the source archive, and from that the wheel; return the wheel. Neither may be large."""
+    shutil.rmtree(place, ignore_errors=True)
+    session.install("-q", "build")
+    session.run("python", "-m", "build", "--outdir", str(place), str(ROOT), silent=True)
+    archives = sorted(place.iterdir())
+    for archive in archives:
+        size = archive.stat().st_size
+        session.log(f"{archive.name}: {size / 1024**2:.2f} MiB")
+        if size > MOST_BYTES:
+            session.error(f"{archive.name} has more than {MOST_BYTES} bytes")
+    return next(archive for archive in archives if archive.suffix == ".whl")
 
 
 @nox.session(venv_backend="venv")
 @nox.parametrize("versions", ["lowest", "newest"])
 def smoke(session: nox.Session, versions: str) -> None:
-    """Run a little of everything on the lowest and on the newest versions that pyproject.toml allows."""
+    """Build the archives, and run a little of everything from the wheel, on the lowest and on the newest versions."""
     place = Path(session.create_tmp())
+    wheel = built(session, place / "dist")
     constraints = place / "constraints.txt"
     constraints.write_text("")
     if versions == "lowest":
         found = session.run("python", "tests/smoke/lowest.py", silent=True)
         constraints.write_text(str(found))
-    session.install("-q", "-c", str(constraints), ".[web]")
+    session.install("-q", "-c", str(constraints), f"{wheel}[otel,web]")
     session.chdir(place)  # or the checkout would be imported instead of what is installed
     session.run("python", str(ROOT / "tests" / "smoke" / "run.py"))
 
@@ -90,8 +109,16 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation site into `site/`; a link that leads nowhere is an error."""
+    tool(session, "mkdocs", "build", "--quiet", "--strict", NO_MKDOCS_2_WARNING="1")
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Write the generated parts of the documents."""
     tool(session, "python", "scripts/cli.py")
     tool(session, "python", "scripts/keys.py")
     tool(session, "python", "scripts/observe.py")
+    tool(session, "python", "scripts/man.py")
+    tool(session, "python", "scripts/schemas.py")

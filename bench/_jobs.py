@@ -1,4 +1,4 @@
-"""A queue of many jobs that all wait, because the scheduler is paused."""
+"""A queue of many waiting jobs, whose scheduler is paused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from gputui import bootstrap
 from gputui.config import resolve
-from gputui.domain.job import GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 
 
 def store_waiting_jobs(state: Path, count: int) -> None:
-    """Store so many jobs of 1 to 8 GPUs, of five tenants, in a state directory whose scheduler starts none."""
+    """Store `count` waiting jobs of 1 to 8 GPUs and five tenants in a state directory with a paused scheduler."""
     store = bootstrap.open_store(resolve(state=str(state), environ={}))
     try:
         actions = bootstrap.actions(store)

@@ -1,4 +1,4 @@
-"""A full-screen program in a terminal of its own, measured from outside: what it paints, what it costs."""
+"""Measures a full-screen program in its own terminal from outside: its output and its cost."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Figures:
     """Cost of one run of a program."""
 
     first_paint: float
-    """Seconds from its start until so many visible characters were written."""
+    """Seconds from its start until the expected number of visible characters was written."""
     first_content: float
-    """Seconds from its start until the marker was written: what it is looked at for."""
+    """Seconds from its start until the marker was written, the content that users wait for."""
     bytes_per_second: float
-    """Written to the terminal once it had settled."""
+    """Bytes written to the terminal per second in steady state."""
     cpu: float
-    """Share of one core that it and all its children took, once settled."""
+    """Share of one core used by its process tree in steady state."""
     resident: int
-    """Bytes: the most that the resident sets of the whole tree added up to."""
+    """Peak of the summed resident sets of the whole tree, in bytes."""
     proportional: int
-    """The same with shared pages counted once."""
+    """Peak of the summed proportional sets, in which shared pages count once, in bytes."""
     wakeups: float
-    """Times a second that a thread of the tree went on after it had waited, once settled."""
+    """Wake-ups of the tree's threads per second in steady state."""
 
 
 class Terminal:
-    """A terminal of a fixed size that answers nothing, and the process in it."""
+    """Terminal of a fixed size that answers no queries, and the process in it."""
 
     def __init__(
         self, command: Sequence[str], environ: Mapping[str, str], *, rows: int = 50, columns: int = 200
@@ -66,7 +66,7 @@ class Terminal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the whole tree, politely first."""
+        """End the whole tree, first with SIGTERM."""
         pids = tree(self.pid)
         _signal(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + 5
@@ -79,7 +79,7 @@ class Terminal:
         os.close(self.master)
 
     def read(self, patience: float) -> bytes:
-        """Return new output, after waiting for it at most that long."""
+        """Return new output; wait for it at most that long."""
         if not select.select([self.master], [], [], max(0.0, patience))[0]:
             return b""
         try:
@@ -92,7 +92,7 @@ class Terminal:
         return raw
 
     def until_painted(self, characters: int, patience: float = 30) -> float:
-        """Seconds from the start until so many visible characters were written."""
+        """Return the seconds from the start until that many visible characters were written."""
         while (now := time.monotonic() - self.begun) < patience:
             if self.read(0.05):
                 if _visible(self.output) >= characters:
@@ -102,7 +102,7 @@ class Terminal:
         raise TimeoutError(f"{_visible(self.output)} visible characters after {now:.1f} s: {self._last_words()}")
 
     def until_shown(self, marker: str, patience: float = 30) -> float:
-        """Seconds from the start until this was written."""
+        """Return the seconds from the start until this text was written."""
         while marker.encode() not in self.output:
             if time.monotonic() - self.begun > patience or (not self.read(0.05) and self._is_over()):
                 break
@@ -110,7 +110,7 @@ class Terminal:
         return time.monotonic() - self.begun
 
     def must_show(self, marker: str) -> None:
-        """Raise RuntimeError unless this was written: a program that shows nothing costs nothing."""
+        """Raise RuntimeError unless this text was written: a program that shows nothing would cost nothing."""
         if marker.encode() not in self.output:
             raise RuntimeError(f"it never showed {marker}: {self._last_words()}")
 
@@ -118,14 +118,14 @@ class Terminal:
         return plain_bytes(bytes(self.output[-500:]))
 
     def pump(self, seconds: float) -> int:
-        """Read for so long; the bytes that came."""
+        """Read output for that many seconds; return the bytes."""
         before, end = self.written, time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.read(left)
         return self.written - before
 
     def press(self, key: bytes, *, quiet: float = 0.08, patience: float = 5) -> float:
-        """Seconds from a key pressed in a quiet moment to the first output after it."""
+        """Return the seconds from a key pressed in a quiet moment to the first output after it."""
         while self.read(quiet):
             pass
         begun = time.perf_counter()
@@ -150,7 +150,7 @@ def measure(
     characters: int = 500,
     marker: str = "",
 ) -> Figures:
-    """Run the program for so long and measure it."""
+    """Run the program for that many seconds and measure it."""
     with Terminal(command, environ) as terminal:
         first_paint = terminal.until_painted(characters)
         first_content = terminal.until_shown(marker)
@@ -169,14 +169,14 @@ def measure(
 
 
 def middle(figures: Sequence[Figures]) -> Figures:
-    """The median of each figure."""
+    """Return the median of each figure."""
     rows = zip(*map(astuple, figures), strict=True)
     paint, content, rate, cpu, resident, proportional, wakeups = (statistics.median(row) for row in rows)
     return Figures(paint, content, rate, cpu, int(resident), int(proportional), wakeups)
 
 
 def tree(root: int) -> list[int]:
-    """The process and all its descendants."""
+    """Return the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -188,7 +188,7 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """CPU time of the tree so far, with that of its dead children: user and system."""
+    """Return the CPU time of the tree, user and system, including that of its ended children."""
     return sum(sum(map(int, fields[11:15])) for pid in tree(root) if (fields := _stat(pid))) / TICK
 
 
@@ -205,7 +205,7 @@ def machine() -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of them does not exceed."""
+    """Return the value that this share of them does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -234,7 +234,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command, from the state on; empty when it is gone."""
+    """Return the fields of /proc/PID/stat from the state on; empty if the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Eight busy GPUs for programs to show: the tests' stand-in NVML, whose readings change every second."""
+"""Eight busy GPUs for benchmarks: the tests' stand-in NVML, whose readings change every second."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATENCIES: Mapping[str, Sequence[str]] = {
 
 @contextmanager
 def busy_gpus(latency: str = "usual", processes: Sequence[int] = ()) -> Iterator[Mapping[str, str]]:
-    """The environment in which a program meets them; they move until the block is left."""
+    """Yield the environment in which a program finds them; their readings change until the block ends."""
     fixed = [*LATENCIES[latency], *(f"gpu {n % GPUS} process {pid} {GIB} C" for n, pid in enumerate(processes))]
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as place:
         standin = StandIn(Path(place) / "nvml")
@@ -51,7 +51,7 @@ def busy_gpus(latency: str = "usual", processes: Sequence[int] = ()) -> Iterator
 
 @contextmanager
 def sleepers(count: int) -> Iterator[list[int]]:
-    """Processes for GPUs to be held by."""
+    """Start processes that hold the GPUs."""
     running = [subprocess.Popen(["sleep", "infinity"]) for _ in range(count)]
     try:
         yield [process.pid for process in running]
@@ -69,7 +69,7 @@ def _move(standin: StandIn, fixed: Sequence[str], over: threading.Event) -> None
 
 
 def _readings(second: int) -> list[str]:
-    """Loads that rise and fall, each GPU's in its own time."""
+    """Return loads that rise and fall, with a period of its own for each GPU."""
     lines = []
     for gpu in range(GPUS):
         load = 0.5 + 0.5 * math.sin(second / 7 + gpu)

@@ -19,9 +19,11 @@ import msgspec
 
 from bench._measure import machine
 from bench.commands import compare
+from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import efficiency_of
-from gputui.domain.job import Attempt, BootTime, GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.store import TinyJobStore
@@ -39,7 +41,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Make the year, measure and print."""
+    """Create the history of a year, measure and print."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else COUNT
     print(f"machine: {machine()}")
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
@@ -68,7 +70,7 @@ def store_year(directory: Path, count: int) -> int:
 
 
 def jobs(count: int) -> Iterator[Job]:
-    """Yield jobs of five tenants on eight GPUs, of which every fifth did not end well."""
+    """Yield jobs of five tenants on eight GPUs, of which every fifth fails."""
     chance = random.Random(1)
     first = datetime.now(UTC) - timedelta(days=DAYS)
     for job_id in range(1, count + 1):

@@ -28,9 +28,9 @@ from bench.console import MODEL, VISIBLE, at_home
 NAME = "sweep"
 """Name of the array: must be on the screen."""
 PAINT = 0.5
-"""Seconds until the console paints, with any queue."""
+"""Maximum seconds until the console paints, with any queue."""
 SHOWN_AFTER = 1.0
-"""Seconds by which the array may be shown later than the GPUs of an empty queue."""
+"""Maximum seconds by which the array may appear later than the GPUs of an empty queue."""
 MB = 1e6
 MACHINE = ("--probe", f"sim:8:{MODEL}", "--runtime", "process")
 COMMANDS: Mapping[str, tuple[Sequence[str], float | None]] = {
@@ -61,11 +61,11 @@ class Found:
     most: float | None = None
     """Budget; None: there is none."""
     cpu: float | None = None
-    """Seconds of CPU time of a command: other work on the machine hardly changes them."""
+    """Seconds of CPU time of a command, which other work on the machine hardly changes."""
 
     @property
     def verdict(self) -> str:
-        """Return whether it is within its budget."""
+        """Return whether the figure is within its budget."""
         if self.most is None:
             return ""
         return f"at most {self.most:g}: {'PASS' if self.value <= self.most else 'MISS'}"
@@ -97,7 +97,7 @@ def _all(options: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[Fo
 
 
 def _of_commands(place: str, options: argparse.Namespace, environ: Mapping[str, str], submits: int) -> Iterator[Found]:
-    """Yield the wall time of each command where nobody schedules."""
+    """Yield the wall time of each command while no scheduler runs."""
     states = [f"{place}/{number}" for number in range(submits)]
     _run(ours(states[0], "queue"), environ)  # compiles the modules
     taken = [_run(_submit(state, options.count), environ) for state in states]
@@ -167,7 +167,7 @@ def _figures(state: str, marker: str, environ: Mapping[str, str], seconds: float
 
 
 def ours(state: str, *arguments: str) -> list[str]:
-    """Return our command line."""
+    """Return the command line of gputui."""
     return [sys.executable, "-m", "gputui", "--state", state, *MACHINE, *arguments]
 
 
@@ -178,7 +178,7 @@ def _submit(state: str, count: int) -> list[str]:
 
 @contextmanager
 def _serving(state: str, environ: Mapping[str, str]) -> Iterator[int]:
-    """Run `serve` in the block; its process id."""
+    """Run `serve` for the time of a block; yield its process id."""
     with subprocess.Popen(ours(state, "serve"), env=dict(environ), stderr=subprocess.DEVNULL) as process:
         try:
             _until(lambda: (Path(state) / "scheduler.lock").exists(), "serve leads")
@@ -188,7 +188,7 @@ def _serving(state: str, environ: Mapping[str, str]) -> Iterator[int]:
 
 
 def _end_jobs(state: str, environ: Mapping[str, str]) -> None:
-    """End the elements that run."""
+    """End the running elements."""
     subprocess.run(ours(state, "cancel", "1"), env=dict(environ), check=False, capture_output=True)
     with _serving(state, environ):
         _until(lambda: len(_lines(ours(state, "queue"), environ)) <= 1, "the elements are over")
@@ -208,7 +208,7 @@ def _lines(command: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> tuple[float, float]:
-    """Return the seconds that the command takes, by the wall and of CPU; infinite where it fails."""
+    """Return the wall and CPU seconds of a command; infinite if it fails."""
     begun, before = time.perf_counter(), _cpu_of_children()
     done = subprocess.run(command, capture_output=True, check=False, env={**environ, "COLUMNS": "120"})
     if done.returncode:

@@ -24,11 +24,11 @@ from bench._measure import Figures, Terminal, machine, measure, middle, percenti
 from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
 
 VISIBLE = 200
-"""Characters that count as a first paint: our emptiest first picture has some 250, all at once."""
+"""Number of characters that count as first paint: the emptiest first frame of gputui has some 250, all at once."""
 MODEL = "H100"
 """Model name of the stand-in's GPUs, which must appear on the screen."""
 QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never", "XDG_STATE_HOME": "/dev/null"}
-"""A console that is ended by the benchmark leaves no scheduler behind, and nobody's own layout is measured."""
+"""Settings with which a console ended by the benchmark leaves no scheduler, and no personal layout is used."""
 UP, DOWN = b"\x1bOA", b"\x1bOB"
 """Cursor keys, as terminals send them to full-screen programs."""
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 @contextmanager
 def at_home(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Somewhere for programs to keep compiled modules and what they remember, as they do where they are installed."""
+    """Directory for compiled modules and preferences, as an installed program has it."""
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as place:
         kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         yield {**kept, **QUIET, "PYTHONPYCACHEPREFIX": f"{place}/compiled", "XDG_STATE_HOME": f"{place}/state"}
@@ -75,7 +75,7 @@ def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str
 
 
 def key_latency(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """Median and 99th percentile from a cursor key to the output it caused: ours by how many jobs are stored."""
+    """Return median and 99th percentile from a cursor key to its output; for gputui by the number of stored jobs."""
     found = {}
     for count in options.jobs:
         with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
@@ -95,17 +95,17 @@ def _pressed(command: Sequence[str], environ: Mapping[str, str], options: argpar
 
 
 def console(state: str) -> list[str]:
-    """Our console, which hosts its scheduler."""
+    """Return the command line of a console that schedules."""
     return [sys.executable, "-m", "gputui", "--state", state, "--probe", "nvml", "--runtime", "process"]
 
 
 def nvitop(path: str) -> list[str]:
-    """nvitop with all it shows, as often as ours."""
+    """Return the command line of nvitop with all panels and the same interval."""
     return [path, "--monitor", "full", "--interval", "1"]
 
 
 def table(compared: Mapping[str, Sequence[Figures]]) -> str:
-    """A row a figure, with the ratio where there are two programs: below 1 is less than the peer's."""
+    """Return a row per figure, with the ratio of two programs: below 1 is less than the peer's."""
     rows = {name: middle(runs) for name, runs in compared.items()}
     shown = {
         "first paint, s": ("first_paint", "{:.2f}", 1),

@@ -1,4 +1,4 @@
-"""Cuts of a large trace for a small site, by a rule that is fixed and looks at nothing but the trace.
+"""Cuts of a large trace for a small site, by a fixed rule that depends on nothing but the trace.
 
 `python -m bench.cuts philly_82k.csv FOLDER` writes philly_8gpu_{b..i}.csv and philly_64gpu_{b..e}.csv, from windows of
 28 days from days 1, 29, 57 and 81 of the trace; jobs of at least 30 seconds and at most as many GPUs as the site has,
@@ -30,7 +30,7 @@ GAP = 1800.0
 DEMAND = 1.2
 LARGEST_PART = 0.2
 HALVES = {8: 2, 64: 1}
-"""Number of parts into which the bursts of a window are dealt, by the site's GPUs."""
+"""Number of cuts among which the bursts of a window are distributed, by the site's GPUs."""
 
 
 def cut(trace: Sequence[TraceJob], gpus: int, first_day: int, half: int, salt: str = "") -> list[TraceJob]:
@@ -78,7 +78,7 @@ def write(path: Path, jobs: Sequence[TraceJob]) -> None:
 
 
 def write_all(trace: Sequence[TraceJob], folder: Path, salt: str) -> None:
-    """Write the cuts of one salt and tell of each; the empty salt writes those without one."""
+    """Write the cuts of one salt and print their names; the empty salt writes the standard ones."""
     for gpus, halves in HALVES.items():
         letters = iter("bcdefghi")
         for first_day in FIRST_DAYS:

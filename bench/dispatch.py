@@ -1,4 +1,4 @@
-"""Time from the exit of a job to the start of the next on its GPUs, beside Docker's own create + start of the same.
+"""Time from the exit of a job to the start of the next on its GPUs, compared with Docker's own create and start.
 
 Runs on a Docker engine of its own with the stand-in NVML (root, dockerd, gcc): `python -m bench.dispatch [JOBS]`.
 Times are what the containers themselves read from the host's uptime, so to 10 ms.
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from gputui.domain.container import Launch
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.e2e import witness
@@ -26,7 +26,7 @@ def uptime() -> float:
 
 
 def chained(site: Site, jobs: int) -> list[float]:
-    """Milliseconds between the end of each job and the beginning of the next, each of which needs all GPUs."""
+    """Return the milliseconds between the end of each job and the start of the next; each needs all GPUs."""
     scheduler = site.serve()
     store = site.store()
     submit_directly(store, [witness.spec(site.out, 8, 0.05) for _ in range(jobs)])
@@ -43,7 +43,7 @@ def chained(site: Site, jobs: int) -> list[float]:
 
 
 def raw(site: Site, jobs: int) -> list[float]:
-    """Milliseconds from asking Docker to create the same container until its first command has run."""
+    """Return the milliseconds from Docker's create request until the first command has run."""
     runtime = DockerRuntime("bench", RuntimeSettings(docker_host=site.engine.host), RealClock())
     runtime.check()
     spec = witness.spec(site.out, 8, 0.05)

@@ -1,4 +1,4 @@
-"""Accuracy of forecasts: the first expected start that each job was told, beside its true start.
+"""Accuracy of forecasts: the first expected start of each job, compared with its real start.
 
 `python -m bench.forecast [JOBS]` runs made-up traces with exact limits through the real scheduler on a virtual clock.
 `python -m bench.forecast live [SCENARIOS]` runs scenarios of host jobs of some seconds through `gputui serve` on four
@@ -31,8 +31,7 @@ from bench._measure import machine
 from gputui import bootstrap
 from gputui.config import resolve
 from gputui.domain.settings import PolicySettings, Settings
-from gputui.replay.generator import generate
-from gputui.replay.trace import Site, TraceJob, prepare
+from gputui.replay.trace import Site, TraceJob, generate, prepare
 from tests.engine.virtual import VirtualServer
 
 TRACES, JOBS, JOBS_AT_ONCE = 6, 300, 100
@@ -41,9 +40,9 @@ SCENARIOS, JOBS_OF_A_SCENARIO = 10, 14
 AT_ONCE = 5
 """Number of scenarios that run side by side."""
 SPARE = 2.0
-"""Seconds by which limits exceed the truth in a trace, so that no job is ended by its limit."""
+"""Seconds by which limits exceed the run times of a trace, so that no job is ended by its limit."""
 TOGETHER = 0.5
-"""Forecasts or starts so close to each other, in seconds, are in no order."""
+"""Seconds within which two forecasts or starts count as simultaneous."""
 
 
 class Told(NamedTuple):
@@ -56,7 +55,7 @@ class Told(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Seconds by which it started later than it was told."""
+        """Return the seconds by which it started later than forecast."""
         return self.started - self.expected
 
 
@@ -77,7 +76,7 @@ class Quality(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[Sequence[Told]]) -> Quality:
-        """Return that of several runs, whose jobs are compared with others of their run alone."""
+        """Return the quality of several runs; jobs are compared only within their run."""
         errors = sorted(told.error for run in runs for told in run)
         pairs = [pair for run in runs for pair in combinations(run, 2) if waited_together(*pair)]
         marks = [errors[min(len(errors) - 1, int(share * len(errors)))] for share in (0.1, 0.5, 0.9, 0.0, 1.0)]
@@ -95,18 +94,18 @@ class Quality(NamedTuple):
 
 
 def waited_together(one: Told, other: Told) -> bool:
-    """Return whether there was a moment at which both waited."""
+    """Return whether both jobs waited at the same time."""
     return one.submitted < other.started and other.submitted < one.started
 
 
 def is_in_order(one: Told, other: Told) -> bool:
-    """Return whether the one that was to start first did."""
+    """Return whether the job that was forecast to start first did."""
     expected, started = other.expected - one.expected, other.started - one.started
     return abs(expected) < TOGETHER or abs(started) < TOGETHER or (expected > 0) == (started > 0)
 
 
 def virtual(trace: Sequence[TraceJob], directory: Path, policy: PolicySettings | None = None) -> list[Told]:
-    """Return what the jobs of a trace with exact limits were told, and when they started, on eight GPUs."""
+    """Return forecasts and starts of the jobs of a trace with exact limits on eight GPUs."""
     settings = Settings(policy=replace(policy or PolicySettings(), forecast_jobs=len(trace)))
     server = VirtualServer(directory, 8, settings)
     came: dict[int, float] = {}
@@ -154,7 +153,7 @@ def scenario(number: int) -> list[dict[str, Any]]:
 
 
 def live(number: int) -> list[Told]:
-    """Return what the jobs of a scenario were told by a scheduler of its own, and when they started."""
+    """Return forecasts and starts of the jobs of a scenario, run by its own scheduler."""
     with tempfile.TemporaryDirectory(prefix="gputui-forecast-") as folder:
         directory = Path(folder)
         (directory / "config.toml").write_text('[policy]\npatience = "2s"\npredict = false\n')
@@ -224,7 +223,7 @@ def _submit(directory: Path, environ: dict[str, str], jobs: Iterable[dict[str, A
 
 
 def _batches(jobs: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yield them in order, with each that names others, or is an array, in a batch of its own."""
+    """Yield the jobs in order; one that names others, or is an array, has a batch of its own."""
     batch: list[dict[str, Any]] = []
     for job in jobs:
         if "after" in job or "array" in job:
@@ -239,7 +238,7 @@ def _batches(jobs: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _first_ids(batch: Sequence[dict[str, Any]], printed: str) -> list[int]:
-    """Return an id for each job: of an array its first."""
+    """Return the id of each job, of an array its first."""
     found = [int(line.split()[0].rstrip(":")) for line in printed.splitlines()]
     return found[:1] if len(batch) == 1 else found
 

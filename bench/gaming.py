@@ -1,4 +1,4 @@
-"""Gain by tricks: a tenant of a trace submits its jobs in a cunning way, and the others honestly.
+"""Gain by tricks: one tenant of a trace games the scheduler, and the others submit honestly.
 
 `python -m bench.gaming [RUNS [TRICK...]]` runs made-up traces through the real scheduler on a virtual clock. The wait
 of a job is the time from when it was ready to its end, less the time it ran: waits between slices count. The ratio is
@@ -20,40 +20,39 @@ from typing import Any, NamedTuple, TypeAlias
 
 from bench._measure import machine
 from gputui.domain.edit import Edit
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
-from gputui.replay.generator import generate
-from gputui.replay.trace import HOUR, Site, TraceJob, prepare
+from gputui.replay.trace import HOUR, Site, TraceJob, generate, prepare
 from tests.engine.virtual import VirtualServer
 from tests.factories import NOW
 
 RUNS, TENANTS_OF_A_TRACE = 60, 3
 JOBS, DAYS, LOAD = 150, 28.0 * 150 / 2500, 1.2
 FEWEST = 5
-"""A tenant of fewer jobs is not looked at."""
+"""Minimum number of jobs of an examined tenant."""
 LEAD = 12 * HOUR
-"""Time before a job is ready at which its place is taken."""
+"""Time before a job is ready at which the tenant reserves its place in the queue."""
 SLICE, THIN_SLICE = 4 * HOUR, HOUR / 2
 AGAIN = 6 * HOUR
 """Wait before the first resubmission."""
 SOON = HOUR
-"""Time at which a tenant that asked for little asks for the true need of the job."""
+"""Time after which a tenant that asked for little asks for the real need of the job."""
 PIECES = 4
 SHORTEST = 600.0
-"""Seconds: runs whose honest mean wait is shorter tell nothing."""
+"""Minimum honest mean wait in seconds: shorter ones give no useful ratio."""
 
 
 @dataclass
 class Game:
-    """Run of a trace, in which one tenant may play a trick."""
+    """Run of a trace in which one tenant may use a trick."""
 
     server: VirtualServer
     last: dict[int, list[JobId]] = field(default_factory=dict)
     """Jobs as they were submitted, by their numbers in the trace."""
 
     def put(self, job: TraceJob, work: float | None = None, **changes: Any) -> JobId:
-        """Submit the job as it is but for the changes, and have it known by what it was submitted as now."""
+        """Submit the job with these changes, and track it under its number in the trace."""
         options = {"tenant": job.tenant, "limit": job.limit, **changes}
         job_id = self.server.submit(work or max(1.0, job.duration), job.gpus, **options)
         self.last[job.number] = [job_id]
@@ -63,7 +62,7 @@ class Game:
         return all(self.server.job(job_id).state is JobState.PENDING for job_id in self.last[job.number])
 
     def waited(self, job: TraceJob) -> float:
-        """Return how long it waited in all, in seconds; of a job in pieces the mean of theirs."""
+        """Return the total wait of a job in seconds; of a job in pieces, their mean."""
         ids = self.last[job.number]
         return statistics.mean(self.server.ended[job_id] for job_id in ids) - job.submit - job.duration / len(ids)
 
@@ -80,7 +79,7 @@ def without_limit(game: Game, job: TraceJob) -> None:
 
 
 def in_slices(game: Game, job: TraceJob, most: float = SLICE) -> None:
-    """A limit of four hours, and retries that go on where the last attempt was ended."""
+    """Submit with a limit of four hours and retries that continue where the last attempt was ended."""
     limit = min(most, job.limit)
     game.server.at(job.submit, lambda: game.put(job, limit=limit, **_GOES_ON))
 
@@ -104,7 +103,7 @@ def with_hold(game: Game, job: TraceJob) -> None:
 
 
 def with_after(game: Game, job: TraceJob) -> None:
-    """A job without GPUs runs until it is ready, and it waits for that one."""
+    """Submit a job without GPUs that runs until the real one is ready, and let the real one depend on it."""
 
     def take() -> None:
         before = game.server.submit(max(1.0, job.submit - game.server.now), 0, tenant=job.tenant)
@@ -114,7 +113,7 @@ def with_after(game: Game, job: TraceJob) -> None:
 
 
 def anew(game: Game, job: TraceJob) -> None:
-    """Cancelled and submitted anew whenever it has waited for long."""
+    """Cancel the job and submit it again whenever it has waited for long."""
 
     def again() -> None:
         if game.is_waiting(job):
@@ -129,7 +128,7 @@ def anew(game: Game, job: TraceJob) -> None:
 
 
 def edited(game: Game, job: TraceJob) -> None:
-    """A limit of a quarter of an hour at first, and the true one when it has waited for some time."""
+    """Submit with a limit of 15 minutes, and set the real one when the job has waited for some time."""
 
     def ask_for_more() -> None:
         [job_id] = game.last[job.number]
@@ -150,7 +149,7 @@ def under_other_names(game: Game, job: TraceJob) -> None:
 
 
 def in_pieces(game: Game, job: TraceJob) -> None:
-    """Four jobs of a quarter of the work each, which may run side by side."""
+    """Submit four jobs of a quarter of the work each, which may run concurrently."""
 
     def put() -> None:
         part = max(1.0, job.duration / PIECES)
@@ -183,7 +182,7 @@ class Run(NamedTuple):
     tenant: str
 
     def mean_wait(self, trick: Trick, directory: Path, policy: PolicySettings) -> float:
-        """Return the tenant's mean wait, in seconds, when it plays the trick."""
+        """Return the tenant's mean wait with the trick, in seconds."""
         settings = Settings(SchedulerSettings(cpu_jobs=10_000), policy=policy)
         game = Game(VirtualServer(directory, 8, settings))
         for job in self.trace:
@@ -193,7 +192,7 @@ class Run(NamedTuple):
 
 
 def runs(most: int) -> list[Run]:
-    """Return so many runs: the tenants with the most jobs of trace after trace, eight GPUs, load 1.2, bucket limits."""
+    """Return `count` runs: tenants with the most jobs of each trace, eight GPUs, load 1.2, bucketed limits."""
     found: list[Run] = []
     for seed in range(most):
         trace = prepare(generate(JOBS, seed, widest=8, days=DAYS), Site(8), LOAD, "bucket")
@@ -212,7 +211,7 @@ class Gain(NamedTuple):
     mean: float
     """The mean over the runs of the ratio of each."""
     better: float
-    """The share of runs in which it paid by more than one in a hundred."""
+    """Share of runs in which the trick gained more than 1 %."""
     runs: int
 
 

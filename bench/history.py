@@ -66,7 +66,7 @@ def measure(directory: Path, size: int) -> None:
 
 
 def seconds_of(store: TinyJobStore, job_id: int) -> float:
-    """Milliseconds to find a job in the history."""
+    """Return the milliseconds to find a job in the history."""
     begun = time.perf_counter()
     store.get(job_id)
     return (time.perf_counter() - begun) * 1e3

@@ -23,7 +23,7 @@ Prepare = Callable[[LogPane], None]
 
 
 def flood(stopped: threading.Event) -> Iterator[bytes]:
-    """Lines at that rate, as they come from a pipe: many at a time."""
+    """Yield lines at that rate, many at a time, as from a pipe."""
     began, count = time.monotonic(), 0
     while not stopped.is_set():
         due = int((time.monotonic() - began) * RATE)
@@ -39,22 +39,22 @@ def narrowed(pane: LogPane) -> None:
 
 
 def searched(pane: LogPane) -> None:
-    """Something is looked for that is nowhere."""
+    """Search for a text that does not occur."""
     pane.reading.search.look_for(pattern_of("loss.*nan"))
 
 
 def wrapped(pane: LogPane) -> None:
-    """Lines are broken."""
+    """Wrap the lines."""
     pane.action_toggle_wrap()
 
 
 def errors(pane: LogPane) -> None:
-    """Errors are looked for."""
+    """Search for errors."""
     pane.reading.search.go_to_error(1)
 
 
 async def measure(name: str, seconds: float, prepare: Prepare | None) -> None:
-    """Print what it costs."""
+    """Measure and print the cost."""
     stopped = threading.Event()
     console = Console()
     console.logs.lines[101] = flood(stopped)
@@ -92,7 +92,7 @@ async def _watch(name: str, seconds: float, pane: LogPane, pause: Callable[[], A
 
 
 def _counted(pane: LogPane) -> list[int]:
-    """Return a list whose only number counts the repaints of the pane from now on."""
+    """Return a list with one number, which counts the repaints of the pane from now on."""
     count, repaint = [0], pane.repaint
 
     def counted(*, is_same: bool = False) -> None:
@@ -108,7 +108,7 @@ def _resident() -> float:
 
 
 async def main(seconds: float) -> None:
-    """Measure each way of looking at the flood."""
+    """Measure the flood with each kind of view."""
     ways: dict[str, Prepare | None] = {
         "nobody looks": None,
         "followed": lambda pane: None,

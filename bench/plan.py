@@ -18,17 +18,18 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from bench._measure import machine
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, GpuState, GpuView, Health
-from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.replay.generator import generate
 from gputui.replay.policies import POLICIES
-from gputui.replay.trace import Site, prepare, read
+from gputui.replay.trace import Site, generate, prepare, read
 
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("alice", "bob", "carol", "dan", "eve")
@@ -48,7 +49,7 @@ LIMITS = tuple(timedelta(hours=hours) for hours in (1, 4, 12, 24, 72))
 
 
 def waiting(number: int) -> Job:
-    """A job of 1 to 8 GPUs."""
+    """Return a waiting job of 1 to 8 GPUs."""
     width = 2 ** (number % 4)
     spec = JobSpec(
         image="busybox",
@@ -116,7 +117,7 @@ def queue_of(count: int, ranges: int = 0, *, fresh: bool = False) -> Snapshot:
 
 
 def plan_seconds(snapshot: Snapshot, known: OrderCache | None = None) -> list[float]:
-    """The CPU time of each of many plans, sorted; without `known` each is a first one."""
+    """Return the CPU time of each of many plans, sorted; without `known` each is a first plan."""
     taken = []
     gc.freeze()  # as the scheduler does once it has read its queue
     if known is not None:
@@ -135,7 +136,7 @@ def growth(few: int, before: float, many: int, after: float) -> float:
 
 
 def replay_seconds(trace: Path | None, limits: str) -> tuple[int, float]:
-    """Jobs, and the CPU time a replay of them on 64 GPUs at load 1.0 takes."""
+    """Return the number of jobs and the CPU time of a replay on 64 GPUs at load 1.0."""
     site = Site(GPUS)
     jobs = prepare(read(trace)[0] if trace else generate(JOBS_OF_PHILLY), site, 1.0, limits)
     begun = time.process_time()
@@ -144,7 +145,7 @@ def replay_seconds(trace: Path | None, limits: str) -> tuple[int, float]:
 
 
 def table(label: str, taken: Mapping[int, Sequence[float]]) -> None:
-    """A row for each number of jobs."""
+    """Return a row for each number of jobs."""
     before: tuple[int, float] | None = None
     for count, seconds in taken.items():
         exponent = f"(n log n)^{growth(*before, count, seconds[0]):.2f}" if before else ""
@@ -156,7 +157,7 @@ def table(label: str, taken: Mapping[int, Sequence[float]]) -> None:
 
 
 def main() -> None:
-    """Print it all."""
+    """Measure and print everything."""
     print(machine())
     print(f"plan() on {GPUS} GPUs, {BUSY} of them held; goal {GOAL * 1000:.0f} ms at 10,000, growth of n log n at most")
     for label, known in (("first", lambda: None), ("next", OrderCache)):

@@ -1,4 +1,4 @@
-"""The golden tables: this scheduler beside the baselines, on real cuts where they are at hand, and on made-up traces.
+"""The golden tables: this scheduler compared with baselines, on real cuts if available, and on generated traces.
 
 `python -m bench.policies [FOLDER]`: FOLDER holds philly_8gpu_*.csv and philly_64gpu_*.csv; `bench.cuts` makes them.
 """
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gputui.replay.generator import digest, generate
 from gputui.replay.metrics import Figures, allocation_bound
 from gputui.replay.policies import POLICIES, dealt, measure
-from gputui.replay.trace import Site, TraceJob, prepare, read
+from gputui.replay.trace import Site, TraceJob, digest, generate, prepare, read
 
 LOADS = (0.9, 1.0, 1.2)
 HOUR = 3600.0
@@ -31,13 +30,13 @@ class Trace(NamedTuple):
 
 
 def real(folder: Path, gpus: int) -> list[Trace]:
-    """The cuts for that many GPUs."""
+    """Return the real cuts for that many GPUs."""
     found = sorted(folder.glob(f"philly_{gpus}gpu_*.csv"))
     return [Trace(path.stem, sha, jobs) for path in found for jobs, sha in (read(path),)]
 
 
 def made_up(gpus: int) -> list[Trace]:
-    """Synthetic ones."""
+    """Return generated traces."""
     made = [generate(2500 if gpus == 8 else 8000, seed, widest=8 if gpus == 8 else 16) for seed in range(SEEDS[gpus])]
     return [Trace(f"seed {seed}", digest(jobs), jobs) for seed, jobs in enumerate(made)]
 
@@ -52,7 +51,7 @@ class Gates:
 
     @classmethod
     def of(cls, traces: Sequence[Sequence[TraceJob]]) -> Gates:
-        """Replay them all."""
+        """Replay all traces."""
         site = Site(8)
         ready = [prepare(trace, site, 1.0, "bucket") for trace in traces]
         return cls(
@@ -62,7 +61,7 @@ class Gates:
         )
 
     def ratios(self, figure: str, baseline: str) -> list[float]:
-        """Ours over theirs, for each trace."""
+        """Return the ratio of our figure to theirs for each trace."""
         return [getattr(each["plan"], figure) / getattr(each[baseline], figure) for each in self.found]
 
     def ratio(self, figure: str, baseline: str) -> float:
@@ -70,11 +69,11 @@ class Gates:
         return float(statistics.mean(self.ratios(figure, baseline)))
 
     def allocated(self, baseline: str) -> float:
-        """The mean of A / A."""
+        """Return the mean of A / A."""
         return self.ratio("allocation_ratio", baseline)
 
     def against_alphabet(self) -> list[float]:
-        """A / A of an equal split dealt by the alphabet."""
+        """Return A / A of an equal split in alphabetical order."""
         pairs = zip(self.found, self.alphabet, strict=True)
         return [each["plan"].allocation_ratio / other.allocation_ratio for each, other in pairs]
 

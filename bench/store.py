@@ -16,7 +16,8 @@ from pathlib import Path
 from tinydb import TinyDB
 
 from gputui.domain.audit import Actor
-from gputui.domain.job import GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 
@@ -31,7 +32,7 @@ JOB = Job(
 
 
 def median(call: Callable[[], object], times: int) -> float:
-    """Milliseconds."""
+    """Return the median in milliseconds."""
     spent = []
     for _ in range(times):
         begun = time.perf_counter()

@@ -1,14 +1,17 @@
 """The cost of measuring jobs: `python -m bench.telemetry [JOBS [SECONDS]]`.
 
-Share of a core with so many running jobs of one GPU each, which are read every second: readings of GPUs, control groups
-(of this process, in the kernel's own files), files, idle GPUs. Then the size of a year of 100,000 attempts.
+Share of a core with so many running jobs of one GPU each, which are read every second, on 8 and on 64 GPUs: the probe
+process with a stand-in for NVML that takes its time as hardware does, the thread that takes its readings over, control
+groups (of this process, in the kernel's own files), files, idle GPUs. Then the size of a year of 100,000 attempts.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -19,24 +22,33 @@ from typing import ParamSpec, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from bench._measure import cpu_seconds, machine
+from bench._standin import sleepers
+from gputui.bootstrap import SystemClock
+from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.container import Consumption
 from gputui.domain.gpu import GpuSample, ProbeReading
-from gputui.domain.job import Attempt, BootTime, Job, JobSpec
-from gputui.domain.settings import Settings
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobSpec
+from gputui.domain.settings import GpuSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files import telemetry_file
 from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.idle_gpus import IdleGpus
 from gputui.engine.tick.observer import Observer
+from gputui.engine.tick.run_limits import IdleGpus
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.telemetry import TelemetryRecorder
+from gputui.gpus.supervisor import NvmlProbe
 from gputui.runtime.consumption import MOUNT, ConsumptionReader
+from tests.gpus.standin import LIKE_HARDWARE, StandIn
 
 P = ParamSpec("P")
 T = TypeVar("T")
 BEGIN = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GIB = 1024**3
+SETTLED, PROBED = 5.0, 30.0
+"""Seconds before the probe is measured, and for which it is."""
 ATTEMPTS, SAMPLED = 100_000, 200
 """Attempts of a year, and those of them that are really measured."""
 MEDIAN, SPREAD = 1800.0, 1.6
@@ -90,20 +102,51 @@ class Observed:
 def main() -> None:
     """Print the cost of a second, and the sizes."""
     jobs, seconds = [int(word) for word in (*sys.argv[1:], "64", "300")[:2]]
-    with tempfile.TemporaryDirectory() as place:
-        measure_time(Path(place), jobs, seconds)
+    print(machine())
+    for gpus in (8, 64):
+        with tempfile.TemporaryDirectory() as place:
+            spent = {**measure_probe(Path(place), gpus, jobs, PROBED), **measure_time(Path(place), gpus, jobs, seconds)}
+        for name, cpu in {**spent, "total": sum(spent.values())}.items():
+            print(f"{gpus:2} GPUs, {jobs} jobs  {name:<12} {cpu * 1e3:6.2f} ms/s, {cpu:.3%} of a core")
     measure_space()
 
 
-def measure_time(directory: Path, count: int, seconds: int) -> None:
-    """Print the share of a core that `count` jobs cost."""
-    jobs = tuple(map(running, range(1, count + 1)))
+def measure_probe(directory: Path, gpus: int, jobs: int, seconds: float) -> dict[str, float]:
+    """Return the CPU-seconds a second of the probe process and of the thread that reads it, with a process per job."""
+    standin = StandIn(directory / "nvml")
+    with sleepers(jobs) as pids:
+        held = (f"gpu {number % gpus} process {pid} {GIB} C" for number, pid in enumerate(pids))
+        standin.write(*LIKE_HARDWARE, *held, gpus=gpus)
+        os.environ.update(standin.environment)
+        probe = NvmlProbe(GpuSettings(), SystemClock())
+        try:
+            came = threading.Event()
+            probe.subscribe(lambda reading: came.set() if len(reading.samples) == gpus else None)
+            probe.start()
+            if not came.wait(60) or probe.pid is None:
+                sys.exit(f"{gpus} GPUs were not read within a minute: {probe.latest().status.text}")
+            time.sleep(SETTLED)
+            begun, child, own = time.monotonic(), cpu_seconds(probe.pid), time.process_time()
+            time.sleep(seconds)
+            lasted = time.monotonic() - begun
+            spent = {
+                "probe": (cpu_seconds(probe.pid) - child) / lasted,
+                "its readings": (time.process_time() - own) / lasted,
+            }
+        finally:
+            probe.close()
+    return spent
+
+
+def measure_time(directory: Path, gpus: int, count: int, seconds: int) -> dict[str, float]:
+    """Return the CPU-seconds a second that `count` jobs cost."""
+    jobs = tuple(running(number, gpus) for number in range(1, count + 1))
     clock, chosen = Moment(), random.Random(1)
     recorder = TelemetryRecorder(directory, "bench", lambda kind, name: Inline(), clock)
     context = cast("TickContext", Bench(recorder, jobs))
     watch = IdleGpus(context, lambda event, now: None)
     observers = {"docker": cast("Observer", Observed())}
-    spent = {"measure": 0.0, "idle GPUs": 0.0}
+    spent = {"jobs": 0.0, "idle GPUs": 0.0}
     for second in range(1, seconds + 1):
         clock.time = BEGIN + timedelta(seconds=second)
         samples = {job.gpus[0]: sample(job.gpus[0], clock.time, chosen) for job in jobs}
@@ -112,13 +155,11 @@ def measure_time(directory: Path, count: int, seconds: int) -> None:
         recorder.update(jobs, observers, reading, clock.time)
         between = time.process_time()
         watch.enforce(clock.time, BootTime("bench", float(second)))
-        spent["measure"] += between - begun
+        spent["jobs"] += between - begun
         spent["idle GPUs"] += time.process_time() - between
-    for name, cpu in spent.items():
-        share, each = cpu / seconds, cpu / seconds / count
-        print(f"{name:<10} {count} jobs: {each * 1e6:6.1f} us a sample, {share * 1e3:6.2f} ms/s, {share:.3%} of a core")
     files = [path.stat().st_size for path in directory.rglob("*.telemetry")]
-    print(f"{'saved':<10} {len(files)} files of {sum(files) / len(files):.0f} bytes, once a minute")
+    print(f"{len(files)} files of {sum(files) / len(files):.0f} bytes are saved once a minute")
+    return {name: cpu / seconds for name, cpu in spent.items()}
 
 
 class Bench:
@@ -130,9 +171,9 @@ class Bench:
         self.idle_since: dict[str, datetime] = {}
 
 
-def running(number: int) -> Job:
-    """Return a job that runs on a GPU of its own."""
-    attempt = Attempt(1, (f"GPU-{number:08x}",), BEGIN, f"c{number}", BEGIN)
+def running(number: int, gpus: int) -> Job:
+    """Return a job that runs on one GPU, of its own if there are enough."""
+    attempt = Attempt(1, (f"GPU-{number % gpus:08x}",), BEGIN, f"c{number}", BEGIN)
     spec = JobSpec(image="busybox", name="train", tenant="bench")
     return Job(number, spec, BEGIN, JobState.RUNNING, attempts=(attempt,), started_at=BEGIN)
 

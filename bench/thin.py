@@ -17,7 +17,7 @@ from bench._standin import GPUS, busy_gpus
 from bench.console import MODEL, QUIET, VISIBLE, console
 
 FLOOD = 'i=0; while :; do i=$((i+1)); seq -f "step %g of many, loss 0.1234, lr 2e-05" $i $((i+1000)); sleep 0.5; done'
-"""2,000 lines a second."""
+"""Command that prints 2,000 lines per second."""
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 def written(
     environ: Mapping[str, str], arguments: Sequence[str], seconds: float, settle: float, *, flood: bool
 ) -> float:
-    """Bytes a second once it has settled."""
+    """Return the bytes per second in steady state."""
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
         command = console(state)
         if flood:
@@ -67,7 +67,7 @@ def written(
 
 
 def _end(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Have a scheduler end the job; none is left behind."""
+    """Run a scheduler that ends the job; leave none behind."""
     scheduler = subprocess.Popen([*command, "serve"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(100):
         live = subprocess.run([*command, "queue", "--json"], env=environ, check=True, capture_output=True)

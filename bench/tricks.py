@@ -25,10 +25,10 @@ from gputui.replay.trace import HOUR, MAX_TIME, Site, TraceJob, prepare
 
 SLICE = 4 * HOUR
 TRICKSTERS = 5
-"""Tenants of a cut that play a trick, one at a time: those with the most jobs longer than a slice."""
+"""Tenants of a cut that use a trick, one at a time: those with the most jobs longer than a slice."""
 RUNS = 60
 Waits: TypeAlias = Mapping[int, float]
-"""Seconds that each job of a trace waited, by its number."""
+"""Wait of each job of a trace in seconds, by its number."""
 
 
 def honest(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings) -> Waits:
@@ -89,20 +89,20 @@ def gains(trick: Trick, trace: Sequence[TraceJob], settings: PolicySettings, loa
 
 def tricks(folder: Path) -> Iterator[str]:
     """Yield the table of tricks as Markdown."""
-    yield "| trick, load 1.0 | runs | own wait: mean | median | geometric mean | better off |"
-    yield "|---|---|---|---|---|---|"
+    yield "| trick, load 1.0 | runs | own wait: mean | median | better off |"
+    yield "|---|---|---|---|---|"
     for name, trick in TRICKS.items():
         found: list[float] = []
         for _, trace in cuts(folder, 8):
             found += gains(trick, trace, PolicySettings(), 1.0)
         found = found[:RUNS]
-        means = (statistics.fmean(found), statistics.median(found), statistics.geometric_mean(found))
+        means = (statistics.fmean(found), statistics.median(found))
         better = sum(ratio < 1.0 for ratio in found) / len(found)
         yield f"| {name} | {len(found)} | " + " | ".join(f"{mean:.2f}" for mean in means) + f" | {better:.0%} |"
 
 
 def arrival(job: TraceJob, asks: Asks) -> Arrival:
-    """Return the job as it comes."""
+    """Return the job as submitted."""
     key = LaneKey(job.tenant, asks.of(job.gpus), job.priority, job.limit)
     return Arrival(job.submit, key, Waiting(job.submit, job.number))
 

@@ -1,3 +1,3 @@
-"""gputui: the console for the people who run GPU servers."""
+"""gputui: a console and scheduler for GPU servers."""
 
 __version__ = "0.1.0"

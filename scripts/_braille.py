@@ -20,7 +20,7 @@ _TEXT = re.compile(
 
 
 def with_dots(svg: str) -> str:
-    """The same picture, with dots where braille characters were."""
+    """Return the picture with dots in place of braille characters."""
     return _TEXT.sub(_drawn, svg)
 
 
@@ -46,7 +46,7 @@ def _drawn(found: re.Match[str]) -> str:
 
 
 def _dots(run: str, left: float, baseline: float) -> Iterator[str]:
-    """A circle for each dot of the characters."""
+    """Return a circle for each dot of the characters."""
     for place, character in enumerate(run):
         for bit, column, row in _DOTS:
             if ord(character) & bit:

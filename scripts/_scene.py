@@ -12,12 +12,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer, RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.entries import Entries
 from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
-from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot
@@ -36,11 +38,11 @@ HOST = RuntimeStatus("process", up=True, text="host processes")
 
 
 FAILED = 2
-"""The job whose output ends in an error."""
+"""Id of the job whose output ends in an error."""
 
 
 class Clock:
-    """A clock that stands where it was put."""
+    """Clock that stands still."""
 
     def __init__(self) -> None:
         self.time = NOW
@@ -68,13 +70,13 @@ class Scene:
             self.probe.lose(lost)
 
     def at(self, now: datetime, **changes: object) -> Snapshot:
-        """The picture at that time."""
+        """Return the snapshot at that time."""
         self.clock.time = now
         reading = self.probe.reading_at(now)
         return self.of(reading, now, **changes)
 
     def of(self, reading: ProbeReading, now: datetime, **changes: object) -> Snapshot:
-        """The picture with that reading of the GPUs."""
+        """Return the snapshot with that reading of the GPUs."""
         seen = (Observation(DOCKER, 1, (), self.foreign), Observation(HOST, 1, (), ()))
         world = Observations(reading, seen, {}, {9: "pulling registry.lab/vit:2.1: 45 %"}, ())
         jobs = Entries({job.id: job for job in self.jobs})
@@ -84,7 +86,7 @@ class Scene:
         return with_plan(snapshot, plan(snapshot, Settings(), now))
 
     def minutes_before(self, minutes: int, every: timedelta) -> Iterator[Snapshot]:
-        """The pictures that led up to now, for the graphs."""
+        """Return the earlier snapshots, for the graphs."""
         now = NOW - timedelta(minutes=minutes)
         while now < NOW:
             yield self.at(now)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 CAST = ROOT / "screenshots" / "demo.cast"
 COLUMNS, LINES = 120, 36
 QUIET = 1.5
-"""Seconds after which what has happened is cut short: nobody likes to watch a still screen."""
+"""Maximum seconds of a pause in the recording; longer ones are shortened."""
 SCRIPT: tuple[tuple[float, bytes, str], ...] = (
     (12.0, b"", "GPUs, queue and a log"),
     (2.0, b"M", "GPU graphs over 10 minutes"),
@@ -87,7 +87,7 @@ def record(python: Path) -> Iterator[tuple[float, str]]:
 
 
 def _whole(data: bytes) -> tuple[str, bytes]:
-    """The text so far, and the beginning of a character that has not come whole."""
+    """Return the decoded text and the incomplete character at its end."""
     for cut in range(min(4, len(data)) + 1):
         try:
             return data[: len(data) - cut].decode(), data[len(data) - cut :]
@@ -97,7 +97,7 @@ def _whole(data: bytes) -> tuple[str, bytes]:
 
 
 def shortened(events: Iterator[tuple[float, str]]) -> Iterator[tuple[float, str]]:
-    """The same, with long silences cut short."""
+    """Return the pieces with long pauses shortened."""
     before = lost = 0.0
     for at, text in events:
         lost += max(0.0, at - before - QUIET)
@@ -106,7 +106,7 @@ def shortened(events: Iterator[tuple[float, str]]) -> Iterator[tuple[float, str]
 
 
 def write() -> None:
-    """Record, and keep it."""
+    """Record a session and write the file."""
     header = {
         "version": 2,
         "width": COLUMNS,
@@ -144,7 +144,7 @@ def _disorder(rows: list[Any]) -> Iterator[str]:
 
 
 def main(check: bool) -> int:
-    """Record, or check the recording that is there."""
+    """Record a session, or check the existing recording."""
     if not check:
         write()
     found = list(faults(CAST.read_text()))

@@ -28,7 +28,7 @@ from textual.widgets import Input
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from gputui.domain.audit import Actor
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
@@ -36,13 +36,14 @@ from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.store.memory import MemoryJobStore
 from gputui.tui import input_queue
-from gputui.tui.app import Gputui
+from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens import log_controller
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.services import Services
 from scripts import _scene
 from scripts._braille import with_dots
 from tests.tui.idle import use_exact_waits
@@ -75,7 +76,7 @@ class Stream:
 
 
 class Logs:
-    """Opens the same output for every job but the one that failed."""
+    """Logs that give every job the same output, except the failed one."""
 
     def __init__(self) -> None:
         self.streams: dict[JobId, Stream] = {}
@@ -83,7 +84,7 @@ class Logs:
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
-        """The output."""
+        """Return the output of a job."""
         self.streams[job_id] = Stream(_scene.failed_lines() if job_id == _scene.FAILED else _scene.log_lines())
         return self.streams[job_id]
 
@@ -108,7 +109,7 @@ class Shot:
     keys: tuple[str, ...] = ()
     with_history: bool = False
     line: str = ""
-    """Pasted after the keys."""
+    """Text pasted after the keys."""
 
 
 def _usual() -> Snapshot:
@@ -135,17 +136,10 @@ SHOTS = (
 
 
 async def take(shot: Shot) -> str:
-    """The picture, as SVG."""
+    """Return the screenshot as SVG."""
     feed, logs, scene = Feed(), Logs(), _scene.Scene()
-    app = Gputui(
-        feed,
-        Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")),
-        logs,
-        Settings(),
-        clock=scene.clock,
-        host="atlas",
-        user="alice",
-    )
+    services = Services(logs, Settings(), scene.clock, PAGES, host="atlas", user="alice")
+    app = Gputui(feed, Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")), services)
     app.animation_level = "none"
     async with app.run_test(size=shot.size) as pilot:
         if shot.with_history:
@@ -166,9 +160,11 @@ async def take(shot: Shot) -> str:
 
 
 async def _live(pilot: Pilot[ExitChoice], feed: Feed, scene: _scene.Scene) -> None:
-    for snapshot in scene.minutes_before(12, timedelta(seconds=6)):
-        feed.publish(snapshot)
-        await pilot.pause()
+    with pilot.app.batch_update():  # nothing is drawn that nobody looks at
+        for snapshot in scene.minutes_before(12, timedelta(seconds=6)):
+            feed.publish(snapshot)
+            await pilot.pause()
+    await pilot.pause()
 
 
 async def _read_log(pilot: Pilot[ExitChoice], logs: Logs) -> None:
@@ -179,7 +175,7 @@ async def _read_log(pilot: Pilot[ExitChoice], logs: Logs) -> None:
 
 
 async def _foresee(pilot: Pilot[ExitChoice]) -> None:
-    """Wait for the forecast, where one is shown."""
+    """Wait for the forecast if one is shown."""
     await pilot.pause()
     screen = pilot.app.screen
     async with asyncio.timeout(10):
@@ -197,7 +193,7 @@ def _is_awaited(screen: Screen[object]) -> bool:
 
 
 def png_of(svg: str) -> bytes:
-    """The SVG drawn with a font that Debian has, carrying the hash of what it was drawn from."""
+    """Return the PNG of an SVG, drawn with a font of Debian; it carries the hash of the SVG."""
     drawable = with_dots(svg).replace("Fira Code", "DejaVu Sans Mono").replace("<svg ", '<svg xml:space="preserve" ', 1)
     drawable = drawable.replace("font-size: 20px", "font-size: 20.26px")  # as wide as Fira Code is at 20
     done = subprocess.run(["rsvg-convert", "--zoom", "1"], input=drawable.encode(), capture_output=True, check=True)
@@ -217,7 +213,7 @@ def is_of(png: Path, svg: str) -> bool:
 
 
 async def main(check: bool) -> int:
-    """Write all pictures, or say which would change."""
+    """Write all screenshots; with `--check`, name those that would change."""
     Input.cursor_blink = False  # type: ignore[assignment]  # a picture may fall into either half of a blink
     input_queue.LONGEST = 20.0  # on a loaded machine keys would overtake one another
     log_controller.REST = 0.001  # or whether the log has followed the cursor depends on the time taken
@@ -235,7 +231,11 @@ async def main(check: bool) -> int:
         if not check:
             path.write_text(svg)
             png.write_bytes(png_of(svg))
-    print(f"{'not up to date' if check else 'written'}: {', '.join(outdated) or 'none'}")
+    print(
+        (f"not up to date: {', '.join(outdated)}" if outdated else "up to date")
+        if check
+        else f"written: {', '.join(outdated) or 'none'}"
+    )
     return 1 if check and outdated else 0
 
 

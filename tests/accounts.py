@@ -1,4 +1,4 @@
-"""Accounts of this machine that tests make, with unusual names, and remove."""
+"""Accounts with unusual names that tests create on this machine and remove."""
 
 from __future__ import annotations
 

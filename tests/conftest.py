@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the engines and tools that are here, and the meaning of a missing one."""
+"""Fixtures of all tests: available engines and tools, and what happens without one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,16 @@ settings.load_profile("any load")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of the many commands that tests start is compiled anew,
 sys.dont_write_bytecode = False  # and all test modules by each worker
 
-YOUNG_OBJECTS = 10_000
-"""New objects that set off a collection of garbage: with Python's 700 a tenth of the time went there."""
+YOUNG_OBJECTS = 50_000
+"""Number of new objects that triggers a garbage collection: Python's 700 took a quarter of the time."""
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
 """Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium,
-prometheus."""
+prometheus, systemd."""
 
 
 def lacks_docker() -> str | None:
-    """Why the tests cannot start a Docker engine of their own; None when they can."""
+    """Return the reason why tests cannot start their own Docker engine; None if they can."""
     if os.geteuid() != 0:
         return "starting a private dockerd needs root"
     missing = [name for name in ("docker", "dockerd", "containerd", "iptables", "unshare") if not shutil.which(name)]
@@ -41,7 +42,7 @@ def lacks_docker() -> str | None:
 
 
 def lacks_ssh() -> str | None:
-    """Why the tests cannot start an sshd of their own; None when they can."""
+    """Return the reason why tests cannot start their own sshd; None if they can."""
     if os.geteuid() != 0:
         return "starting a private sshd needs root"
     return None if shutil.which("ssh") and shutil.which("/usr/sbin/sshd") else "not installed: openssh-server"
@@ -66,10 +67,19 @@ def lacks_prometheus() -> str | None:
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
+def lacks_systemd() -> str | None:
+    return None if shutil.which("systemd-analyze") else "not installed: systemd"
+
+
 LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
 
-SLOW_FIRST = ("torture", "e2e", "runtime")
+WAITING = ("e2e", "torture")
+"""Directories of tests that mostly wait for engines, terminals and clocks."""
+COMPUTING = ("tui", "runtime", "engine", "replay", "domain", "console")
+"""Directories of the longest other tests, which run first."""
+WAITS_AMONG = 0.6
+"""Share of the other tests over which waiting tests are distributed; the last tests are short ones."""
 
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
@@ -78,6 +88,7 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "tmux": lacks_tmux,
     "chromium": lacks_chromium,
     "prometheus": lacks_prometheus,
+    "systemd": lacks_systemd,
 }
 
 
@@ -87,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def torture(request: pytest.FixtureRequest) -> float:
-    """Factor of the number of kills."""
+    """Return the factor for the number of kills."""
     return float(request.config.getoption("--torture"))
 
 
@@ -119,7 +130,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Leave little to the five collections with which pytest ends."""
+    """Reduce the work of the five collections with which pytest ends."""
     gc.collect()
     gc.collect()
     gc.freeze()
@@ -135,30 +146,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if not _is_in_lane(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-    items[:] = sorted(filter(_is_in_lane, items), key=_turn)
-    for item in filter(_shares_engine, items):
-        item.add_marker(pytest.mark.xdist_group("end to end" if _folder(item) == "e2e" else "engine"))
+    items[:] = _mixed([item for item in items if _is_in_lane(item)])
 
 
-def _shares_engine(item: pytest.Item) -> bool:
-    """Return whether the test uses the shared Docker engine.
+def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put tests that wait among tests that compute: while some workers wait, others have the processors.
 
-    Two workers start one each, since tests of one engine see each other's containers and so run in turn: one for tests
-    of the whole program, which wait for most of their time, the other for the rest.
+    Long tests come before short ones, so that no worker begins one when the others are done.
     """
-    return "engine" in getattr(item, "fixturenames", ()) and item.get_closest_marker("docker") is not None
+    waiting = [item for item in items if _folder(item) in WAITING]
+    computing = sorted((item for item in items if _folder(item) not in WAITING), key=_turn)
+    places = [(number * WAITS_AMONG * len(computing) / len(waiting), item) for number, item in enumerate(waiting)]
+    places += [(number + 0.5, item) for number, item in enumerate(computing)]
+    return [item for _, item in sorted(places, key=lambda place: place[0])]
 
 
 def _turn(item: pytest.Item) -> int:
-    """Sort tests that wait long to the front, so that no worker begins one when the others are done."""
     folder = _folder(item)
-    if _shares_engine(item):
-        return -2 if folder == "e2e" else -1
-    return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+    return COMPUTING.index(folder) if folder in COMPUTING else len(COMPUTING)
 
 
 def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(Path(__file__).parent).parts[0]
+    return _folder_of(item.path)
+
+
+@cache
+def _folder_of(path: Path) -> str:
+    return path.relative_to(Path(__file__).parent).parts[0]
 
 
 def _is_in_lane(item: pytest.Item) -> bool:
@@ -167,7 +181,7 @@ def _is_in_lane(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what lacks its engine, and say why; under GPUTUI_TEST_REQUIRE fail instead."""
+    """Skip tests without their engine, with the reason; under GPUTUI_TEST_REQUIRE fail instead."""
     for name, lacks in LACKS.items():
         if item.get_closest_marker(name) and (why := lacks()):
             if name in REQUIRED:
@@ -177,7 +191,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _garbage_as_python_has_it() -> Iterator[None]:
-    """A scheduler leaves old objects alone for minutes: of a thousand tests in one process they would be too many."""
+    """Restore Python's garbage collection.
+
+    A scheduler disables most of it, too much for a thousand tests in one process.
+    """
     before = gc.get_threshold()
     yield
     if gc.get_threshold() != before:

@@ -1,4 +1,4 @@
-"""Objects for tests, made short: `job()`, `gpu()`, `view()`, `snapshot()`."""
+"""Short factories of objects for tests: `job()`, `gpu()`, `view()`, `snapshot()`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import ArrayRef, Attempt, BootTime, GpuRequest, Job, JobSpec, Submission
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Node, Snapshot
@@ -23,7 +25,7 @@ GIB = 1024**3
 
 
 class FakeClock:
-    """A clock that stands still until it is moved."""
+    """Clock that stands still until it is advanced."""
 
     def __init__(self, now: datetime = NOW) -> None:
         self.time = now
@@ -36,7 +38,7 @@ class FakeClock:
         return BootTime("boot", self.awake)
 
     def advance(self, seconds: float, shown: float | None = None) -> None:
-        """Advance by so many seconds; the wall clock shows `shown` when somebody sets it meanwhile."""
+        """Advance by that many seconds; the wall clock shows `shown` if it is set meanwhile."""
         self.awake += seconds
         self.time += timedelta(seconds=seconds if shown is None else shown)
 
@@ -58,7 +60,7 @@ def spec(gpus: int | tuple[int, int] = 0, **changes: Any) -> JobSpec:
 
 
 def job(job_id: int = 1, *, gpus: int | tuple[int, int] = 0, age: float = 0, **changes: Any) -> Job:
-    """A waiting job, submitted `age` seconds before NOW; keywords of JobSpec go into its spec."""
+    """Return a waiting job, submitted `age` seconds before NOW; keywords of JobSpec go into its spec."""
     in_spec = {key: changes.pop(key) for key in tuple(changes) if key in JobSpec.__struct_fields__}
     in_spec.pop("gpus", None)
     the_spec = changes.pop("spec", None) or spec(gpus, **in_spec)
@@ -67,7 +69,7 @@ def job(job_id: int = 1, *, gpus: int | tuple[int, int] = 0, age: float = 0, **c
 
 
 def array(indices: Iterable[int], first: int = 7, limit: int | None = None, **changes: Any) -> Job:
-    """The waiting elements with these indices as one entry; keywords as of `job`."""
+    """Return waiting elements with these indices as one entry; keywords as of `job`."""
     found = runs_of(first, tuple(indices))
     return job(first, array=ArrayRef(first, found[0].index, limit), **changes).with_runs(found)
 

@@ -1,4 +1,4 @@
-"""Processes and containers of others that are not there: what is asked of them is written down."""
+"""Fakes of foreign processes and containers, which record requests."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class FakeOutput:
 
 
 class FakeHost:
-    """Processes that are all there, and signals that are written down."""
+    """Host whose processes always exist; it records signals."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
         self.known: dict[int, ProcessRow] = {}
-        """Rows of processes that are known better, and of parents."""
+        """Known rows of processes and of their parents."""
         self.names: tuple[str, ...] = ()
         self.error: GputuiError | None = None
         self.outcome = SignalOutcome(has_ended=True, seconds=0.25)

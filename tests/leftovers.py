@@ -1,4 +1,4 @@
-"""Processes that a test left behind on its state directory: schedulers, consoles, and host jobs."""
+"""Processes left by a test in its state directory: schedulers, consoles, and host jobs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PATIENCE = 30.0
 
 
 def of_directory(state: Path) -> list[int]:
-    """Return the pids of living processes that were told to work on it, and of its host jobs."""
+    """Return the pids of living processes that work on that state directory, and of its host jobs."""
     return [pid for pid, _ in _found(state)]
 
 
 def end(state: Path) -> None:
-    """End them, until there are none: a console that is being ended may start a scheduler."""
+    """End these processes repeatedly until none is left, because an ending console may start a scheduler."""
     deadline = time.monotonic() + _PATIENCE
     while found := list(_found(state)):
         assert time.monotonic() < deadline, f"these do not end: {found}"
@@ -28,7 +28,7 @@ def end(state: Path) -> None:
 
 
 def _kill(pid: int, words: bytes) -> None:
-    """Kill that very process: its pid may belong to another one by now."""
+    """Kill exactly that process; its pid may belong to another one by now."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
@@ -48,7 +48,7 @@ def _found(state: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _words(pid: int) -> bytes:
-    """Return arguments and environment of a process; empty when it has ended."""
+    """Return arguments and environment of a process; empty if it has ended."""
     with suppress(OSError):
         place = Path(f"/proc/{pid}")
         return (place / "cmdline").read_bytes() + (place / "environ").read_bytes()

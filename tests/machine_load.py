@@ -1,15 +1,15 @@
-"""Bounds of time that hold on a busy machine too."""
+"""Time bounds that hold on busy machines too."""
 
 from __future__ import annotations
 
 import time
 
 _WORK = 0.03
-"""Seconds of a CPU that a measurement takes."""
+"""CPU seconds of one measurement."""
 
 
 def slowness() -> float:
-    """Return how many seconds a second of CPU time takes now: 1 on an idle machine, 3 where three want each CPU."""
+    """Return the wall seconds per CPU second now: 1 on an idle machine, 3 if three programs want each CPU."""
     began, worked = time.monotonic(), time.thread_time()
     while (used := time.thread_time() - worked) < _WORK:
         pass

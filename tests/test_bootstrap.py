@@ -1,4 +1,4 @@
-"""User and adapters that options lead to."""
+"""User and adapters chosen by the options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.config import Options, ProbeSpec
 from gputui.domain.audit import Actor
 from gputui.domain.errors import InputError
@@ -36,22 +37,22 @@ def test_time_is_utc() -> None:
 @pytest.mark.parametrize("probe", [ProbeSpec(8, "VOODOO"), ProbeSpec(100_000)])
 def test_impossible_simulations_are_refused(probe: ProbeSpec, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--probe"):
-        bootstrap.check_probe(Options(tmp_path, probe=probe))
+        adapters.check_probe(Options(tmp_path, probe=probe))
 
 
 def test_possible_simulations_are_accepted(tmp_path: Path) -> None:
     for probe in (ProbeSpec(), ProbeSpec(8), ProbeSpec(1, "h100")):
-        bootstrap.check_probe(Options(tmp_path, probe=probe))
+        adapters.check_probe(Options(tmp_path, probe=probe))
 
 
-def test_the_runtimes_that_the_options_name(tmp_path: Path) -> None:
-    runtimes = bootstrap.make_runtimes(Options(tmp_path, runtime="process"), "abcdefghijkl")
+def test_the_options_choose_the_runtimes(tmp_path: Path) -> None:
+    runtimes = adapters.make_runtimes(Options(tmp_path, runtime="process"), "abcdefghijkl")
     assert [runtime.name for runtime in runtimes] == ["process"]
     for runtime in runtimes:
         runtime.close()
 
 
 @pytest.mark.parametrize("runtime", ["process", "docker"])
-def test_where_no_engine_answers_no_image_is_named(runtime: str, tmp_path: Path) -> None:
+def test_without_an_engine_no_images_are_listed(runtime: str, tmp_path: Path) -> None:
     settings = replace(Settings(), runtime=RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"))
-    assert bootstrap.local_images(Options(tmp_path, runtime=runtime, settings=settings)) == ()
+    assert adapters.local_images(Options(tmp_path, runtime=runtime, settings=settings)) == ()

@@ -1,4 +1,4 @@
-"""Options and settings: what is read, and that every error names file, key and what was expected."""
+"""Options and settings: reading, and errors that name file, key and expected value."""
 
 from __future__ import annotations
 
@@ -184,14 +184,14 @@ def own_file(tmp_path: Path, content: str) -> Path:
     return own
 
 
-def test_without_a_site_s_file_a_personal_one_sets_everything(tmp_path: Path) -> None:
+def test_without_a_site_file_a_personal_one_sets_everything(tmp_path: Path) -> None:
     own = own_file(tmp_path, "[store]\nkeep_finished = 2")
     made = resolve(environ={"GPUTUI_POLICY_PATIENCE": "1h"})
     assert (made.config, made.site, made.ignored) == (own, None, ())
     assert (made.settings.store.keep_finished, made.settings.policy.patience) == (2, timedelta(hours=1))
 
 
-def test_a_personal_file_changes_the_console_and_the_permitted_keys(tmp_path: Path) -> None:
+def test_a_personal_file_changes_console_settings_and_permitted_keys(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE.replace("store.lock_timeout", "store.history_after"))
     own = own_file(
         tmp_path,
@@ -220,7 +220,7 @@ def test_a_personal_file_changes_the_console_and_the_permitted_keys(tmp_path: Pa
     assert made.ignored == ((str(own), refused), ("environment", ("policy.max_time",)))
 
 
-def test_a_file_that_is_named_replaces_the_personal_one_and_not_the_site_s(tmp_path: Path) -> None:
+def test_a_named_file_replaces_the_personal_one_but_not_that_of_the_site(tmp_path: Path) -> None:
     site, named = tmp_path / "site.toml", tmp_path / "named.toml"
     site.write_text(SITE.replace('"store.lock_timeout", ', ""))
     named.write_text('[policy]\nmax_time = "9d"\n[console]\ntheme = "gputui-16"')
@@ -231,7 +231,7 @@ def test_a_file_that_is_named_replaces_the_personal_one_and_not_the_site_s(tmp_p
     assert (itself.config, itself.ignored, itself.settings.store.keep_finished) == (None, (), 1)
 
 
-def test_the_environment_names_a_site_s_file_only_where_there_is_none(tmp_path: Path) -> None:
+def test_the_environment_names_a_site_file_only_without_an_installed_one(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text("[store]\nkeep_finished = 7")
     assert resolve(environ={"GPUTUI_SITE_CONFIG": str(other)}).settings.store.keep_finished == 7
@@ -255,7 +255,7 @@ def test_a_personal_file_makes_nothing_overridable(tmp_path: Path) -> None:
     assert made.ignored == ((str(own), ("overridable", "store.keep_finished")),)
 
 
-def test_a_site_s_file_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+def test_an_unreadable_site_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "site.toml").mkdir()
     with pytest.raises(InputError, match=r"site\.toml: cannot be read"):
         resolve(environ={})
@@ -281,7 +281,7 @@ def test_hooks_that_others_may_write_are_refused(tmp_path: Path, mode: int, dire
     assert resolve(config=str(file), environ={}).settings.store.keep_finished == 3
 
 
-def test_a_sticky_directory_is_good_enough(tmp_path: Path) -> None:
+def test_a_sticky_directory_is_trusted(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(HOOKS)
     tmp_path.chmod(0o1777)
@@ -300,7 +300,7 @@ def test_hooks_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.M
     ("text", "spec"),
     [("nvml", ProbeSpec()), ("sim:8", ProbeSpec(8)), ("sim:2:H100 80GB", ProbeSpec(2, "H100 80GB"))],
 )
-def test_a_probe_comes_back(text: str, spec: ProbeSpec) -> None:
+def test_a_probe_is_formatted_and_read_back(text: str, spec: ProbeSpec) -> None:
     assert parse_probe(text) == spec
     assert str(spec) == text
 
@@ -308,7 +308,7 @@ def test_a_probe_comes_back(text: str, spec: ProbeSpec) -> None:
 @pytest.mark.parametrize(
     "text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:0", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"]
 )
-def test_other_probes_are_refused(text: str) -> None:
+def test_invalid_probes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--probe") as caught:
         parse_probe(text)
     assert "\x1b" not in str(caught.value)
@@ -335,7 +335,7 @@ def test_another_process_gets_the_same_options(tmp_path: Path) -> None:
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: f"[scheduler]\n{text}".encode(errors="replace"))
 )
-def test_whatever_a_file_holds_only_input_errors_come_out(tmp_path: Path, content: bytes) -> None:
+def test_any_file_gives_settings_or_an_input_error(tmp_path: Path, content: bytes) -> None:
     try:
         read(tmp_path, content)
     except InputError as error:
@@ -348,9 +348,7 @@ KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(table=st.dictionaries(KEYS, VALUES, max_size=3))
-def test_whatever_a_table_holds_only_input_errors_come_out(
-    table: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_table_gives_settings_or_an_input_error(table: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     status = Path("/").stat()
     monkeypatch.setattr(settings_file, "read_with_status", lambda path, where: ({"scheduler": table}, status))
     try:
@@ -374,7 +372,7 @@ def test_the_gpus_that_may_be_shared(tmp_path: Path, content: str, meant: tuple[
     assert read(tmp_path, "", GPUTUI_POLICY_SHARE="all").policy.share == ("all",)
 
 
-def test_gpus_are_taken_as_numbers_too(tmp_path: Path) -> None:
+def test_gpus_may_be_given_as_numbers(tmp_path: Path) -> None:
     found = read(tmp_path, "[policy]\nprefer = [0, 1]\nleft_free = [7]\n").policy
     assert (found.prefer, found.left_free) == (("0", "1"), ("7",))
     times = "start = 2026-03-02T14:00:00Z\nend = 2026-03-02T15:00:00Z"
@@ -385,7 +383,7 @@ def test_gpus_are_taken_as_numbers_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["low", "normal", "high"])
-def test_the_default_limits_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, name: str) -> None:
+def test_former_default_limits_are_refused_with_their_replacement(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, f'[policy]\nlimit_{name} = "8h"\n')
     assert "this setting no longer exists" in str(caught.value)
@@ -403,7 +401,7 @@ def test_the_default_limits_of_older_versions_are_refused_with_what_counts_now(t
         "fair_weight = 2",
     ],
 )
-def test_weights_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, line: str) -> None:
+def test_former_weights_are_refused_with_their_replacement(tmp_path: Path, line: str) -> None:
     key, _, value = line.partition(" = ")
     with pytest.raises(InputError, match=f"policy.{key}: this setting no longer exists") as caught:
         read(tmp_path, f"[policy]\n{line}\n")
@@ -453,6 +451,15 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
         ('newcomer_credit = "much"', "policy.newcomer_credit"),
         ("[[policy.tenants]]\nweight = 2", "policy.tenants"),
         ('[[policy.tenants]]\nname = "a"\nweight = -2', "policy.tenants.weight"),
+        (
+            '[[policy.tenants]]\nname = "a"\nmax_gpus = 4',
+            "policy.tenants.max_gpus: unknown key (known: name,",
+        ),
+        ('[[policy.tenants]]\nname = "a"\n[policy.tenants.caps]\ngpus = 4', "policy.tenants.caps: unknown key"),
+        (
+            "[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00Z\nend = 2026-03-02T15:00:00Z\ngpu = 1",
+            "policy.reservations.gpu: unknown key",
+        ),
         ("[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00\nend = 2026-03-02T15:00:00", "offset"),
         (
             "[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00Z\nend = 2026-03-02T13:00:00Z",
@@ -461,7 +468,7 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
         ("[[policy.reservations]]\nname = 'x'\nstart = 5\nend = 6", "policy.reservations"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, content: str, where: str) -> None:
+def test_an_impossible_policy_is_refused(tmp_path: Path, content: str, where: str) -> None:
     with pytest.raises(InputError) as raised:
         read(tmp_path, f"[policy]\n{content}\n")
     assert where in str(raised.value)

@@ -1,4 +1,4 @@
-"""The ground loads the standard library and msgspec alone, however deep the import goes."""
+"""The lower layers load only the standard library and msgspec, however deep the import goes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ print(*sorted(names - set(sys.stdlib_module_names)))
 """
 
 
-def test_the_ground_loads_the_standard_library_and_msgspec_alone() -> None:
+def test_lower_layers_load_only_the_standard_library_and_msgspec() -> None:
     libraries = Path(msgspec.__path__[0]).parent
     command = [sys.executable, "-I", "-S", "-c", LOADED, str(ROOT), str(libraries), *GROUND]
     done = subprocess.run(command, capture_output=True, check=False, text=True)
@@ -36,7 +36,7 @@ def test_the_ground_loads_the_standard_library_and_msgspec_alone() -> None:
     assert set(done.stdout.split()) - {"msgspec", "typing_extensions"} == {"__main__", "gputui"}
 
 
-def test_every_module_of_the_ground_was_found() -> None:
+def test_every_module_of_the_domain_is_checked() -> None:
     files = {path for path in (ROOT / "gputui" / "domain").rglob("*.py") if path.name != "__init__.py"}
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files}
     assert names <= set(GROUND)
@@ -49,6 +49,6 @@ def test_no_class_name_has_two_meanings() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_no_module_is_longer_than_it_may_be() -> None:
+def test_no_module_exceeds_500_lines() -> None:
     lengths = {path: path.read_text().count("\n") for path in (ROOT / "gputui").rglob("*.py")}
     assert {str(path): length for path, length in lengths.items() if length > 500} == {}

@@ -1,4 +1,4 @@
-"""Measuring tools of the benchmarks, on programs whose cost is known."""
+"""Measurements of the benchmarks, on programs of known cost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def test_a_program_meets_a_terminal_of_that_size_that_takes_keys() -> None:
+def test_a_program_gets_a_terminal_of_the_given_size_with_keys() -> None:
     with Terminal(program(ECHO), os.environ, rows=50, columns=200) as terminal:
         assert terminal.until_painted(500) > 0
         assert 0 < terminal.press(b"j") < 5
@@ -46,7 +46,7 @@ def test_a_program_meets_a_terminal_of_that_size_that_takes_keys() -> None:
         os.kill(pid, 0)
 
 
-def test_cpu_is_that_of_the_tree_with_its_dead() -> None:
+def test_cpu_time_includes_ended_children() -> None:
     with Terminal(program(BURN), os.environ) as terminal:
         terminal.until_painted(500)
         assert cpu_seconds(terminal.pid) >= 0.38
@@ -67,7 +67,7 @@ def test_output_and_memory_are_counted() -> None:
     assert 1 < figures.wakeups < 100
 
 
-def test_a_program_that_ends_before_it_paints_is_an_error() -> None:
+def test_a_program_that_ends_before_its_first_frame_is_an_error() -> None:
     with (
         pytest.raises(RuntimeError, match="no such thing"),
         Terminal(program("print('no such thing')"), os.environ) as terminal,
@@ -75,6 +75,6 @@ def test_a_program_that_ends_before_it_paints_is_an_error() -> None:
         terminal.until_painted(500)
 
 
-def test_a_program_that_does_not_show_what_it_must_is_an_error() -> None:
+def test_a_program_without_the_expected_text_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="never showed GPU 0"):
         measure(program("print('z' * 999)"), os.environ, seconds=0.1, settle=0, marker="GPU 0")

@@ -1,13 +1,15 @@
-"""The package's metadata: bounds, links, and what is in the source archive."""
+"""Packaging: bounds of dependencies, links, and the content of the source archive."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from gputui.config import TABLES
 from tests.smoke.lowest import lowest
 from tests.test_documents import anchors
 
@@ -30,7 +32,7 @@ def test_the_readme_works_on_a_package_index() -> None:
     assert urls["Repository"] == "https://github.com/gputui/gputui"
 
 
-def test_every_link_of_the_readme_into_the_repository_leads_somewhere() -> None:
+def test_every_repository_link_of_the_readme_has_a_target() -> None:
     readme = (ROOT / "README.md").read_text()
     found = re.findall(r"https://github\.com/gputui/gputui/(?:blob|raw)/main/([^)#\s]+)(?:#([^)\s]+))?", readme)
     assert found
@@ -45,3 +47,24 @@ def test_the_source_archive_is_small() -> None:
     files = [file for name in included for file in (ROOT / name.lstrip("/")).rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files if "__pycache__" not in file.parts)
     assert size < 4 * 1024**2  # it is compressed to about a third
+
+
+def test_the_image_has_all_build_inputs_and_sets_existing_settings() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    included = PROJECT["tool"]["hatch"]["build"]["targets"]
+    needed = [*included["sdist"]["include"], "/pyproject.toml"]
+    assert {f"!{name.lstrip('/')}" for name in needed} <= set(ignored)
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    keys = {f"GPUTUI_{table}_{key}".upper() for table, kind in TABLES.items() for key in kind.__annotations__}
+    named = set(re.findall(r"GPUTUI_\w+", dockerfile)) - {"GPUTUI_STATE"}
+    assert named
+    assert named <= keys
+    extras = re.findall(r'"/src\[([\w,]+)\]"', dockerfile)
+    assert set(extras[0].split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
+
+
+@pytest.mark.prometheus
+def test_prometheus_reads_the_settings_of_the_compose_file() -> None:
+    words = ["promtool", "check", "config", str(ROOT / "deploy" / "prometheus.yml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

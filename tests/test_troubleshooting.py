@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes what the code prints: every message is found in a string of the source."""
+"""docs/troubleshooting.md quotes real messages: each is found in a string of the source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pattern(message: str) -> re.Pattern[str]:
     return re.compile(".*".join(pieces), re.DOTALL)
 
 
-def test_every_quoted_message_is_one_that_the_code_prints() -> None:
+def test_every_quoted_message_exists_in_the_code() -> None:
     printed = set(strings())
     assert [message for message in QUOTED if not any(map(pattern(message).search, printed))] == []
 
@@ -45,7 +45,7 @@ def test_every_entry_has_a_remedy() -> None:
     assert [entry.partition("\n")[0] for entry in entries if "\nDo: " not in entry] == []
 
 
-def test_every_command_of_ours_exists() -> None:
+def test_every_named_command_exists() -> None:
     from gputui.cli.lazy import COMMANDS
 
     named = set(re.findall(r"`(?:sudo )?gputui ([a-z]+)", PAGE))

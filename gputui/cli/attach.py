@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import ends
 from gputui.cli.attached import detach_keys
 from gputui.cli.attached.attendance import LEFT, Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
-from gputui.cli.logs import wait_until_started, writer
+from gputui.cli.logs import print_log, wait_until_started
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.ports import JobStore
 
 
@@ -28,8 +26,8 @@ from gputui.ports import JobStore
 def command(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
     """Attach to a job that `gputui run` started, and return its exit code.
 
-    Ctrl-C leaves a job without a terminal; ctrl-p ctrl-q leaves one with a terminal. The job runs on. The output of a
-    job that `gputui submit` started is followed, as `gputui logs -f` does.
+    Ctrl-C leaves a job without a terminal; ctrl-p ctrl-q leaves one with a terminal. The job keeps running. The output
+    of a job that `gputui submit` started is followed, as `gputui logs -f` does.
     """
     detach_keys.parse(keys)
     with session.store() as store:
@@ -46,14 +44,9 @@ def _follow(session: Session, store: JobStore, job_id: JobId) -> int:
     wait_until_started(store, job_id)
     try:
         if store.get(job_id).attempts:
-            stream = bootstrap.open_logs(session.options, store).open(job_id, follow=True)
-            write = writer(sys.stdout.isatty())
-            try:
-                for line in stream:
-                    write(line)
-            finally:
-                stream.close()
+            stream = job_access.open_logs(session.options, store).open(job_id, follow=True)
+            print_log(stream)
         return max(map(ends.exit_code, ends.wait_for(store, (job_id,))))
     except KeyboardInterrupt:
-        click.echo(f"gputui: job {job_id} runs on", err=True)
+        click.echo(f"gputui: job {job_id} keeps running", err=True)
         return LEFT

@@ -9,7 +9,7 @@ from gputui.cli.confirmation import changed, confirm, jobs_of, quiet_option
 from gputui.cli.job_arguments import check_known, flat, ids_argument, left_alone
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.verbs import JOB_VERB
 from gputui.ports import JobStore
 
@@ -20,7 +20,7 @@ from gputui.ports import JobStore
 @quiet_option
 @pass_session
 def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, quiet: bool) -> None:
-    """Cancel jobs, and say on stderr which are cancelled, and which had ended already."""
+    """Cancel jobs, and report on stderr which ones are cancelled and which had already ended."""
     with session.store() as store:
         if dry_run:
             _show(session, store, flat(store, ids))
@@ -34,8 +34,8 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool,
 
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:
-    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
+    from gputui.cli import start_times  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import cancelled
 
     check_known(store, ids)
-    dry_run.show(session, store, cancelled(ids))
+    start_times.print_shifts(session, store, cancelled(ids))

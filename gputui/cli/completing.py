@@ -1,4 +1,4 @@
-"""Completes words in a shell: GPUs, models, states, reservations, tenants. A shell that completes shows no errors."""
+"""Completes words in a shell: GPUs, models, states, reservations, tenants. Shows no errors while completing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.cli.session import Session
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gputui.ports import JobStore
 
 PATIENCE = 1.5
-"""Seconds a reading of the GPUs may take while somebody waits for the shell."""
+"""Seconds that a reading of the GPUs may take while the user waits for a completion."""
 
 Items: TypeAlias = "list[CompletionItem[str]]"
 _Completer = Callable[[click.Context, click.Parameter, str], Items]
@@ -103,12 +104,12 @@ def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
 
 
 def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
-    """Return the GPUs of the scheduler's last picture, else those of a reading of our own."""
+    """Return the GPUs of the scheduler's last snapshot, else those of a reading by this process."""
     session = ctx.find_object(Session) or Session()
     with suppress(NotFoundError), session.existing_store() as store:
         if views := bootstrap.current_snapshot(session.options, store).gpus:
             return tuple(view.gpu for view in views)
-    return bootstrap.read_gpus(session.options, PATIENCE).gpus
+    return adapters.read_gpus(session.options, PATIENCE).gpus
 
 
 @contextmanager

@@ -24,8 +24,8 @@ def command(ctx: click.Context, shell: str) -> None:
     chosen = get_completion_class(shell)
     assert chosen is not None  # the Choice above has only those click knows
     script = chosen(root.command, {}, "gputui", "_GPUTUI_COMPLETE")
-    # not source(): it starts a bash to ask for its version, on machines that may have none
+    # not source(): it starts bash to ask for its version, and some machines have no bash
     source = script.source_template % script.source_vars()
-    if shell == "fish":  # it would cut values and descriptions at their first comma
+    if shell == "fish":  # fish would cut values and descriptions at their first comma
         source = source.replace('(string split "," $completion)', '(string split --max 1 "," $completion)')
     sys.stdout.write(source)

@@ -1,4 +1,4 @@
-"""Confirmations: the line on stderr by which a command says what it has done. `--quiet` silences it."""
+"""Confirmations: the line on stderr in which a command reports its result. `--quiet` suppresses it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TypeVar
 import click
 
 from gputui.domain import arrays
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import JobStore
@@ -27,7 +28,7 @@ def quiet_option(function: Callable[..., R]) -> Callable[..., R]:
 def confirm(sentence: str, *, quiet: bool = False) -> None:
     """Print the sentence on stderr, so that scripts which read stdout are not disturbed.
 
-    A stderr that is closed or full is no failure: the change is made.
+    A closed or full stderr is not an error: the change has been made.
     """
     if not quiet:
         with suppress(OSError):
@@ -37,7 +38,7 @@ def confirm(sentence: str, *, quiet: bool = False) -> None:
 def jobs_of(store: JobStore, ids: Iterable[JobId]) -> list[Job]:
     """Return the jobs with these ids, elements of one entry together; those in history come last.
 
-    One job is read alone: the others need not be decoded.
+    A single job is read alone, so that the others need not be decoded.
     """
     left, found = set(ids), []
     for job in store.jobs().values() if len(left) > 1 else ():
@@ -59,7 +60,7 @@ def named(jobs: Sequence[Job]) -> str:
 
 
 def changed(verb: str, jobs: Sequence[Job]) -> str:
-    """Return the sentence about jobs that a verb has changed; `jobs` are as they are now."""
+    """Return the sentence about jobs that a verb has changed; `jobs` are in their state after the change."""
     if not jobs:
         return "nothing was changed"
     waiting = [job for job in jobs if not job.state.is_active]
@@ -80,6 +81,6 @@ _RUNNING = {
     "cancel": "stopping {}",
     "requeue": "stopping, to be run again: {}",
     "suspend": "suspending {}; the time limit continues",
-    "unsuspend": "letting continue: {}",
+    "unsuspend": "continuing {}",
 }
 """Sentences about running jobs, which a scheduler ends."""

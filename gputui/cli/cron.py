@@ -18,7 +18,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.text import plain
 from gputui.domain.verb import Order, Verb

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,23 +18,26 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters, hosting
 from gputui.cli import trainer
-from gputui.cli.demo_jobs import Arrivals, arguments, first_jobs, training
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
-from gputui.console import serving
+from gputui.console import own_log
 from gputui.console.terminal import terminal
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.container import ContainerState
 from gputui.domain.error_line import find_error_line
+from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import Attempt, Job
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.keyed import keyed
+from gputui.domain.settings import HookSettings, MetricsSettings, ReportSettings, SchedulerSettings, TracesSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.logs import log_path
 from gputui.ports import JobStore, Runtime
-from gputui.tui.keys import keyed
 
 GPUS = 8
 DRAINED = 6
@@ -57,11 +63,11 @@ def run(options: Options) -> int:
     store = bootstrap.open_store(here)
     arrivals = Arrivals(store, bootstrap.actions(store))
     try:
-        serving.log_to_file(here.state)
+        own_log.log_to_file(here.state)
         opened_at = _furnish(here, store)
         demo = Demo(
-            partial(bootstrap.demo_adapters, here, store.store_id),
-            partial(bootstrap.demo_past, here, store, opened_at - HISTORY),
+            partial(hosting.demo_adapters, here, store.store_id),
+            partial(hosting.demo_past, here, store, opened_at - HISTORY),
             HINT,
         )
         arrivals.start()
@@ -73,7 +79,7 @@ def run(options: Options) -> int:
 def _furnish(options: Options, store: JobStore) -> datetime:
     """Put the jobs of the last hour and the first ones into the queue, drain a GPU, and return the time."""
     actions, now = bootstrap.actions(store), bootstrap.clock().now()
-    gpus = bootstrap.make_probe(options).latest().gpus
+    gpus = adapters.make_probe(options).latest().gpus
     record_past(store, actions, options.state, gpus, now)
     if len(gpus) > DRAINED:
         actions.drain([gpus[DRAINED].uuid], "fan noise, ticket 812")
@@ -82,16 +88,26 @@ def _furnish(options: Options, store: JobStore) -> datetime:
 
 
 def _here(options: Options, directory: Path) -> Options:
-    """Return the options of a demo: own state directory, simulated GPUs, host processes, no scheduler left behind."""
+    """Return the options of a demo: own state directory, simulated GPUs, host processes, no background scheduler.
+
+    Of the settings, those about other programs and people do not apply.
+    """
     probe = options.probe if options.probe.simulated else ProbeSpec(simulated=GPUS)
-    settings = replace(options.settings, scheduler=replace(SchedulerSettings(), hand_over="never"))
+    settings = replace(
+        options.settings,
+        scheduler=replace(SchedulerSettings(), hand_over="never"),
+        hooks=HookSettings(),  # nobody is to get mail about its jobs, nor Prometheus or a collector its figures
+        metrics=MetricsSettings(),
+        report=ReportSettings(),
+        traces=TracesSettings(),
+    )
     return replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
 
 
 def _tidy_up(options: Options, store: JobStore, directory: Path, arrivals: Arrivals) -> None:
     """Stop new jobs, kill the demo's processes that still run, and remove its files."""
     arrivals.stop()
-    for runtime in bootstrap.make_runtimes(options, store.store_id):
+    for runtime in adapters.make_runtimes(options, store.store_id):
         for record in runtime.containers():
             runtime.kill(record.id)
         _wait_for_ends(runtime)
@@ -196,3 +212,104 @@ def _ended(job: Job, past: PastJob, uuids: tuple[str, ...], log: bytes, now: dat
         cause=attempt.cause,
         attempts=(attempt,),
     )
+
+
+EVERY = 12.0
+"""Seconds between two arrivals."""
+MOST_WAITING = 12
+"""Number of waiting jobs at which no further job arrives."""
+
+
+def training(
+    name: str,
+    tenant: str,
+    gpus: int | tuple[int, int],
+    steps: int,
+    *,
+    priority: int = 50,
+    retries: int = 0,
+    **options: str,
+) -> Submission:
+    """Return a job that prints the output of a training run; a step takes half a second."""
+    low, high = gpus if isinstance(gpus, tuple) else (gpus, gpus)
+    spec = JobSpec(
+        command=(sys.executable, "-m", "gputui.cli.trainer", *arguments(name, steps, **options)),
+        name=name,
+        tenant=tenant,
+        gpus=GpuRequest(low, high),
+        priority=priority,
+        retries=retries,
+        time_limit=timedelta(minutes=1 + -(-steps // 60)),  # about twice its duration
+    )
+    return Submission(spec)
+
+
+def arguments(name: str, steps: int, **options: str) -> tuple[str, ...]:
+    """Return the arguments of the trainer."""
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    return "--name", name, "--steps", str(steps), "--seed", str(sum(name.encode())), *words
+
+
+def first_jobs() -> Iterable[Submission]:
+    """Return a dozen jobs of three tenants; one fails and is retried, one is held."""
+    yield training("segformer-city", "alice", 2, 260, priority=70)
+    yield training("llama-7b-sft", "alice", 2, 900, priority=60)
+    yield training("sdxl-lora", "bob", 2, 220, priority=55, retries=2, fail_at="40", fail_attempts="1")
+    yield training("vit-large-pretrain", "bob", 2, 500, priority=55)
+    yield training("whisper-finetune", "carol", 1, 160)
+    yield training("bert-ner", "bob", 1, 60)
+    yield training("llama-70b-eval", "alice", 6, 240)
+    yield training("resnet-ablation-a", "alice", 1, 90)
+    yield training("resnet-ablation-b", "alice", 1, 90)
+    yield training("clip-retrieval", "bob", (1, 2), 200)
+    yield training("speech-distill", "carol", 1, 120)
+    yield replace(training("gpt-scaling-sweep", "bob", 4, 400), held=True)
+
+
+_COMING = ("t5-summarize", "yolo-traffic", "bert-ranker", "unet-retina", "whisper-small", "clip-probe", "mamba-tiny")
+_FAILING = 1 / 6
+"""Share of the jobs that fail."""
+_TENANTS = ("alice", "bob", "carol")
+
+
+def coming_jobs(dice: random.Random) -> Iterator[Submission]:
+    """Yield jobs without end; one in six fails with a traceback."""
+    number = 0
+    while True:
+        number += 1
+        name = f"{dice.choice(_COMING)}-{number}"
+        tenant, gpus, steps = dice.choice(_TENANTS), dice.choice((1, 1, 1, 2)), dice.randrange(80, 180)
+        if dice.random() < _FAILING:
+            yield training(name, tenant, gpus, steps, fail_at=str(dice.randrange(10, 40)))
+        else:
+            yield training(name, tenant, gpus, steps)
+
+
+class Arrivals(threading.Thread):
+    """Submits a job every few seconds, unless many wait."""
+
+    def __init__(self, store: JobStore, actions: Actions, every: float = EVERY) -> None:
+        super().__init__(name="demo-arrivals", daemon=True)
+        self._store = store
+        self._actions = actions
+        self._every = every
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Submit jobs until stopped; a job that the store refuses is skipped."""
+        coming = coming_jobs(random.Random(7))
+        while not self._stopped.wait(self._every):
+            try:
+                if self._waiting() < MOST_WAITING:
+                    self._actions.submit([next(coming)])
+            except GputuiError:
+                continue
+
+    def _waiting(self) -> int:
+        return sum(job.state is JobState.PENDING and not job.held for job in self._store.jobs().values())
+
+    def stop(self) -> None:
+        """Stop, and wait for the current submission."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join(2.0)

@@ -1,4 +1,4 @@
-"""`gputui doctor`: checks what jobs need, and says what to do. Collects facts; `gputui.cli.checks` judges them."""
+"""`gputui doctor`: checks what jobs need, and suggests fixes. `gputui.cli.checks` judges the facts collected here."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from msgspec.structs import asdict
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters, upkeep
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, engine_config, state
 from gputui.cli.checks.engine import INSTALL, EngineHost
 from gputui.cli.output import print_json
@@ -45,7 +46,7 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     """
     if fix or yes:
         return _fix(session, as_json, fix, yes)
-    bootstrap.silence_probe_log()
+    adapters.silence_probe_log()
     found = list(examine(session.options))
     if as_json:
         print_json([{**asdict(check), "level": str(check.level)} for check in found])
@@ -75,7 +76,7 @@ def lines(check: DoctorCheck) -> str:
 
 
 def examine(options: Options) -> Iterator[DoctorCheck]:
-    """Make every check, one after the other; none keeps the next from being made."""
+    """Run every check in turn; an error in one does not prevent the next."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
     yield from state.of_sources(site, own, options.ignored)
     yield from _guarded("state", lambda: _of_state(options))
@@ -86,7 +87,7 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
 
 
 def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[DoctorCheck]:
-    """Pass on the checks of an area; an error becomes the last of them."""
+    """Yield the checks of an area; an error becomes the last of them."""
     try:
         yield from area()
     except (GputuiError, OSError) as error:
@@ -94,7 +95,7 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
-    found.append(bootstrap.read_gpus(options, PATIENCE))
+    found.append(adapters.read_gpus(options, PATIENCE))
     yield from driver.of_probe(found[0])
 
 
@@ -136,6 +137,9 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
+    yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
+    if (backup := upkeep.last_backup(options)) is not None:
+        yield state.of_backup(backup, bootstrap.clock().now())
     try:
         store.check()
     except StoreDamagedError as error:
@@ -159,7 +163,7 @@ def _space(path: Path) -> DoctorCheck:
 
 
 def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorCheck]:
-    for runtime in bootstrap.make_runtimes(options, "0" * 12):
+    for runtime in adapters.make_runtimes(options, "0" * 12):
         try:
             status = runtime.check()
         finally:
@@ -204,7 +208,7 @@ def _agreed(host: EngineHost) -> bool:
 
 
 def _host(options: Options) -> EngineHost:
-    """Return the engine's machine; that of an engine that does not answer is taken to be this one."""
+    """Return the engine's machine; an engine that does not answer is assumed to run on this one."""
     status = _docker(options)
     if status.gpus is None:
         process = engine_config.process_behind("")
@@ -221,7 +225,7 @@ def _host(options: Options) -> EngineHost:
 
 
 def _docker(options: Options) -> RuntimeStatus:
-    for runtime in bootstrap.make_runtimes(options, "0" * 12):
+    for runtime in adapters.make_runtimes(options, "0" * 12):
         try:
             if runtime.name == "docker":
                 return runtime.check()

@@ -34,7 +34,7 @@ def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool,
 
 def _words(session: Session, store: JobStore, uuids: tuple[str, ...]) -> str:
     """Return the confirmation, with the jobs that still run on the GPUs."""
-    gpus = readings.gpu_words(bootstrap.current_snapshot(session.options, store), uuids)
+    gpus = readings.gpu_names(bootstrap.current_snapshot(session.options, store), uuids)
     running = [job for job in store.jobs().values() if job.state.is_active and job.attempt]
     left = [job for job in running if job.attempt and not set(uuids).isdisjoint(job.attempt.gpus)]
     rest = f"; {named(left)} {'continues' if len(left) == 1 else 'continue'}" if left else ""
@@ -42,7 +42,7 @@ def _words(session: Session, store: JobStore, uuids: tuple[str, ...]) -> str:
 
 
 def _show(session: Session, store: JobStore, uuids: tuple[str, ...]) -> None:
-    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
+    from gputui.cli import start_times  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import drained
 
-    dry_run.show(session, store, drained(uuids, bootstrap.clock().now()))
+    start_times.print_shifts(session, store, drained(uuids, bootstrap.clock().now()))

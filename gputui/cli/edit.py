@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import completing
@@ -20,9 +22,11 @@ from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.eligible_wait import asks_for_more
 from gputui.domain.state import JobState
+from gputui.domain.units import quoted
 from gputui.engine.actions.running_jobs import check_editable
 from gputui.ports import JobStore
 from gputui.request import draft as drafts
@@ -32,7 +36,6 @@ from gputui.request.draft import YES, Draft
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.options import unsigned
 from gputui.request.submitter import Submitter
-from gputui.request.texts import quoted
 
 _SHOWN = 40
 """Characters of a changed value that the confirmation shows."""
@@ -82,41 +85,90 @@ def command(
 
     A waiting job keeps its wait, unless it asks for more GPUs, for more of a GPU or for more time.
     """
-    asked = {name: value for name, value in given.items() if value not in (None, (), False)}
-    wants_editor = editor or _is_bare(image, unset, words, asked)
-    asked = with_elements(session, asked)
+    changes = _Changes.of(session, given, unset, image, words, editor=editor)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
     with session.store() as store:
         chosen = _chosen(store, ids[0])
         job = store.get(chosen[0].id)
         check_editable(job)
-        before = edits.draft_of(job, by.now)
-        after = _changed(before, asked, unset)
-        after |= {"image": image} if image is not None else {}
-        after |= {"command": shlex.join(words)} if words else {}
-        if wants_editor:
-            after = _edited(job, after, by)
-        edit = _read(job, before, after, by)
+        edit = changes.edit_of(job, by)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
         if dry_run:
             _show(session, store, jobs, edit)
             return
-        spec = edit.apply(job.spec)
-        if spec.gpus != job.spec.gpus and not anyway:
-            check_gpus((Submission(spec),), session.options)
-        ids_edited = [job_id for each in jobs for job_id in each.ids]
-        seen = job if len(ids_edited) == 1 else None
-        bootstrap.actions(store, session.options).edit_all(ids_edited, edit, seen)
-        if as_json:
-            now = edits.draft_of(store.get(job.id), by.now)
-            changed = {"id": job.id, "changed": list(edits.changed(before, now))}
-            print_done(json_text(changed), f"job {job.id} is changed")
-        elif not quiet:
-            confirm(_confirmation(job, store.get(job.id), by, named(jobs_of(store, ids_edited))))
+        ids_edited = _edit_all(session, store, job, jobs, edit, anyway=anyway)
+        if as_json or not quiet:
+            _report(store, job, ids_edited, by, as_json=as_json)
+
+
+class _Changes(Struct, frozen=True):
+    """Changes that the words of the command ask for."""
+
+    asked: Mapping[str, Any]
+    """Values of options by name."""
+    unset: tuple[str, ...]
+    image: str | None
+    words: tuple[str, ...]
+    """The command; empty: it stays."""
+    in_editor: bool
+    """True if the user goes on changing the job in an editor."""
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        given: Mapping[str, Any],
+        unset: tuple[str, ...],
+        image: str | None,
+        words: tuple[str, ...],
+        *,
+        editor: bool,
+    ) -> _Changes:
+        """Return the change that options and words ask for; raise InputError for nothing at all without a terminal."""
+        asked = {name: value for name, value in given.items() if value not in (None, (), False)}
+        in_editor = editor or _is_bare(image, unset, words, asked)
+        return cls(with_elements(session, asked), unset, image, words, in_editor)
+
+    def edit_of(self, job: Job, by: Submitter) -> Edit:
+        """Return them as an edit of that job."""
+        before = edits.draft_of(job, by.now)
+        after = _changed(before, self.asked, self.unset)
+        after |= {"image": self.image} if self.image is not None else {}
+        after |= {"command": shlex.join(self.words)} if self.words else {}
+        if self.in_editor:
+            after = _edited(job, after, by)
+        return _read(job, before, after, by)
+
+
+def _edit_all(
+    session: Session, store: JobStore, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool
+) -> list[JobId]:
+    """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
+    spec = edit.apply(job.spec)
+    if spec.gpus != job.spec.gpus and not anyway:
+        check_gpus((Submission(spec),), session.options)
+    ids = [job_id for each in jobs for job_id in each.ids]
+    bootstrap.actions(store, session.options).edit_all(ids, edit, job if len(ids) == 1 else None)
+    return ids
+
+
+def _report(store: JobStore, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
+    """Print what was changed, as JSON or as a sentence."""
+    after = store.get(before.id)
+    if as_json:
+        _print_changed(before, after, by)
+    else:
+        confirm(_confirmation(before, after, by, named(jobs_of(store, ids))))
+
+
+def _print_changed(before: Job, after: Job, by: Submitter) -> None:
+    """Print the id and the names of the changed options as JSON."""
+    names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
+    print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
 
 
 def _chosen(store: JobStore, name: Named) -> list[Job]:
-    """Return the job of that name, or of a whole array those elements that have not ended, waiting ones first."""
+    """Return the job with that name; of a whole array, the elements that have not ended, waiting ones first."""
     found = jobs_of(store, resolve_all(store, (name,), is_live))
     return sorted(found, key=lambda job: job.state is not JobState.PENDING)
 
@@ -137,8 +189,13 @@ def _change(name: str, was: str, now: str) -> str:
     option = name.replace("_", "-")
     if was == now:  # another value behind the same mask
         return option
-    value = _short(now) if now else "none"
-    return f"{option} {value} (was {_short(was)})" if was else f"{option} {value}"
+    was, now = (_clock(text) if name == "begin" else _short(text) for text in (was, now))
+    return f"{option} {now or 'none'} (was {was})" if was else f"{option} {now or 'none'}"
+
+
+def _clock(text: str) -> str:
+    """Return an ISO time as `2026-11-24 09:00` in the local zone."""
+    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M}" if text else ""
 
 
 def _short(text: str) -> str:
@@ -146,7 +203,7 @@ def _short(text: str) -> str:
 
 
 def _is_bare(image: str | None, unset: tuple[str, ...], words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:
-    """Return whether to open the editor, as no option is given; raise InputError without a terminal."""
+    """Return whether to open the editor because no option is given; raise InputError without a terminal."""
     if asked or unset or words or image is not None:
         return False
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -164,17 +221,17 @@ def _changed(before: Draft, asked: Mapping[str, Any], unset: tuple[str, ...]) ->
 def _unset_name(text: str) -> str:
     name = text.removeprefix("--").replace("-", "_")
     if name not in BY_NAME:
-        raise InputError(f"{quoted(text)} is no option", where="--unset", hint="write one as time-limit or env")
+        raise InputError(f"{quoted(text)} is not an option", where="--unset", hint="write one as time-limit or env")
     return name
 
 
 def _text(key: JobOption, value: Any, before: str) -> str:
-    """Return the option's value as a draft writes it."""
+    """Return the option's value in the notation of a draft."""
     if key.kind is OptionKind.FLAG:
         return YES
     if key.kind is OptionKind.ONE:
         if not (text := unsigned(key, value).strip()):
-            raise InputError("wants a value", where=key.option, hint=f"--unset {key.option[2:]} takes it away")
+            raise InputError("needs a value", where=key.option, hint=f"--unset {key.option[2:]} removes it")
         return text
     listed = [unsigned(key, text) for text in value]
     if key.kind is OptionKind.PAIRS:
@@ -184,11 +241,11 @@ def _text(key: JobOption, value: Any, before: str) -> str:
 
 
 def _edited(job: Job, after: Draft, by: Submitter) -> dict[str, str]:
-    """Return the draft as saved in the user's editor, which is shown no value of the environment."""
+    """Return the draft as saved in the user's editor, which shows no values of the environment."""
     from gputui.request.editor import Editor
 
     hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
-    head = f"Job {job.id} is changed as you edit and save this file; leave it unchanged to change nothing."
+    head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
     found = Editor(head).edit(drafts.masked(after), by)
     return drafts.revealed(found, hidden) if found is not None else dict(after)
 
@@ -198,7 +255,7 @@ def _env(draft: Draft) -> tuple[str, ...]:
 
 
 def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
-    """Return the edit; raise InputError that names the option."""
+    """Return the edit; raise InputError that names the invalid option."""
     try:
         return edits.read(job, before, after, by)
     except InputError as error:
@@ -208,10 +265,10 @@ def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
 
 
 def _show(session: Session, store: JobStore, jobs: Sequence[Job], edit: Edit) -> None:
-    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
+    from gputui.cli import start_times  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import edited
 
     ids = tuple(job_id for job in jobs for job_id in job.ids)
     for job in jobs:
         bootstrap.actions(store, session.options).rehearse_edit(job.id, edit)
-    dry_run.show(session, store, edited(ids, edit, bootstrap.clock().now()))
+    start_times.print_shifts(session, store, edited(ids, edit, bootstrap.clock().now()))

@@ -1,4 +1,4 @@
-"""Ends of jobs: how commands wait for them, and the exit codes that they make of them."""
+"""Ends of jobs: how commands wait for them, and the exit codes that commands derive from them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 
 from gputui.domain import event
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports import JobStore, StoreWatch
 
 TIMED_OUT = 124
-"""Exit code of a wait that took too long, as of timeout(1)."""
+"""Exit code of a wait that timed out, as in timeout(1)."""
 LOOK_EVERY, LOOK_EVERY_WATCHED = 0.2, 2.0
 """Seconds between two checks of the store's version: without a watch, and with one."""
 _TOGETHER = 0.05
-"""Seconds between two reads of a queue that is written again and again."""
+"""Minimum seconds between two reads of a queue that changes all the time."""
 
 
 class Changes:
@@ -32,7 +33,7 @@ class Changes:
         self._seen = store.version()
 
     def wait(self, deadline: float | None = None, *others: int) -> bool:
-        """Wait for a write, or for input on another descriptor; return False at that time of the monotonic clock."""
+        """Wait for a write, or for input on another descriptor; return False at `deadline`, on the monotonic clock."""
         for other in others:
             self._poll.register(other, select.POLLIN)
         try:
@@ -66,19 +67,19 @@ def changes_of(store: JobStore) -> Iterator[Changes]:
 
 
 def has_ended(job: Job) -> bool:
-    """Return whether the job has ended for good, as far as is known: a job that is to run again has not."""
+    """Return whether the job has ended and will not be retried, as far as is known."""
     return job.state.is_terminal and not job.requeue_requested
 
 
 def exit_code(job: Job) -> int:
-    """Return the exit code that an ended job stands for: its own; 1 for one that failed without, or with 0."""
+    """Return the exit code for an ended job: its own, or 1 for a job that failed without one or with 0."""
     if job.state is JobState.COMPLETED:
         return 0
     return job.exit_code or 1
 
 
 def sentence(job: Job) -> str:
-    """Return a sentence about the end of a job, with its exit code unless it stands there already."""
+    """Return a sentence about the end of a job, with its exit code unless the cause already contains it."""
     told = event.ended(job).text
     return told if not job.exit_code or str(job.exit_code) in told else f"{told}, exit code {job.exit_code}"
 
@@ -105,7 +106,7 @@ def ended_among(store: JobStore, waiting: set[JobId]) -> Iterator[Job]:
 def wait_for(
     store: JobStore, ids: Iterable[JobId], deadline: float | None = None, *, is_one_enough: bool = False
 ) -> Iterator[Job]:
-    """Yield jobs as they end, until all have, or one where that is enough. Raises TimeoutError at the deadline."""
+    """Yield jobs as they end, until all have, or the first if one is enough. Raises TimeoutError at the deadline."""
     waiting = set(ids)
     with changes_of(store) as changes:
         while True:

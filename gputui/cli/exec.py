@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli.attached import conversation, detach_keys
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
@@ -42,12 +42,12 @@ def command(
     """
     check_terminal(stdin=stdin, is_tty=is_tty)
     sequence = detach_keys.parse(keys)
-    rows, columns = conversation.size()
+    rows, columns = conversation.terminal_size()
     term = os.environ.get("TERM", "xterm")
     request = ExecRequest(words, stdin, is_tty, rows, columns, term, keys if is_tty else "")
     with session.store() as store:
         job = store.get(resolve_one(store, ids[0]))
-        entrance = bootstrap.open_entrance(session.options, store)
+        entrance = job_access.open_entrance(session.options, store)
         with conversation.Signals(conversation.SIGNALS) as signals:
             channel = entrance.execute(job, request)
             try:
@@ -72,9 +72,9 @@ def command(
 
 
 def check_terminal(*, stdin: bool, is_tty: bool) -> None:
-    """Raise InputError for a terminal that is to be typed into where standard input is none."""
+    """Raise InputError if a terminal is requested but standard input is not one."""
     if stdin and is_tty and not sys.stdin.isatty():
-        raise InputError("standard input is no terminal", where="-t", hint="leave -t out")
+        raise InputError("standard input is not a terminal", where="-t", hint="leave out -t")
 
 
 def _interrupted(number: int) -> None:

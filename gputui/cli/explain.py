@@ -59,7 +59,7 @@ def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     """Return the explanation as lines of text."""
     yield f"job {job.shown_id} {job.name}: number {told.position} of {told.waiting} waiting"
-    yield f"why       {told.reason.local(now) if told.reason else 'it starts at the next look'}"
+    yield f"why       {told.reason.local(now) if told.reason else 'it starts in the next pass of the scheduler'}"
     if told.expected_start_at is not None:
         left = format_duration(told.expected_start_at - now)
         yield f"expected  {told.expected_start_at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
@@ -70,7 +70,7 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     for term in describe_terms(job, told):
         yield f"  {term.name:<10}  {term.points:8.3f}  {term.of}".rstrip()
     if job.topped_at:
-        yield "  put first by hand, before every score"
+        yield "  at the head of the queue by hand, before any score"
 
 
 def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
@@ -93,8 +93,6 @@ def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
             "expansion": terms.expansion,
             "credited": terms.credited,
             "age": terms.age,
-            "gpus": terms.gpus,
-            "pace": terms.pace,
         },
         "fair_share": fair_share_factor(told.used),
         "planned_duration": told.planned.total_seconds(),

@@ -47,7 +47,7 @@ def command(session: Session, as_json: bool) -> None:
 
 
 def row(view: GpuView, uuid: str) -> tuple[str, ...]:
-    """Return a GPU's cells, with its UUID in that short form; what could not be read is a dash, never 0."""
+    """Return a GPU's cells, with its UUID in that short form; values that could not be read are dashes, never 0."""
     gpu, sample = view.gpu, view.sample
     total = (sample.memory_total if sample else None) or gpu.memory_total
     return (
@@ -64,7 +64,7 @@ def row(view: GpuView, uuid: str) -> tuple[str, ...]:
 
 
 def state(view: GpuView) -> str:
-    """Return the state, and `lost` or `draining` beside the job that is on the GPU."""
+    """Return the state, with `lost` or `draining` added where a job is still on the GPU."""
     is_lost = view.health.code is HealthCode.LOST
     if view.state is not GpuState.ALLOCATED:
         return "LOST" if is_lost else str(view.state)

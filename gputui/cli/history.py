@@ -17,20 +17,20 @@ from gputui.cli import table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
+from gputui.domain.attempt import Attempt
 from gputui.domain.errors import InputError
-from gputui.domain.filter import Filter, FilterSubject, parse_filter, shown_text
-from gputui.domain.job import Attempt, Job
+from gputui.domain.filter import Filter, FilterSubject, parse_filter, searched_text
+from gputui.domain.job import Job
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, quoted
 from gputui.request import times
-from gputui.request.texts import quoted
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
 
 MOST = 100
-"""Jobs that are listed without `--limit`."""
+"""Number of jobs listed without `--limit`."""
 
 
 class HistoryColumn(Struct, frozen=True):
@@ -87,7 +87,7 @@ COLUMNS: Mapping[str, HistoryColumn] = {
     ),
     "why": HistoryColumn(table.TextColumn("INFO"), lambda job: job.end_info),
 }
-"""Columns by name; those that the console's queue has too have the same names."""
+"""Columns by name; columns that the console's queue also has share its names."""
 USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why")
 
 
@@ -96,7 +96,12 @@ USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why"
 @click.option("--since", metavar="TIME", help="Jobs that ended since then: -7d, 'last monday', 2026-11-01.")
 @click.option("--until", metavar="TIME", help="Jobs that ended before then. [now]")
 @click.option(
-    "-n", "--limit", metavar="N", type=click.IntRange(min=0), default=MOST, help=f"At most so many; 0: all. [{MOST}]"
+    "-n",
+    "--limit",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=MOST,
+    help=f"Maximum number of jobs; 0: all. [{MOST}]",
 )
 @click.option("-c", "--columns", metavar="NAME[,…]", help=f"Columns to print: {', '.join(COLUMNS)}.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of jobs as JSON.")
@@ -117,8 +122,8 @@ def command(
     shown = parse_columns(columns)
     chosen = parse_filter(" ".join(words), where="FILTER")
     now = bootstrap.clock().now()
-    begin = times.past(since, "--since", now) if since else None
-    end = times.past(until, "--until", now) if until else None
+    begin = times.past(since, "--since", now) if since is not None else None
+    end = times.past(until, "--until", now) if until is not None else None
     with session.store() as store:
         found = _matching(_ended(store, begin, end), chosen, now)
         jobs = list(islice(found, limit + 1 if limit else None))
@@ -134,28 +139,28 @@ def command(
 
 
 def parse_columns(text: str | None) -> list[HistoryColumn]:
-    """Return the columns named, in their order; the usual ones when none is."""
+    """Return the columns named, in their order; the default ones when none is named."""
     names = [name.strip() for name in text.split(",") if name.strip()] if text else USUAL
     for name in names:
         if name not in COLUMNS:
-            raise InputError(f"{quoted(plain(name))} is no column", where="--columns", hint=", ".join(COLUMNS))
+            raise InputError(f"{quoted(plain(name))} is not a column", where="--columns", hint=", ".join(COLUMNS))
     return [COLUMNS[name] for name in names]
 
 
 def _end(job: Job) -> datetime:
-    """Return when it ended; of a job cancelled before it started, which has no end, when it was submitted."""
+    """Return when the job ended; for a job cancelled before its start, which has no end time, when it was submitted."""
     return job.ended_at or job.submitted_at
 
 
 def _ended(store: JobStore, since: datetime | None, until: datetime | None) -> Iterator[Job]:
-    """Yield the jobs that ended in that time, the latest first, reading no more months than are asked for."""
+    """Yield the jobs that ended in that time, the latest first; reads only the months concerned."""
     in_queue = sorted((job for job in store.jobs().values() if job.state.is_terminal), key=_rank)
     left = heapq.merge(in_queue, _by_month(store.past(since)), key=_rank)
     return (job for job in left if (since is None or _end(job) >= since) and (until is None or _end(job) < until))
 
 
 def _by_month(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Yield jobs that come by month, those of a month in order."""
+    """Sort jobs within each month; the months themselves already arrive in order."""
     for _, month in groupby(jobs, key=lambda job: (_end(job).year, _end(job).month)):
         yield from sorted(month, key=_rank)
 
@@ -166,6 +171,6 @@ def _rank(job: Job) -> tuple[float, int]:
 
 def _matching(jobs: Iterable[Job], chosen: Filter, now: datetime) -> Iterator[Job]:
     for job in jobs:
-        part = chosen.part(FilterSubject(job, now, None, shown_text(job, None))) if chosen else job
+        part = chosen.part(FilterSubject(job, now, None, searched_text(job, None))) if chosen else job
         if part is not None:
             yield part

@@ -15,11 +15,11 @@ from gputui.cli.job_ids import Named
 from gputui.cli.session import Session
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
-from gputui.domain.units import listed
+from gputui.domain.units import listed, quoted
 from gputui.ports import JobStore
-from gputui.request.texts import quoted
 
 R = TypeVar("R")
 MAX_COMPLETIONS = 200
@@ -54,13 +54,13 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
 
 
 def _named_whole(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:
-    """Yield `7` for each job by itself, `12` once for the elements of an array."""
+    """Yield `7` for each single job, and `12` once for the elements of an array."""
     found = {str(job.id if job.array is None else job.array.id): job for job in reversed(list(entries))}
     yield from reversed(found.items())
 
 
 def _named_elements(entries: Iterable[Job]) -> Iterator[tuple[str, Job]]:
-    """Yield `12_5` for each element of an array, `7` for each job by itself."""
+    """Yield `12_5` for each element of an array, and `7` for each single job."""
     for job in entries:
         if job.array is None:
             yield str(job.id), job
@@ -112,7 +112,7 @@ def left_alone(store: JobStore, asked: Sequence[JobId], done: Sequence[JobId]) -
 
 
 def check_known(store: JobStore, ids: Iterable[JobId]) -> None:
-    """Raise NotFoundError for an id of no job."""
+    """Raise NotFoundError for an id that no job has."""
     jobs = store.jobs()
     for job_id in ids:
         if job_id not in jobs:

@@ -1,4 +1,4 @@
-"""Jobs as they are named on the command line: by id, or as elements of an array the way squeue shows them."""
+"""Names of jobs on the command line: ids, or elements of an array in squeue's notation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.units import quoted
 from gputui.ports import JobStore
 from gputui.request import job_values, numbers
-from gputui.request.texts import quoted
 
 MAX_NAMED = 100_000
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
@@ -26,7 +27,7 @@ class Named(Struct, frozen=True):
 
     ids: tuple[JobId, ...]
     indices: tuple[int, ...] = ()
-    """Elements of the array with the only id; empty: the job itself, or its whole array."""
+    """Elements of the array whose id is the only one given; empty: the job itself, or its whole array."""
 
     @property
     def is_one(self) -> bool:
@@ -64,7 +65,7 @@ def resolve_one(store: JobStore, named: Named) -> JobId:
 def as_ids(store: JobStore, text: str, where: str) -> str:
     """Return `17,20` for `12_5,20`: elements of arrays by their own ids.
 
-    The first element has the array's id, which means the whole array: refused where it is meant alone.
+    The first element shares its id with the whole array, so naming it alone is refused.
     """
     ids: list[JobId] = []
     for named in parse(text, where):
@@ -83,7 +84,7 @@ def resolve_all(
 ) -> tuple[JobId, ...]:
     """Return the ids of all jobs named, each once; an array's id names all its elements that are still in the queue.
 
-    Of a whole array those that do not suit are left out, unless none does.
+    Unsuitable elements of a whole array are left out, unless no element is suitable.
     """
     found: dict[JobId, None] = {}
     arrays = store.arrays()
@@ -101,7 +102,7 @@ def resolve_all(
 
 
 def _elements(store: JobStore, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
-    """Yield the ids of the elements; of finished ones from history."""
+    """Yield the ids of the elements; finished ones are looked up in history."""
     array = named.ids[0]
     places = (store.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
@@ -119,5 +120,5 @@ def _places(jobs: Iterable[Job], array: JobId) -> dict[int, JobId]:
 def _none(store: JobStore, array: JobId, index: int) -> NotFoundError:
     head = store.get(array)
     if head.array is None or head.array.id != array:
-        return NotFoundError(f"job {array} is no array", hint=f"write {array}")
+        return NotFoundError(f"job {array} is not an array", hint=f"write {array}")
     return NotFoundError(f"array {array} has no element {index}")

@@ -43,7 +43,9 @@ COMMANDS = {
     "history": "jobs that have ended, the latest first",
     "replay": "compare schedulers on a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
-    "state": "repair a damaged queue",
+    "state": "back up, check, repair and move the queue",
+    "install": "systemd units that run the scheduler as a service",
+    "schema": "JSON schemas of settings and job files",
     "completions": "print the completion script of a shell",
 }
 """Table of commands, in the order of the help, with short help. Each is `command` in a module of its name."""

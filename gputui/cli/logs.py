@@ -8,17 +8,18 @@ from collections.abc import Callable
 
 import click
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain_bytes
-from gputui.ports import JobStore
+from gputui.ports import JobStore, LogStream
 from gputui.request import numbers
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks at whether a job has started."""
+"""Seconds between two checks of whether a job has started."""
 RESET = "\x1b[0m"
 
 
@@ -41,14 +42,19 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
         job_id = resolve_one(store, ids[0])
         if follow and number is None:
             wait_until_started(store, job_id)
-        logs = bootstrap.open_logs(session.options, store)
+        logs = job_access.open_logs(session.options, store)
         stream = logs.open(job_id, number, tail=lines, follow=follow)
-        write = writer(sys.stdout.isatty())
-        try:
-            for line in stream:
-                write(line)
-        finally:
-            stream.close()
+        print_log(stream)
+
+
+def print_log(stream: LogStream) -> None:
+    """Print a log to its end, and close it."""
+    write = writer(sys.stdout.isatty())
+    try:
+        for line in stream:
+            write(line)
+    finally:
+        stream.close()
 
 
 def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:

@@ -99,7 +99,7 @@ def main() -> None:
     except OSError as error:
         discard_stdout()
         code = code or _complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
-    gc.freeze()  # nothing of what is left is collected at exit
+    gc.freeze()  # no object that is left is collected at exit
     sys.exit(code)
 
 
@@ -112,7 +112,7 @@ def run(arguments: Sequence[str]) -> int:
         return _complain(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
         discard_stdout()
         return 0
     except InputErrors as error:
@@ -122,7 +122,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}", 1)
-    except Exception as error:  # the border: nobody should have to read a traceback
+    except Exception as error:  # the border: no user should have to read a traceback
         if os.environ.get("GPUTUI_DEBUG"):
             raise
         if _is_limit(error):
@@ -146,6 +146,6 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _complain(sentence: str, code: int) -> int:
-    """Print an error without characters that a terminal would act on, and return the exit code."""
+    """Print an error without control characters, and return the exit code."""
     click.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code

@@ -13,11 +13,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
+from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
 from gputui.domain.gpu import GpuView, Holder
 from gputui.domain.host import HostSample
-from gputui.domain.job import ArrayRef, Attempt, Job, JobSpec
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.swept import element_spec, sweep_values
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
 
 MASK = "***"
-"""Stands for every value of a job's environment."""
+"""Placeholder for every value of a job's environment."""
 Json = dict[str, Any]
 
 
@@ -37,8 +39,8 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
 
 
 def json_text(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
-    """Return what `print_json` prints."""
-    import json  # tables do without
+    """Return the text that `print_json` prints."""
+    import json  # tables do not need it
 
     if isinstance(value, Mapping):
         return json.dumps(value, indent=2)
@@ -60,18 +62,9 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "command": list(spec.command),
         "gpus_min": spec.gpus.minimum,
         "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
-        "held": job.held,
-        "held_by": job.held_by or None,
-        "held_at": _time(job.held_at),
-        "hold_reason": job.hold_reason,
+        **_hold(job),
         "priority_by": job.ranked_by or None,
-        "submitted_at": _time(job.submitted_at),
-        "started_at": _time(job.started_at),
-        "ended_at": _time(job.ended_at),
-        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
-        "time_limit": _seconds(spec.time_limit),
-        "limit_at": _time(job.limit_at),
-        "warning_at": _time(job.warning_at),
+        **_times(job, snapshot),
         "exit_code": job.exit_code,
         "labels": dict(spec.options.labels),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
@@ -92,8 +85,30 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
     }
 
 
+def _hold(job: Job) -> Json:
+    return {
+        "held": job.held,
+        "held_by": job.held_by or None,
+        "held_at": _time(job.held_at),
+        "hold_reason": job.hold_reason,
+    }
+
+
+def _times(job: Job, snapshot: Snapshot) -> Json:
+    """Return when the job was submitted, started and ended, and when it is expected to."""
+    return {
+        "submitted_at": _time(job.submitted_at),
+        "started_at": _time(job.started_at),
+        "ended_at": _time(job.ended_at),
+        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
+        "time_limit": _seconds(job.spec.time_limit),
+        "limit_at": _time(job.limit_at),
+        "warning_at": _time(job.warning_at),
+    }
+
+
 def _array(job: Job, array: ArrayRef) -> Json:
-    """Return the job's place in its array; of waiting elements that are one entry, which they are."""
+    """Return the job's place in its array; for waiting elements that are one entry, their indices."""
     indices = arrays.all_indices(job)
     return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
 
@@ -101,7 +116,7 @@ def _array(job: Job, array: ArrayRef) -> Json:
 def job_detail_json(
     job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry], measured: Mapping[int, Measured] = MappingProxyType({})
 ) -> Json:
-    """Return a job as JSON, with its submission, all requests about it, and the telemetry of its attempts by number."""
+    """Return a job as JSON, with its submission, its audit entries, and the telemetry of its attempts by number."""
     attempts = [_measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
     recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
     about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
@@ -109,7 +124,7 @@ def job_detail_json(
 
 
 def _measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
-    """Return an attempt with its telemetry, so far if it runs, and with its readings over time."""
+    """Return an attempt with its telemetry (up to now if it is running) and its readings over time."""
     series = found.series if found else None
     readings = (
         {name: [None if mean is None else round(mean, 4) for mean in means] for name, means in series.means.items()}
@@ -220,7 +235,7 @@ def _spec(spec: JobSpec) -> Json:
 
 
 def _plain(value: object) -> object:
-    """Return an option's value as JSON has it: seconds of a duration."""
+    """Return an option's value as JSON; durations in seconds."""
     if isinstance(value, timedelta):
         return _seconds(value)
     return list(value) if isinstance(value, tuple) else value

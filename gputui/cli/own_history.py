@@ -1,4 +1,4 @@
-"""The history of this server for `gputui replay --history`, with sentences on how far to believe its replay."""
+"""Loads the history of this server for `gputui replay --history`, and judges how reliable its replay is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AS_IT_WAS = "as-it-was"
 
 
 def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
-    """Return the jobs that ended here, or of these jobs, the number of GPUs, and the settings in force."""
+    """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
     from gputui.replay import history
 
     with session.store() as store:
@@ -42,7 +42,7 @@ def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistor
 
 
 def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
-    """Return the rules with caps wide enough for every job, as one under which it could never start is newer."""
+    """Return the policy with caps raised where a past job exceeds them: such a cap is newer than the job."""
     widest: dict[str, int] = {}
     for job in jobs:
         widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
@@ -58,7 +58,7 @@ def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings
 
 
 def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
-    """Return the figures of what really happened, by name."""
+    """Return the figures of the real past, by name."""
     from gputui.replay.metrics import figures
 
     return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
@@ -71,7 +71,7 @@ def told(history: JobHistory, found: Mapping[str, Figures], offered: float, limi
 
 
 def as_json(history: JobHistory) -> dict[str, Any]:
-    """Return what was replayed, by the keys that the JSON has."""
+    """Return the keys of the JSON output that describe the replayed history."""
     return {
         "since": history.since.isoformat(),
         "until": history.until.isoformat(),
@@ -84,7 +84,7 @@ def as_json(history: JobHistory) -> dict[str, Any]:
 
 
 def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
-    """Return a sentence on what a static split would have given; empty where that was not asked for."""
+    """Return a sentence on the effect of a static split; empty unless that policy was replayed."""
     if "plan" not in found or "static-equal" not in found:
         return ""
     if len({job.tenant for job in history.jobs}) < 2:
@@ -108,14 +108,14 @@ def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
     if offered < LITTLE_LOAD:
         yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
     if history.failed:
-        yield f"Counted with all the time they held GPUs, although not ended well: {plural(history.failed, 'job')}."
+        yield f"Counted with all their GPU time, although they did not complete: {plural(history.failed, 'job')}."
     if history.left_out:
-        yield f"Left out, as no GPU was held: {plural(history.left_out, 'finished job')}."
+        yield f"Left out, as they held no GPU: {plural(history.left_out, 'finished job')}."
     if history.shared:
         yield f"Counted as if alone on their GPUs, although these were shared: {plural(history.shared, 'job')}."
     unstated = sum(job.stated is None for job in history.jobs)
     if unstated and limits != "none":
-        yield f"Given a time limit of their own by --limits {limits}, as there was none: {plural(unstated, 'job')}."
+        yield f"Given a time limit by --limits {limits}, as they had none: {plural(unstated, 'job')}."
     yield (
         "Each job arrives when it could have started; holds, reservations and caps of arrays are left out. "
         "With other waits, users would have submitted at other times."

@@ -9,7 +9,8 @@ from gputui.cli.confirmation import changed, confirm, jobs_of, named, quiet_opti
 from gputui.cli.job_arguments import JobIds, check_known, flat
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.verbs import PRIORITY_HELP
 from gputui.ports import JobStore
 from gputui.request import job_values
@@ -42,7 +43,7 @@ def command(session: Session, names: tuple[Named, ...], value: str, dry_run: boo
 
 
 def _words(change: job_values.PriorityChange, jobs: list[Job]) -> str:
-    """Return the confirmation of a new priority; one that stood at 0 or 100 already is not changed."""
+    """Return the confirmation of a new priority; a priority that was already 0 or 100 is not changed."""
     found = {job.priority for job in jobs}
     if not jobs:
         return "nothing was changed: the priority was that already"
@@ -52,7 +53,7 @@ def _words(change: job_values.PriorityChange, jobs: list[Job]) -> str:
 
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: job_values.PriorityChange) -> None:
-    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
+    from gputui.cli import start_times  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import prioritised, topped
 
     check_known(store, ids)
@@ -60,4 +61,4 @@ def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: job
     actions.rehearse_priority(ids, change.value, relative=change.relative, top=change.top)
     now = bootstrap.clock().now()
     change_shown = topped(ids, now) if change.top else prioritised(ids, change.value, now, relative=change.relative)
-    dry_run.show(session, store, change_shown)
+    start_times.print_shifts(session, store, change_shown)

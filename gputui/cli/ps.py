@@ -1,4 +1,4 @@
-"""`gputui ps`: the processes on the GPUs, and signals to those that are no job's."""
+"""`gputui ps`: the processes on the GPUs, and signals to foreign ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 import click
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import completing, readings, table
 from gputui.cli.output import Json, print_json
 from gputui.cli.session import Session, pass_session
@@ -20,7 +20,7 @@ from gputui.domain.gpu_processes import (
     gpu_label,
     gpu_words,
     process_rows,
-    target_of,
+    process_target,
     tree_of,
     with_host_values,
 )
@@ -74,7 +74,7 @@ def command(
 ) -> int:
     """List the processes on the GPUs: of jobs, of other containers, and foreign ones."""
     wanted = parse_process_filter(words)
-    with session.store() as store, closing(bootstrap.open_foreign_use(session.options, store)) as use:
+    with session.store() as store, closing(job_access.open_foreign_use(session.options, store)) as use:
         if container is not None:
             return _stop(use, container, yes=yes)
         snapshot = readings.picture(session.options, store)
@@ -115,7 +115,7 @@ def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
     wanted = _numbers(pids)
     if not wanted:
         raise InputError("--signal wants the pids of processes", where="PID", hint="gputui ps lists them")
-    found = {row.pid: target for row in rows if row.pid in wanted and (target := target_of(row)) is not None}
+    found = {row.pid: target for row in rows if row.pid in wanted and (target := process_target(row)) is not None}
     for pid in sorted(wanted):
         if pid not in found:
             raise NotFoundError(f"pid {pid} is on no GPU", hint="gputui ps lists those that are")
@@ -123,7 +123,7 @@ def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
 
 
 def _send(use: ForeignUse, name: str, targets: Sequence[ProcessTarget], *, yes: bool) -> int:
-    """Send the signal to each; return 1 if one was refused or has not ended."""
+    """Send the signal to each process; return 1 if one was refused or has not ended."""
     for target in targets:
         if target.job_id is not None:
             raise GputuiError(target.refusal[0], hint=target.refusal[1])
@@ -138,12 +138,12 @@ def _stop(use: ForeignUse, name: str, *, yes: bool) -> int:
     except GputuiError:
         return int(not _told(partial(use.stop, name)))  # refused for the same reason, and audited
     wait = f"{detail.sentence}; it is killed after {detail.stop_timeout} s"
-    _ask("Stop:", [wait], yes=yes or bool(detail.store))  # a job's is refused anyway
+    _ask("Stop:", [wait], yes=yes or bool(detail.store))  # a container of a job is refused anyway
     return int(not _told(lambda: use.stop(detail.id)))
 
 
 def _told(act: Callable[[], str]) -> bool:
-    """Do it and print the result or the refusal; return whether the process or container has ended."""
+    """Run it and print the result or the refusal; return whether the process or container has ended."""
     try:
         sentence = act()
     except GputuiError as error:
@@ -154,7 +154,7 @@ def _told(act: Callable[[], str]) -> bool:
 
 
 def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
-    """Ask on the terminal; raise InputError without one, and GputuiError where the answer is no."""
+    """Ask on the terminal; raise InputError without one, and GputuiError if the answer is no."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -165,7 +165,7 @@ def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
 
 
 def lines(rows: Sequence[Row], total: int | None) -> list[str]:
-    """Return the table, without columns of which nothing is known."""
+    """Return the table, without columns that have no known value."""
     cells = [[get(row) for _, get in COLUMNS] for row in rows]
     kept = [
         place
@@ -180,7 +180,7 @@ def _percent(value: float | None) -> str:
 
 
 def process_json(row: Row) -> Json:
-    """Return a process, or a container without one, as JSON; null stands for what is not known."""
+    """Return a process, or a container without one, as JSON; null for unknown values."""
     return {
         "pid": row.pid,
         "kind": row.kind,

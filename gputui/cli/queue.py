@@ -16,15 +16,15 @@ from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import InputError
-from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, shown_text
+from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import GpuRequest, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, listed
-from gputui.request.texts import quoted
+from gputui.domain.units import format_duration, format_size, listed, quoted
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -110,7 +110,7 @@ def command(
 def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
     """Return the job as the subject of a filter."""
     reason = snapshot.reasons.get(job.id)
-    return FilterSubject(job, snapshot.taken_at, reason, shown_text(job, reason))
+    return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason))
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:
@@ -167,7 +167,7 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
 
 
 def _counted(group: tuple[Job, ...]) -> str:
-    """Return how many elements share the row, where they are several."""
+    """Return the number of elements that share the row, if more than one."""
     count = arrays.count(group)
     return f"{count} elements: " if count > 1 else ""
 
@@ -196,7 +196,7 @@ def request_word(gpus: GpuRequest) -> str:
 
 
 def time_word(job: Job, now: datetime) -> str:
-    """Return the job's runtime, with its time limit while it is not over."""
+    """Return the job's runtime, with its time limit until it has ended."""
     limit = f"/{format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
     if job.state in {JobState.PENDING, JobState.CONFIGURING} or job.started_at is None:
         return f"-{limit}" if limit else "-"
@@ -224,7 +224,7 @@ def why(job: Job, snapshot: Snapshot) -> str:
 @lru_cache(maxsize=64)
 def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
     """Return the reason with local times. Cached: thousands of jobs may wait for one reason."""
-    del zone  # only a key of the cache
+    del zone  # only part of the cache key
     return reason.local(now)
 
 
@@ -239,7 +239,7 @@ def _idle(job: Job, snapshot: Snapshot) -> str:
 
 
 def _of_itself(job: Job) -> str:
-    """Return why the job waits as far as the job itself tells, without a scheduler's reason."""
+    """Return why the job waits as far as the job itself shows it, without the scheduler's reason."""
     if job.cancel_requested:
         return "will be cancelled"
     by = f" by {job.held_by}" if job.held_by else ""

@@ -1,4 +1,4 @@
-"""GPUs as a command sees them: the scheduler's readings, else a reading of its own."""
+"""GPUs for commands: the scheduler's readings, else a reading by this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import GpuView
@@ -24,8 +25,8 @@ def picture(options: Options, store: JobStore) -> Snapshot:
     """Return a snapshot with GPUs; raise GputuiError with the probe's own sentence when none can be read."""
     snapshot = bootstrap.current_snapshot(options, store)
     if not snapshot.gpus:
-        bootstrap.silence_probe_log()
-        measured = bootstrap.measured_snapshot(options, store)
+        adapters.silence_probe_log()
+        measured = adapters.measured_snapshot(options, store)
         snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
@@ -33,7 +34,7 @@ def picture(options: Options, store: JobStore) -> Snapshot:
     return snapshot
 
 
-def gpu_words(snapshot: Snapshot, uuids: Iterable[str]) -> str:
+def gpu_names(snapshot: Snapshot, uuids: Iterable[str]) -> str:
     """Return `GPU 3` or `GPUs 3 4`, by index; a GPU that cannot be read by its UUID."""
     indices = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
     names = [indices.get(uuid, uuid) for uuid in dict.fromkeys(uuids)]
@@ -43,7 +44,7 @@ def gpu_words(snapshot: Snapshot, uuids: Iterable[str]) -> str:
 def find_gpus(options: Options, store: JobStore, names: Iterable[str]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs named by index, UUID or its beginning; raise NotFoundError.
 
-    One that is drained is found by its UUID even while it cannot be read.
+    A drained GPU is found by its UUID even while it cannot be read.
     """
     wanted = tuple(names)
     drained = store.controls().drains

@@ -21,7 +21,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.policy.durations import LONGEST
 from gputui.domain.settings import PolicySettings
 from gputui.domain.text import plain
-from gputui.domain.units import parse_duration
+from gputui.domain.units import parse_time_span
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gputui.replay.trace import Site, TraceJob
 
 MANY = 5000
-"""Jobs from which on a replay takes long enough to say how far it is."""
+"""Number of jobs from which a replay takes long enough to show its progress."""
 LIMITS = ("exact", "bucket", "none")
 PLAN = "plan"
 POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-proportional", "host-lease")
@@ -118,9 +118,7 @@ def command(
     figures: docs/replay.md.
     """
     names, longest = parse_policies(policies), parse_max_time(max_time)
-    if (trace is not None) + (synthetic is not None) + history != 1:
-        raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
-    source = of_history(session) if history else of_trace(trace, synthetic, seed)
+    source = _source(session, trace, synthetic, seed, history=history)
     base = variants.changed(source.settings, changes)
     tried = variants.compared(base.settings, comparison)
     replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
@@ -138,6 +136,13 @@ def command(
     sys.stdout.write("\n".join([*lines, *replay_report.wrapped(told)]) + "\n")
 
 
+def _source(session: Session, trace: str | None, synthetic: int | None, seed: int, *, history: bool) -> ReplaySource:
+    """Return the jobs that the command names; raise InputError unless it names one source of them."""
+    if (trace is not None) + (synthetic is not None) + history != 1:
+        raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
+    return of_history(session) if history else of_trace(trace, synthetic, seed)
+
+
 LONGEST_LIMIT = 72 * 3600.0
 """Seconds to which the durations of jobs are cut, unless told otherwise."""
 
@@ -150,7 +155,7 @@ class ReplaySource(Struct, frozen=True):
     gpus: int = 8
     longest: float = LONGEST_LIMIT
     unlimited: float | None = None
-    """Seconds that a job without a limit is planned to run at most; None: what durations are cut to."""
+    """Seconds that a job without a limit is planned to run at most; None: the cap of the durations."""
     settings: PolicySettings = PolicySettings()
     limits: str = "bucket"
     own: JobHistory | None = None
@@ -159,7 +164,7 @@ class ReplaySource(Struct, frozen=True):
 
 @contextmanager
 def progress(count: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function that says on a terminal which of so many replays begins; the line is gone in the end."""
+    """Yield a function that shows on a terminal which replay is running; the line is removed at the end."""
     names: list[str] = []
 
     def tell(name: str) -> None:
@@ -177,19 +182,19 @@ def progress(count: int) -> Iterator[Callable[[str], None]]:
 
 
 def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:
-    """Return the trace of that file, or made-up jobs."""
-    from gputui.replay import generator
+    """Return the trace of that file, or generated jobs."""
+
     from gputui.replay import trace as traces
 
     if trace is not None:
         return ReplaySource(*traces.read(Path(trace)))
-    made = generator.generate(synthetic or 0, seed)
-    return ReplaySource(made, generator.digest(made))
+    made = traces.generate(synthetic or 0, seed)
+    return ReplaySource(made, traces.digest(made))
 
 
 def of_history(session: Session, jobs: Iterable[Job] | None = None) -> ReplaySource:
-    """Return the jobs that ended on this server, or those of these jobs that did, with its settings."""
-    from gputui.replay.generator import digest
+    """Return the jobs that ended on this server (or those among `jobs`), with its settings."""
+    from gputui.replay.trace import digest
 
     own, gpus, settings = own_history.read(session, jobs)
     longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
@@ -208,7 +213,7 @@ class Replay(Struct, frozen=True):
     """Load asked for with `--load`; None: submit times as in the trace."""
     offered: float
     is_as_it_was: bool
-    """True if jobs, times and GPUs are unchanged from the history, so that the real figures can be compared."""
+    """True if jobs, times and GPUs are those of the history, so that the real figures can be compared."""
 
     @classmethod
     def of(
@@ -220,7 +225,7 @@ class Replay(Struct, frozen=True):
         limits: str | None,
         longest: float | None,
     ) -> Replay:
-        """Prepare the jobs by what the options say, and by the source where they say nothing."""
+        """Prepare the jobs by the options, with the source's defaults for those not given."""
         from gputui.replay import trace as traces
 
         count = gpus or source.gpus
@@ -231,7 +236,7 @@ class Replay(Struct, frozen=True):
         return cls(source, jobs, site, limits, load, traces.offered(jobs, site), as_it_was)
 
     def figures(self, names: Sequence[str], base: Variant, tried: Sequence[Variant]) -> dict[str, Figures]:
-        """Return the figures by name: of what really happened, of the policies named and of the variants."""
+        """Return the figures by name: of the real past, of the policies and of the variants."""
         from gputui.replay.policies import measure
 
         found = {}
@@ -248,7 +253,7 @@ class Replay(Struct, frozen=True):
         return found
 
     def unheeded(self, tried: Sequence[Variant]) -> list[str]:
-        """Return a sentence for each setting changed that none of these jobs heeds."""
+        """Return a sentence for each changed setting that affects none of these jobs."""
         keys = {key for each in tried for key in each.changes}
         sentences = []
         if "policy.preemption" in keys and not any(job.preemptible for job in self.jobs):
@@ -258,7 +263,7 @@ class Replay(Struct, frozen=True):
         return sentences
 
     def head(self) -> dict[str, Any]:
-        """Return what is replayed, by the keys that the JSON has."""
+        """Return the description of the replay, by the keys of the JSON output."""
         return {
             "trace_sha256": self.source.digest,
             "gpus": self.site.gpus,
@@ -271,7 +276,7 @@ class Replay(Struct, frozen=True):
     def as_object(
         self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
     ) -> dict[str, Any]:
-        """Return all of it as the JSON has it."""
+        """Return the whole result as the JSON output."""
         head = self.head() | {"settings": variants.as_json(base.settings, base.changes)}
         if self.source.own is not None:
             head |= {"history": own_history.as_json(self.source.own)}
@@ -283,11 +288,8 @@ class Replay(Struct, frozen=True):
 
 
 def parse_max_time(text: str | None) -> float | None:
-    """Return the seconds; None when nothing is said."""
-    seconds = None if text is None else parse_duration(text, where="--max-time").total_seconds()
-    if seconds is not None and seconds <= 0:
-        raise InputError("expected a duration above 0", where="--max-time")
-    return seconds
+    """Return the seconds; None when the option is not given."""
+    return None if text is None else parse_time_span(text, where="--max-time").total_seconds()
 
 
 def parse_policies(texts: Sequence[str]) -> list[str]:
@@ -295,5 +297,5 @@ def parse_policies(texts: Sequence[str]) -> list[str]:
     named = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in named:
         if name not in POLICY_NAMES:
-            raise InputError(f"{plain(name, 40)!r} is no policy", where="--policy", hint=", ".join(POLICY_NAMES))
+            raise InputError(f"{plain(name, 40)!r} is not a policy", where="--policy", hint=", ".join(POLICY_NAMES))
     return list(dict.fromkeys(named)) or list(POLICY_NAMES)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gputui.replay.metrics import Figures
 
 BAR, SHORT_BAR, WIDE = 20, 5, 100
-"""Cells of a whole bar: on a terminal from so many columns on, and on a narrower one."""
+"""Cells of a full bar on a wide and on a narrow terminal, and the columns from which a terminal is wide."""
 PLAN = "plan"
 _CLASSES = {"wait_mean_high": "HIGH WAIT", "wait_mean_normal": "NORMAL", "wait_mean_low": "LOW"}
 _PREEMPTED = {"preemptions": "PREEMPTED", "gpu_seconds_lost": "LOST"}
@@ -33,16 +33,16 @@ _FORMATS: Mapping[str, Callable[[float], str]] = {
 ReportRow: TypeAlias = tuple[str, ...]
 _WAITS = ("wait_mean", "wait_p95", "wait_max")
 _FIGURES = 64
-"""Cells that the figures of a comparison take beside the names of its lines."""
+"""Cells of the figures of a comparison, beside the names of its lines."""
 _COMPARED = (*_WAITS, "bounded_slowdown_mean", "allocation_ratio", "worst_tenant_wait_mean")
 _LEGEND = (
-    "Below each figure stands its difference from the first line of plan. One trace is one sample: differences of a "
+    "Below each figure is its difference from the first line of plan. One trace is one sample: differences of a "
     "few per cent say little."
 )
 
 
 def header(head: Mapping[str, Any], base: Variant) -> list[str]:
-    """Return the lines that say what was replayed."""
+    """Return the lines that describe the replay."""
     load = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
     lines = [
         f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}, {load}, {head['limits']} limits",
@@ -79,7 +79,7 @@ def policies(found: Mapping[str, Figures], variants: Collection[str]) -> list[st
 
 
 def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figures]) -> list[str]:
-    """Return a table of the settings as they are and of each variant, with the differences below the figures."""
+    """Return a table of the current settings and of each variant, with the differences below the figures."""
     titles = ("WAIT", "P95", "MAX", "SLOWDOWN", "ALLOCATED", "WORST TENANT")
     columns = [TextColumn("SETTINGS", 60, least=9), *(TextColumn(title, right=True) for title in titles)]
     names, key = _short(_names(base, tried, found), table.terminal_width())
@@ -89,7 +89,7 @@ def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figu
 
 
 def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], list[str]]:
-    """Return the names of the lines, and the key to them where numbers stand for names too long for the terminal."""
+    """Return the names of the lines, and a key to the numbers that replace names too long for the terminal."""
     if total is None or max(map(len, names.values())) + _FIGURES <= total:
         return names, []
     tried = [key for key in names if key not in (PLAN, AS_IT_WAS)]
@@ -99,7 +99,7 @@ def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], li
 
 
 def _names(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figures]) -> dict[str, str]:
-    """Return the names of the lines by policy; a variant that has the settings as they are has no line of its own."""
+    """Return the names of the lines by policy; a variant equal to the current settings has no line of its own."""
     own = [AS_IT_WAS] if AS_IT_WAS in found else []
     keys = list(dict.fromkeys(key for each in tried for key in each.changes))
     values = values_of(base.settings, keys)
@@ -127,7 +127,7 @@ def _compared_rows(
 
 
 def _difference(one: Figures, other: Figures, figure: str) -> str:
-    """Return by how many per cent a figure differs from the other's; empty where that is no number."""
+    """Return the difference of a figure from the other's in per cent; empty where that is not a number."""
     new, old = getattr(one, figure), getattr(other, figure)
     if not old or new is None:
         return "=" if new == old else ""
@@ -140,7 +140,7 @@ def _difference(one: Figures, other: Figures, figure: str) -> str:
 def _further(
     title: str, found: Mapping[str, Figures], rows: Callable[[Sequence[str]], Iterator[ReportRow]]
 ) -> list[str]:
-    """Return a table of waits by class and of preemptions; none where all jobs are of one class and none was."""
+    """Return a table of waits by class and of preemptions; empty if there is one class only and no preemption."""
     titles: dict[str, str] = {}
     if any(sum(getattr(each, name) is not None for name in _CLASSES) > 1 for each in found.values()):
         titles |= _CLASSES
@@ -171,7 +171,7 @@ def _hours(seconds: float) -> str:
 
 
 def wrapped(told: Sequence[str]) -> list[str]:
-    """Return sentences about a history, to stand below the table and no wider than the terminal."""
+    """Return sentences about a history, wrapped to the width of the terminal."""
     return [*([""] if told else []), *(line for sentence in told for line in _wrapped(sentence))]
 
 

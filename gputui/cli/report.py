@@ -46,10 +46,10 @@ def command(
 ) -> None:
     """Report the GPU-hours, waits, energy and cost of a period.
 
-    An attempt counts with its part inside the period; one that runs counts up to now. `?` stands for what nobody
+    Only the part of an attempt inside the period counts; a running attempt counts up to now. `?` means not
     measured. docs/accounting.md defines each figure.
     """
-    gc.disable()  # a year of jobs is made of millions of objects, none of which is in a cycle
+    gc.disable()  # a year of jobs is millions of objects, none of which is in a cycle
     found = read(session, since, until, by, with_gpus=form == "html")
     replayed = None
     if what_if:
@@ -95,7 +95,7 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
 
 
 def _csv(found: Report) -> str:
-    """Return a line for each group, with the keys of the JSON; empty where something is not known."""
+    """Return a line for each group, with the keys of the JSON; unknown values are empty."""
     rows = report_figures.as_json(found)["groups"]
     empty = {"group": "", "name": "", **report_figures.row(found.accounts.total, found.rates)}
     file = io.StringIO()
@@ -106,5 +106,5 @@ def _csv(found: Report) -> str:
 
 
 def _safe(value: object) -> object:
-    """Return a text that no spreadsheet takes for a formula."""
+    """Return the text escaped so that a spreadsheet does not take it for a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value

@@ -1,4 +1,4 @@
-"""Figures of a report: the period that is meant, and the accounts as JSON."""
+"""Figures of a report: its period, and the accounts as JSON."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ USUAL = timedelta(days=30)
 HOUR = 3600.0
 JOULES_PER_KWH = 3_600_000.0
 GpuIndices: TypeAlias = Mapping[str, int]
-"""Indices of the GPUs that are there, by UUID."""
+"""Indices of the present GPUs, by UUID."""
 
 
 class Report(Struct, frozen=True):
-    """UsageAccounts of a period, with all that is needed to show them."""
+    """Accounts of a period, with all data needed to show them."""
 
     period: Period
     by: str
     accounts: UsageAccounts
     rates: ReportSettings
     jobs: tuple[JobRecord, ...]
-    """Jobs that are accounted for, to group them otherwise."""
+    """Jobs in the report, kept to group them in other ways."""
     now: datetime
     gpus: GpuIndices
 
     def grouped(self, by: str) -> UsageAccounts:
-        """Return the accounts with other groups."""
+        """Return the accounts with another grouping."""
         return self.accounts if by == self.by else account(self.jobs, self.period, by, self.now)
 
     def name_of(self, by: str, group: str) -> str:
@@ -54,10 +54,12 @@ def short_name(uuid: str) -> str:
 
 def period(since: str | None, until: str | None, now: datetime) -> Period:
     """Return the period meant; it ends at the latest now."""
-    end = min(now, times.past(until, "--until", now)) if until else now
-    begin = times.past(since, "--since", now) if since else end - USUAL
+    end = min(now, times.past(until, "--until", now)) if until is not None else now
+    begin = times.past(since, "--since", now) if since is not None else end - USUAL
     if begin >= end:
-        raise InputError("the period is empty: it begins when it is over", where="--since", hint="write --since -7d")
+        raise InputError(
+            "the period is empty: it does not end after it begins", where="--since", hint="write --since -7d"
+        )
     return Period(begin, end)
 
 
@@ -70,7 +72,7 @@ def report(
 
 
 def order(by: str) -> Callable[[tuple[str, UsageAccount]], tuple[float, str]]:
-    """Return the order of groups: days by date, others by GPU time, most first."""
+    """Return the sort order of groups: days by date, others by GPU time, largest first."""
     return lambda row: (0.0 if by == "day" else -row[1].allocated, row[0])
 
 
@@ -80,7 +82,7 @@ def gpu_cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
 
 
 def energy_cost(sums: UsageAccount, rates: ReportSettings) -> float | None:
-    """Return the price of the energy as far as it is known; None where none of it is, and without a rate."""
+    """Return the price of the energy as far as it is known; None if it is unknown or has no rate."""
     return None if rates.kwh is None or sums.energy is None else sums.energy / JOULES_PER_KWH * rates.kwh
 
 

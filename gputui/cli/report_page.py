@@ -1,7 +1,7 @@
-"""A report as one HTML page that needs no network: inline SVG of our own, light and dark, tables that sort.
+"""A report as one HTML page that needs no network: own inline SVG, light and dark, sortable tables.
 
-The bars are a few rectangles. Plotting libraries either bring more script than a page may weigh (plotly.js 3 MB), or
-half a second of imports and 30 MB of packages (matplotlib) that a server for GPU jobs should not need.
+The bars are a few rectangles. Plotting libraries either add too much script for one page (plotly.js 3 MB), or half a
+second of imports and 30 MB of packages (matplotlib) that a server for GPU jobs should not need.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from gputui.cli.report_what_if import Replayed
 
 MOST_BARS = 120
-"""Bars of the chart over time; a longer period has several days to a bar."""
+"""Maximum number of bars of the chart over time; a longer period has several days per bar."""
 MOST_ROWS = 200
-"""Rows of a table; the groups beyond are added up in one."""
+"""Maximum number of rows of a table; further groups are added up in one row."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1120, 240, 56, 22
 _LABEL = 66
 """Width of a date below the chart."""
@@ -75,7 +75,7 @@ def _tile(figure: str, words: str) -> str:
 
 
 def _of_known(seconds: float | None, sums: UsageAccount) -> str:
-    """Return GPU time as a share of that of which the use is known."""
+    """Return GPU time as a share of the GPU time whose use is known."""
     return report_text.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
 
 

@@ -15,7 +15,7 @@ from gputui.domain.settings import ReportSettings
 from gputui.domain.units import format_duration
 
 UNKNOWN = "?"
-"""Stands for a figure that nobody measured."""
+"""Placeholder for a figure that was not measured."""
 
 
 class FigureColumn(Struct, frozen=True):
@@ -26,7 +26,7 @@ class FigureColumn(Struct, frozen=True):
     show: Callable[[float | None], str]
     help: str
     is_shown: Callable[[UsageAccount, ReportSettings], bool] = lambda total, rates: True
-    """Whether the column has anything to show, by the sums of all jobs."""
+    """Returns whether the column has anything to show, given the sums of all jobs."""
 
     def cell(self, sums: UsageAccount, rates: ReportSettings) -> str:
         """Return the figure as shown."""
@@ -75,12 +75,12 @@ COLUMNS = (
     FigureColumn("JOBS", lambda sums, rates: sums.jobs, _count, "jobs that ran or ended in the period"),
     FigureColumn("GPU-H", lambda sums, rates: sums.allocated, hours, "GPU-hours held"),
     FigureColumn("BUSY", lambda sums, rates: sums.busy, hours, "GPU-hours weighted with utilization"),
-    FigureColumn("IDLE", lambda sums, rates: sums.idle, hours, "GPU-hours in which a GPU did nothing"),
+    FigureColumn("IDLE", lambda sums, rates: sums.idle, hours, "GPU-hours in which the GPU was idle"),
     FigureColumn(
         "UNKNOWN",
         lambda sums, rates: sums.unknown,
         hours,
-        "GPU-hours whose use nobody measured",
+        "GPU-hours without a measurement of use",
         lambda total, rates: total.unknown >= 1,
     ),
     FigureColumn(
@@ -94,13 +94,13 @@ COLUMNS = (
     FigureColumn("PREEMPTED", _of_outcome(PREEMPTED), hours, "GPU-hours of attempts that were preempted"),
     FigureColumn("CANCELLED", _of_outcome(CANCELLED), hours, "GPU-hours of attempts cancelled or requeued"),
     FigureColumn("WAIT", lambda sums, rates: sums.wait_mean, wait, "mean wait of the jobs that started"),
-    FigureColumn("P95", lambda sums, rates: sums.wait_p95, wait, "95 of 100 of them waited no longer"),
-    FigureColumn("KWH", lambda sums, rates: _kwh(sums), _decimal, "energy of the GPUs, as far as it is known"),
+    FigureColumn("P95", lambda sums, rates: sums.wait_p95, wait, "95th percentile of these waits"),
+    FigureColumn("KWH", lambda sums, rates: _kwh(sums), _decimal, "energy of the GPUs, as far as known"),
     FigureColumn(
         "COST",
         cost,
         money,
-        "by the rates of the settings",
+        "at the rates of the settings",
         lambda total, rates: rates.gpu_hour is not None or rates.kwh is not None,
     ),
 )
@@ -139,7 +139,7 @@ def _notes(found: Report) -> Sequence[str]:
 
 
 def notes_of(found: Report) -> list[str]:
-    """Return sentences about what is not known, and about the currency."""
+    """Return sentences about unknown figures, and about the currency."""
     sums = found.accounts.total
     notes = []
     if sums.allocated and sums.unknown >= 1:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Replayed(Struct, frozen=True):
-    """Figures by policy, with sentences on what they mean."""
+    """Figures by policy, with sentences that explain them."""
 
     jobs: int
     gpus: int

@@ -20,10 +20,12 @@ from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, short_names
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
+from gputui.domain.units import DURATION_HINT
 from gputui.engine.actions.controls import find_gpu
 from gputui.ports import JobStore
 from gputui.request import numbers, texts
 from gputui.request import reservation as asked
+from gputui.request.times import HINT
 
 MAX_GPUS = 100_000
 _STANDING = {"off": "the standing rule is off", "file": "the standing rule of the settings file applies"}
@@ -128,10 +130,13 @@ def standing(session: Session, rule: str, quiet: bool) -> None:
 
 
 def _window(given: dict[str, Any]) -> Window:
-    """Return the window asked for, its GPUs not yet looked up."""
+    """Return the requested window, its GPUs not yet looked up."""
     now = bootstrap.clock().now()
     if bool(given["gpus"]) == bool(given["named"]):
         raise InputError("either how many or which ones", where="--gpus", hint="--gpus 4, or --gpu 0 --gpu 1")
+    if empty := next((name for name in ("start", "end", "lasting") if given[name] == ""), None):
+        hint = DURATION_HINT if empty == "lasting" else HINT
+        raise InputError("needs a value", where="--for" if empty == "lasting" else f"--{empty}", hint=hint)
     start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
     tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
     name = texts.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
@@ -150,14 +155,14 @@ def _with_gpus(window: Window, names: Sequence[str], gpus: Sequence[Gpu]) -> Win
 
 
 def _show(session: Session, store: JobStore, window: Window) -> None:
-    from gputui.cli import dry_run  # the forecast is not needed without --dry-run
+    from gputui.cli import start_times  # the forecast is not needed without --dry-run
     from gputui.domain.policy.reservations import with_reservation
 
-    dry_run.show(session, store, with_reservation(window))
+    start_times.print_shifts(session, store, with_reservation(window))
 
 
 def _warn(session: Session, store: JobStore, window: Window) -> None:
-    """Say on stderr which jobs may still hold the GPUs that are named."""
+    """Print on stderr which jobs may still hold the named GPUs."""
     if not window.gpus:
         return
     from gputui.domain.policy.reservations import overlap_warnings

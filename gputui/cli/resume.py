@@ -20,12 +20,12 @@ from gputui.domain.verbs import BY_NAME
 @quiet_option
 @pass_session
 def command(session: Session, gpus: tuple[str, ...], quiet: bool) -> None:
-    """Resume the GPUs named, and say on stderr why one of them still takes no jobs."""
+    """Resume the GPUs named, and report on stderr why one of them still takes no jobs."""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
         bootstrap.actions(store).resume(uuids)
         snapshot = bootstrap.current_snapshot(session.options, store)
-        confirm(f"resumed {readings.gpu_words(snapshot, uuids)}: jobs start there again", quiet=quiet)
+        confirm(f"resumed {readings.gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
         for sentence in obstacles(snapshot, uuids):
             click.echo(sentence, err=True)
 

@@ -9,40 +9,32 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import completing
+from gputui.bootstrap import job_access
 from gputui.cli.attached import detach_keys
 from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
-from gputui.cli.submit import check_gpus, check_runtime, tell, with_elements
+from gputui.cli.submit import check_gpus, check_runtime, new_submitter, submit_command, tell, with_elements
 from gputui.domain.errors import InputError
-from gputui.domain.job import Interactive, Submission
+from gputui.domain.job_spec import Interactive, Submission
 from gputui.request import options
-from gputui.request import submitter as request
-from gputui.request.options import SubmitCommand
+from gputui.request.command_line import Tidied
 
 _EPILOG = """\b
 While the job waits, one line on stderr says why and until when; Ctrl-C cancels it. Afterwards:
     without -t  Ctrl-C asks the job to stop, as `gputui cancel` does; a second one leaves at once.
     with -t     Ctrl-C goes to the job like every other key; ctrl-p ctrl-q leaves the job running.
-If the terminal is lost, a waiting job is cancelled and a running one goes on: `gputui attach ID` attaches again.
+If the terminal is lost, a waiting job is cancelled and a running one continues: `gputui attach ID` attaches again.
 """
 
 
-@click.command(
-    "run",
-    cls=SubmitCommand,
-    epilog=_EPILOG,
-    context_settings={"allow_interspersed_args": False},
-    short_help="submit a job, wait for it, and attach to it",
-)
-@completing.with_options
+@submit_command("run", "submit a job, wait for it, and attach to it", _EPILOG)
 @click.option("-i", "--interactive", "stdin", is_flag=True, help="Pass on standard input.")
 @click.option("-t", "--tty", "is_tty", is_flag=True, help="Give the job a terminal.")
 @click.option(
     "--detach-keys", "keys", metavar="KEYS", default=detach_keys.DEFAULT, help="Keys that leave the job running."
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing about the wait and the end.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about the wait and the end.")
 @click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
@@ -68,16 +60,12 @@ def command(
     """
     check_terminal(stdin=stdin, is_tty=is_tty)
     detach_keys.parse(keys)
-    submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     given = with_elements(session, given)
     found = options.tidied(ctx)
-    if detached := next((name for name in found.taken if name in {"-d", "--detach"}), None):
-        raise InputError(
-            "is what `gputui submit` does: run attaches", where=detached, hint="gputui submit, or leave it out"
-        )
-    asked = options.submission_of(given, arguments, host, submitter, found)
+    _refuse_detached(found)
+    asked = options.submission_of(given, arguments, host, new_submitter(), found)
     if asked.array:
-        raise InputError("is for submit: one terminal attends one job", where="--array")
+        raise InputError("is for submit: run attaches to one job", where="--array")
     submission = _interactive(asked, Interactive(stdin, is_tty))
     if not quiet:
         tell(found, submission)
@@ -86,13 +74,20 @@ def command(
         check_gpus((submission,), session.options)
     with session.store() as store:
         (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
-        viewer = None if host else bootstrap.viewer(session.options, job_id)
+        viewer = None if host else job_access.viewer(session.options, job_id)
         attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
 
 
+def _refuse_detached(found: Tidied) -> None:
+    """Raise InputError for the option of docker run that run cannot take."""
+    if detached := next((name for name in found.taken if name in {"-d", "--detach"}), None):
+        hint = "gputui submit, or leave it out"
+        raise InputError("is what `gputui submit` does: run attaches", where=detached, hint=hint)
+
+
 def _interactive(submission: Submission, interactive: Interactive) -> Submission:
-    """Return the submission of an interactive job; one with a terminal knows its type."""
+    """Return the submission of an interactive job; with a terminal, TERM is set in its environment."""
     spec = submission.spec
     env = dict(spec.options.env)
     if interactive.tty and "TERM" not in env and (term := os.environ.get("TERM")):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _COMPLETING = "_GPUTUI_COMPLETE"
-"""Set by a shell that completes a word: what goes to stderr then would be in the middle of its line."""
+"""Variable set by a shell that completes a word; output on stderr would then end up in the user's input line."""
 
 
 def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
@@ -48,14 +48,14 @@ class Session:
 
     @cached_property
     def options(self) -> Options:
-        """Return the options, resolved on first use: no file is read before, so that help never fails."""
+        """Return the options, resolved on first use: help reads no file, so it never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
         for source, keys in options.ignored if _COMPLETING not in os.environ else ():
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
         if options.probe.simulated is not None:
-            from gputui import bootstrap
+            from gputui.bootstrap import adapters
 
-            bootstrap.check_probe(options)
+            adapters.check_probe(options)
         if self._slow:
             settings = options.settings
             console = replace(settings.console, slow=True)
@@ -72,7 +72,7 @@ class Session:
             try:
                 yield store
             except NotFoundError:
-                store.check()  # it may be among what is lost
+                store.check()  # the job may be among the lost ones
                 raise
             for entry in store.unreadable():
                 _tell(f"warning: {entry.sentence}")

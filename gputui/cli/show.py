@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 import click
 
 from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import queue
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import sweep
+from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import ArrayRef, Attempt, Interactive, Job, JobId, JobSpec, LimitWarning
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import Interactive, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
@@ -50,7 +53,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         snapshot = bootstrap.current_snapshot(session.options, store)
         found = (entry for target in targets_of(job) for entry in store.audit_log(target))
         audit = tuple(sorted(found, key=lambda entry: entry.at))
-    measured = bootstrap.measured(session.options, job)
+    measured = job_access.measured(session.options, job)
     if as_json:
         print_json(job_detail_json(job, snapshot, audit, measured))
     else:
@@ -115,7 +118,7 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
 
 
 def _hold(job: Job) -> str | None:
-    """Return who held it and when, or why the scheduler did; None where it is not held."""
+    """Return which user held it and when, or why the scheduler did; None where it is not held."""
     if not job.held:
         return None
     by = f" by {job.held_by}" if job.held_by else ""
@@ -124,7 +127,7 @@ def _hold(job: Job) -> str | None:
 
 
 def _suspended(job: Job) -> str:
-    """Return ` (suspended)`, or what is under way."""
+    """Return ` (suspended)`, or the pending request to suspend or continue."""
     if job.suspended:
         by = f" by {job.suspended_by}" if job.suspended_by else ""
         return f" (suspended{by})" if job.is_suspended else f" (to be suspended{by})"
@@ -137,7 +140,7 @@ def _element(array: ArrayRef) -> str:
 
 
 def _states(array: ArrayRef, snapshot: Snapshot) -> str:
-    """Return the number of elements in each state, as far as they are still in the queue."""
+    """Return the number of elements in each state; only those still in the queue."""
     counts: Counter[JobState] = Counter()
     for job in snapshot.jobs:
         if job.array is not None and job.array.id == array.id:
@@ -146,6 +149,8 @@ def _states(array: ArrayRef, snapshot: Snapshot) -> str:
 
 
 def _why_label(job: Job) -> str:
+    if job.state is JobState.COMPLETED:
+        return "result"
     if job.state.is_terminal:
         return "ended by"
     return "now" if job.state.is_active else "reason"
@@ -171,7 +176,7 @@ def warning_words(warning: LimitWarning) -> str:
 
 
 def _streams(interactive: Interactive) -> str:
-    """Return `a terminal, input`, or that it has output alone."""
+    """Return `a terminal, input`, or `output alone`."""
     words = (["a terminal"] if interactive.tty else []) + (["input"] if interactive.stdin else [])
     return ", ".join(words) or "output alone"
 
@@ -229,7 +234,7 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
 
 
 def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[str, object]]:
-    """Return what it made of its GPUs, and its telemetry in words, which an attempt of an older gputui lacks."""
+    """Return the efficiency and the telemetry in words; attempts of an older gputui have no telemetry."""
     yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
     summary = measured.summary if measured else attempt.telemetry
     if summary is not None:

@@ -22,7 +22,7 @@ from gputui.request.job_values import signal_number
 @click.argument("number", metavar="SIGNAL", shell_complete=lambda *_: [each.name for each in SIGNALS])
 @pass_session
 def command(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, number: str) -> None:
-    """Request the signal; of a whole array the running elements get it."""
+    """Request the signal; for a whole array, the running elements get it."""
     wanted = signal_number(number, "SIGNAL")
     with session.store() as store:
         chosen = flat(store, ids, lambda job: job.state is JobState.RUNNING)

@@ -11,11 +11,11 @@ import click
 from gputui.domain.text import plain
 
 
-def print_done(text: str, done: str) -> None:
-    """Print the result; `done` says in words what was done.
+def print_done(text: str, done: str = "") -> None:
+    """Print the result; `done` is a sentence that reports the change, where the result itself is none.
 
-    Where standard output is closed or full that sentence goes to stderr. The command has done what it was asked for, so
-    this is no failure: a script that tried again would have it done twice.
+    Where standard output is closed or full, that sentence goes to stderr. The change has been made, so this is not an
+    error: a script that retried would make it twice.
     """
     try:
         sys.stdout.write(f"{text}\n")
@@ -24,19 +24,19 @@ def print_done(text: str, done: str) -> None:
         discard_stdout()
         why = (error.strerror or str(error)).lower()
         with suppress(OSError):
-            click.echo(f"gputui: {plain(done)}; this could not be printed on standard output: {why}", err=True)
+            click.echo(f"gputui: {plain(done or text)}; this could not be printed on standard output: {why}", err=True)
 
 
 def open_standard_streams() -> None:
     """Open /dev/null for standard streams that are closed, so that no other file gets their descriptor.
 
-    What is written to a closed standard output still fails; a closed stderr swallows all.
+    Writes to a closed standard output still fail; writes to a closed stderr are discarded.
     """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, flags)  # gets the lowest number that is free
+            os.open(os.devnull, flags)  # gets the lowest free number
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8")
     if sys.stderr is None:
@@ -49,5 +49,5 @@ def discard_stdout() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """Write what follows on that descriptor nowhere."""
+    """Discard all further output on that descriptor."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

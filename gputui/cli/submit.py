@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import Any
@@ -18,8 +18,8 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import JobId, Submission
-from gputui.domain.recovery import ranges
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.recovery import id_ranges
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 from gputui.request import command_line, options
@@ -28,7 +28,7 @@ from gputui.request.job_options import BY_NAME
 from gputui.request.options import SubmitCommand
 
 MOST_TOLD = 5
-"""Jobs of one file of which the expected start is told."""
+"""Maximum number of jobs of one file whose expected start is printed."""
 _EPILOG = """\b
 Options of docker run that do not affect a job are accepted, and a line on stderr explains them:
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
@@ -54,14 +54,23 @@ A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container 
 """
 
 
-@click.command(
-    "submit",
-    cls=SubmitCommand,
-    epilog=_EPILOG,
-    context_settings={"allow_interspersed_args": False},
-    short_help="put a job, or a file of jobs, into the queue",
-)
-@completing.with_options
+def submit_command(name: str, short_help: str, epilog: str) -> Callable[[Callable[..., Any]], SubmitCommand]:
+    """Return the decorator of a command that submits what its options and words describe, as docker run does."""
+
+    def decorate(function: Callable[..., Any]) -> SubmitCommand:
+        command = click.command(
+            name,
+            cls=SubmitCommand,
+            epilog=epilog,
+            context_settings={"allow_interspersed_args": False},
+            short_help=short_help,
+        )
+        return command(completing.with_options(function))
+
+    return decorate
+
+
+@submit_command("submit", "put a job, or a file of jobs, into the queue", _EPILOG)
 @click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")
@@ -86,7 +95,7 @@ def command(
     arguments: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Put a job into the queue and print its id; a terminal is told on stderr when it should start.
+    """Put a job into the queue and print its id; on a terminal, also print on stderr when it should start.
 
     Takes docker run's own options: a docker run line works with the two words replaced.
     """
@@ -115,7 +124,7 @@ def _submission(
     session: Session, found: command_line.Tidied, given: dict[str, Any], arguments: tuple[str, ...], *, host: bool
 ) -> Sequence[Submission]:
     """Return the one job that options and arguments describe, after notes on stderr."""
-    submission = options.submission_of(with_elements(session, given), arguments, host, _submitter(), found)
+    submission = options.submission_of(with_elements(session, given), arguments, host, new_submitter(), found)
     tell(found, submission)
     return (submission,)
 
@@ -123,10 +132,11 @@ def _submission(
 def _submissions_of_file(file: str) -> Sequence[Submission]:
     from gputui.request import job_file
 
-    return job_file.read_jobs(file, _submitter())
+    return job_file.read_jobs(file, new_submitter())
 
 
-def _submitter() -> request.Submitter:
+def new_submitter() -> request.Submitter:
+    """Return this process's user, who submits now."""
     return request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
 
 
@@ -142,11 +152,11 @@ def tell(found: command_line.Tidied, submission: Submission) -> None:
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:
     """Print when the jobs would start, and which jobs they would delay."""
-    from gputui.cli import dry_run  # the policy is not needed to submit
+    from gputui.cli import start_times  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
     jobs = bootstrap.actions(store, session.options).rehearse(submissions)
-    dry_run.show(session, store, submitted(*jobs))
+    start_times.print_shifts(session, store, submitted(*jobs))
 
 
 def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
@@ -160,7 +170,7 @@ def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_runtime(submission: Submission, options: Options) -> None:
-    """Raise InputError for a job that no runtime here can ever run."""
+    """Raise InputError for a job that no runtime here can run."""
     if submission.spec.is_host and not options.settings.scheduler.host_jobs and options.runtime != "process":
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
     if not submission.spec.is_host and options.runtime == "process":
@@ -169,7 +179,7 @@ def check_runtime(submission: Submission, options: Options) -> None:
 
 
 def check_gpus(submissions: Iterable[Submission], options: Options, where: str = "--gpus") -> None:
-    """Raise InputError for a job that asks for GPUs that the server does not have. Unknown GPUs are not judged."""
+    """Raise InputError for a job that asks for GPUs that the server does not have. Skipped if the GPUs are unknown."""
     asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
     if not asking:
         return
@@ -183,7 +193,7 @@ def check_gpus(submissions: Iterable[Submission], options: Options, where: str =
 
 
 def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:
-    """Raise InputError for options beside `--file`: everything is in the file."""
+    """Raise InputError for options beside `--file`: the file holds everything."""
     names = [BY_NAME[name].option for name, value in given.items() if value not in (None, (), False)]
     names += ["--host"] if host else []
     names += ["IMAGE"] if arguments else []
@@ -198,18 +208,18 @@ def _first_ids(ids: Sequence[JobId], submissions: Sequence[Submission]) -> list[
 
 
 def _tell_starts(session: Session, store: JobStore, ids: Sequence[JobId]) -> None:
-    """Print on stderr when the jobs should start. A forecast that fails is no failure: the jobs are in the queue."""
-    from gputui.cli import expected_start  # the policy is not needed to submit
+    """Print on stderr when the jobs should start. Errors of the forecast are ignored: the jobs are in the queue."""
+    from gputui.cli import start_times  # the policy is not needed to submit
 
     with suppress(OSError, GputuiError):
-        for sentence in expected_start.sentences(session.options, store, ids[:MOST_TOLD]):
+        for sentence in start_times.expected_starts(session.options, store, ids[:MOST_TOLD]):
             click.echo(sentence, err=True)
         if len(ids) > MOST_TOLD:
             click.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)
 
 
 def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool) -> None:
-    """Print an id a line: of an array its own, which means all its elements. A terminal is told how many these are."""
+    """Print one id per line, for an array its own, which names all its elements. A terminal also gets their number."""
     if as_json:
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
     elif sys.stdout.isatty():
@@ -217,12 +227,12 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool) -> None:
     else:
         text = "\n".join(str(job_id) for job_id, _ in told)
     ids = tuple(job_id + place for job_id, each in told for place in range(len(each.array) or 1))
-    words = f"jobs {ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
+    words = f"jobs {id_ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
     print_done(text, f"{words} in the queue")
 
 
 def _elements_words(array: JobId, indices: Sequence[int]) -> str:
-    """Return `100000 elements, 12_0 to 12_99999`; nothing of a job by itself."""
+    """Return `100000 elements, 12_0 to 12_99999`; empty for a single job."""
     if len(indices) > 1:
         return f"{len(indices)} elements, {array}_{indices[0]} to {array}_{indices[-1]}"
     return f"1 element, {array}_{indices[0]}" if indices else ""

@@ -12,10 +12,10 @@ from msgspec import Struct
 from gputui.domain.text import fit, plain, width
 
 _Cell: TypeAlias = tuple[str, int]
-"""Text of a cell, and the columns of a terminal that it takes."""
+"""Text of a cell, and its width in columns of a terminal."""
 GAP = "  "
 LAST_LEAST = 28
-"""Cells the last column is given, where it has so much to say, before others keep more than their least."""
+"""Cells that the last column gets, if its text is that long, before other columns get more than their minimum."""
 
 
 class TextColumn(Struct, frozen=True):
@@ -43,7 +43,7 @@ def terminal_width() -> int | None:
 
 
 def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
-    """Return the table as lines, without control characters; the last column takes what is left of `total` cells."""
+    """Return the table as lines, without control characters; the last column takes the rest of `total` cells."""
     cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
     widths = [_width(column, [row[place][1] for row in cells]) for place, column in enumerate(columns)]
     if total is not None:
@@ -52,7 +52,7 @@ def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: i
 
 
 def _cell(text: str) -> _Cell:
-    """Return the text made plain, with its width: both are needed often, and a queue has many cells."""
+    """Return the text without control characters, and its width. Cached: both are needed often."""
     text = plain(text)
     return text, width(text)
 

@@ -16,8 +16,8 @@ from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_PRIORITY
-from gputui.domain.units import format_duration
+from gputui.domain.job_spec import MAX_PRIORITY
+from gputui.domain.units import format_duration, quoted
 from gputui.request import numbers, texts
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def remove(session: Session, name: str, quiet: bool) -> None:
 
 def _weight(text: str, where: str) -> float:
     if not re.fullmatch(r"\d{1,7}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII) or not 0 < float(text) <= MAX_WEIGHT:
-        what = f"{texts.quoted(text)} is not a weight"
+        what = f"{quoted(text)} is not a weight"
         raise InputError(what, where=where, hint=f"a number above 0, at most {MAX_WEIGHT}")
     return float(text)
 
@@ -118,7 +118,7 @@ def _users(text: str, where: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(name.strip() for name in text.split(","))
     for name in names:
         if not re.fullmatch(r"@?[A-Za-z0-9_][A-Za-z0-9_.$-]*", name, re.ASCII):
-            raise InputError(f"{texts.quoted(name)} is no user", where=where, hint="user,@group or none")
+            raise InputError(f"{quoted(name)} is not a user", where=where, hint="user,@group or none")
     return names
 
 

@@ -14,6 +14,7 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.cli import table
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -22,7 +23,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
-from gputui.request.numbers import duration, whole
+from gputui.request.numbers import time_span, whole
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -56,7 +57,7 @@ def command(
     from gputui.tui.frame import FrameSize, frame
 
     frames = whole(0, 10**9)(count, "--count")
-    pause = duration(interval, "--interval").total_seconds()
+    pause = time_span(interval, "--interval").total_seconds()
     room = FrameSize(
         whole(20, 2000)(width, "--width") if width else table.terminal_width() or WIDTH,
         whole(3, 10_000)(height, "--height") if height else None,
@@ -81,12 +82,12 @@ def command(
 
 
 def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
-    """Return the scheduler's snapshot; without a scheduler, with a reading of the GPUs by this process."""
+    """Return the scheduler's snapshot; without a scheduler, one with a reading by this process."""
     snapshot = bootstrap.current_snapshot(options, store)
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot
     try:
-        return replace(snapshot, nodes=bootstrap.measured_snapshot(options, store, probe=early.take()).nodes)
+        return replace(snapshot, nodes=adapters.measured_snapshot(options, store, probe=early.take()).nodes)
     except GputuiError:
         return snapshot
 

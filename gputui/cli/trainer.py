@@ -1,7 +1,7 @@
 """A simulated training run, which the jobs of `gputui demo` execute.
 
-It needs no GPU and computes nothing; it prints, at a believable pace, what such a run prints. The same options
-print the same lines. TrainingRun it as `python -m gputui.cli.trainer --help`.
+It needs no GPU and computes nothing; it prints, at a believable pace, the output of a real run. The same options print
+the same lines. Run it as `python -m gputui.cli.trainer --help`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class TrainingRun:
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
     def rest(self, steps: float = 1) -> None:
-        """Sleep for the duration of so many steps."""
+        """Sleep for the duration of that many steps."""
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
 
     def say(self, text: str) -> None:
@@ -105,7 +105,7 @@ class TrainingRun:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it, and return the exit code."""
+    """Run the training, and return the exit code."""
     signal.signal(signal.SIGTERM, _on_terminate)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run = TrainingRun(_options(arguments))
@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def output(arguments: Iterable[str], gpus: Sequence[str]) -> str:
-    """Return what a run with these arguments prints on GPUs of these UUIDs in all, at once."""
+    """Return the whole output of a run with these arguments on GPUs with these UUIDs, without sleeping."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         train(TrainingRun(_options([*arguments, "--time-scale=0"]), gpus))

@@ -1,4 +1,4 @@
-"""Settings of the policy as a replay is told to try them: `--set SETTING=VALUE` and `--compare SETTING=A,B`."""
+"""Changed policy settings of a replay: `--set SETTING=VALUE` and `--compare SETTING=A,B`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_REPLAYED = frozenset(
         "tenants",
     }
 )
-"""Settings without effect in a replay: jobs of a trace ask for a number of GPUs and nothing else."""
+"""Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
 _TABLE, _TENANT = "policy.", "tenants."
 _OF_TENANT = ("weight", "gpus", "running")
 _SHOWN = 60
@@ -75,18 +75,18 @@ def values_of(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def as_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
-    """Return these values as the JSON has them: durations in seconds."""
+    """Return these values as JSON; durations in seconds."""
     values = values_of(settings, keys)
     return {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in values.items()}
 
 
 def replayed() -> list[str]:
-    """Return the names of the settings that a replay heeds."""
+    """Return the names of the settings that affect a replay."""
     return [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
 
 
 def _pair(text: str, where: str) -> tuple[str, str]:
-    """Return full name and value of `policy.SETTING=VALUE`; the table's name may be left out."""
+    """Return full name and value of `policy.SETTING=VALUE`; the table's name may be omitted."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         found = plain(text, _SHOWN)
@@ -115,7 +115,7 @@ def _with_tenant(settings: PolicySettings, key: str, text: str, where: str) -> P
     """Return the policy with `tenants.NAME.weight`, `.gpus` or `.running` changed; the tenant need not be set yet."""
     name, _, field = key.removeprefix(_TENANT).rpartition(".")
     if not name or field not in _OF_TENANT:
-        raise InputError("is no setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running")
+        raise InputError("is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running")
     known = {tenant.name: tenant for tenant in settings.tenants}
     value = value_of_text(TenantSettings, field, text, where)
     known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})

@@ -16,7 +16,7 @@ from gputui.domain.verb import Order, Verb
 
 
 def verb_command(verb: Verb[Job], suits: Callable[[Job], bool] = is_live) -> click.Command:
-    """Return the command of a verb: it changes all jobs named, or none of them if one is refused."""
+    """Return the command of a verb; it changes all named jobs, or none if one is refused."""
 
     @click.command(verb.name, help=verb.shell_help)
     @ids_argument

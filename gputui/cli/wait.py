@@ -11,7 +11,8 @@ from gputui.cli import ends
 from gputui.cli.job_arguments import ids_argument
 from gputui.cli.job_ids import Named, resolve_all
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import JobStore
@@ -29,9 +30,9 @@ def command(
 ) -> int:
     """Wait until jobs have ended, and print a line for each.
 
-    The exit code is the job's, of several jobs the highest, with --any that of the job that ended first. A job that
-    ended without one, or with 0 but not as COMPLETED, counts as 1. A job that is tried again has not ended. It reads
-    the queue alone: no right to use the engine is needed, and an interrupted wait changes nothing.
+    The exit code is the job's; of several jobs the highest; with --any that of the job that ended first. A job that
+    ended without one, or with 0 but not as COMPLETED, counts as 1. A job that will be retried has not ended. The
+    command only reads the queue: it needs no rights to the engine, and interrupting it changes nothing.
     """
     patience = numbers.duration(timeout, "--timeout").total_seconds() if timeout is not None else None
     deadline = None if patience is None else time.monotonic() + patience
@@ -72,6 +73,6 @@ def _is_head(job: Job) -> bool:
 
 
 def _warn(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:
-    """Say on stderr that nothing starts or ends while no scheduler runs."""
+    """Warn on stderr that nothing starts or ends while no scheduler runs."""
     if any(not ends.has_ended(store.get(job_id)) for job_id in ids[:1]) and not bootstrap.is_scheduled(session.options):
         click.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)

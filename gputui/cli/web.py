@@ -39,13 +39,13 @@ def command(session: Session, port: int, host: str, read_only: bool) -> int:
 
 
 def _requirements() -> list[str]:
-    """Return what the extra `web` needs, quoted for a shell: it can be installed beside any installation."""
+    """Return the requirements of the extra `web`, quoted for a shell: they can be installed into any environment."""
     named = (requirement.partition(";") for requirement in requires("gputui") or ())
     return [shlex.quote(what.strip()) for what, _, extra in named if "'web'" in extra.replace('"', "'")]
 
 
 def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:
-    """Serve until told to end."""
+    """Serve until interrupted."""
     from gputui.web.auth import is_loopback
     from gputui.web.server import ConsoleServer
 
@@ -63,6 +63,6 @@ def viewer_command(options: Options, *, read_only: bool) -> list[str]:
 
 
 def _tell(link: str) -> None:
-    """Print the link for the next browser: the one before is used up."""
+    """Print the link for the next browser: the previous link has been used."""
     click.echo(f"{link}   (works once; Ctrl-C ends all)")
     sys.stdout.flush()

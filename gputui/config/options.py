@@ -39,21 +39,21 @@ class Options(Struct, frozen=True):
 
     state: Path
     config: Path | None = None
-    """The personal settings file, or the one that was named; None: there is none."""
+    """The personal settings file: the named one or the default one; None: there is none."""
     probe: ProbeSpec = ProbeSpec()
     runtime: str = "docker"
     """Name of the runtime: `docker` or `process`."""
     settings: Settings = Settings()
     site: Path | None = None
-    """The site's settings file, whose policy, store, runtime and hooks win; None: there is none."""
+    """The site's settings file, whose policy, store, runtime and hooks take precedence; None: there is none."""
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Settings that the site does not let a personal file or the environment change: the source, and the keys."""
 
     serve_arguments: tuple[str, ...] = ()
-    """Options of `gputui serve` that another process needs to schedule in the place of this one."""
+    """Options of `gputui serve` for another process that takes over scheduling from this one."""
 
     def arguments(self) -> list[str]:
-        """The options by which another gputui process gets the same ones."""
+        """Return the options with which another gputui process gets the same settings."""
         config = ["--config", str(self.config)] if self.config else []
         return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
 
@@ -66,7 +66,7 @@ def resolve(
     runtime: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """The options of this process: what was given, else GPUTUI_…, else the defaults."""
+    """Return the options of this process: as given, else from GPUTUI_…, else the defaults."""
     site = site_config(environ)
     path = _config_path(config or environ.get("GPUTUI_CONFIG") or None, site)
     loaded = load_merged(site, path, environ)
@@ -82,7 +82,7 @@ def resolve(
 
 
 def parse_probe(text: str) -> ProbeSpec:
-    """The probe meant by `nvml`, `sim:8` or `sim:8:MODEL`."""
+    """Return the probe for `nvml`, `sim:8` or `sim:8:MODEL`."""
     if text == "nvml":
         return ProbeSpec()
     match = _PROBE.fullmatch(text)
@@ -110,8 +110,8 @@ def _state_path(given: str | None) -> Path:
 def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the site's settings file; None where there is none.
 
-    GPUTUI_SITE_CONFIG names one only where `/etc/gputui/config.toml` does not exist: nobody gets out of the site's
-    policy by it.
+    GPUTUI_SITE_CONFIG counts only where `/etc/gputui/config.toml` does not exist, so that no user can escape the site's
+    policy with it.
     """
     if _exists(SITE_CONFIG):
         return SITE_CONFIG
@@ -120,7 +120,7 @@ def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _config_path(given: str | None, site: Path | None) -> Path | None:
-    """Return the personal settings file: the one that is named, else the user's own."""
+    """Return the personal settings file: the named one, else the user's default."""
     if given is not None:
         named = _path(given, "--config")
         return None if site is not None and _is_same(named, site) else named
@@ -129,7 +129,7 @@ def _config_path(given: str | None, site: Path | None) -> Path | None:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether the file exists; one in a directory that may not be searched counts as there, to be refused."""
+    """Return whether the file exists; one in an unsearchable directory counts as existing, and is refused later."""
     try:
         return path.exists()
     except PermissionError:
@@ -153,7 +153,7 @@ def _config_directory() -> Path:
 
 
 def user_directory(variable: str, default: str) -> Path:
-    """Return the directory that this variable of the XDG specification names, else its default."""
+    """Return the directory in this variable of the XDG specification, else its default."""
     return Path(os.environ.get(variable, "").strip() or default).expanduser()
 
 

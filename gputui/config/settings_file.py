@@ -12,13 +12,14 @@ from msgspec import Struct
 
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_PRIORITY
+from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
     QUEUE_COLUMNS,
     ConsoleSettings,
     GpuSettings,
     HookSettings,
+    LogSettings,
     MetricsSettings,
     PolicySettings,
     ReportSettings,
@@ -26,10 +27,16 @@ from gputui.domain.settings import (
     SchedulerSettings,
     Settings,
     StoreSettings,
+    TenantSettings,
+    TracesSettings,
+    Window,
 )
 from gputui.domain.units import parse_duration, parse_size
 
-SIZES = frozenset({"memory_floor", "log_max_size", "disk_floor"})
+SIZES = frozenset(
+    {"memory_floor", "log_max_size", "disk_floor"}
+    | {"logs_max_size", "telemetry_max_size", "history_max_size", "audit_max_size"}
+)
 _MAY_BE_ZERO = frozenset(
     {
         "stop_grace",
@@ -54,7 +61,7 @@ _MAY_BE_ZERO = frozenset(
 )
 _WHETHER = ("auto", "always", "never")
 _TOLD = ("none", "failed", "all")
-_CHOICES = {
+CHOICES = {
     "hand_over": _WHETHER,
     "extend": ("owner", "operator"),
     "what_if": ("always", "off"),
@@ -64,9 +71,14 @@ _CHOICES = {
     "bell": _TOLD,
     "desktop": _TOLD,
     "notify_for": ("mine", "all"),
+    "format": ("text", "json"),
     "gpu_colours": ("judgement", "intensity"),
 }
-_WORDS = {"webhook_events": (EVENTS, "event"), "mail_events": (EVENTS, "event"), "columns": (QUEUE_COLUMNS, "column")}
+_WORDS = {
+    "webhook_events": (EVENTS, "an event"),
+    "mail_events": (EVENTS, "an event"),
+    "columns": (QUEUE_COLUMNS, "a column"),
+}
 _MAX_COUNT = 2**31 - 1
 LOOPBACK = "127.0.0.1"
 
@@ -76,7 +88,7 @@ def check_range(key: str, value: object, where: str) -> None:
         _check_words(value, *_WORDS[key], where)
     elif isinstance(value, timedelta):
         if not value and key not in _MAY_BE_ZERO:
-            raise InputError("expected a duration above 0", where=where)
+            raise InputError("expected a duration above 0", where=where, hint='write "10s", "1h30m" or seconds')
     elif isinstance(value, int) and not isinstance(value, bool):
         low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in SIZES else _MAX_COUNT
         if not low <= value <= high:
@@ -91,9 +103,9 @@ def check_range(key: str, value: object, where: str) -> None:
 
 
 def _check_text(key: str, value: object, where: str) -> None:
-    if key in _CHOICES and value not in _CHOICES[key]:
-        raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
-    if key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
+    if key in CHOICES and value not in CHOICES[key]:
+        raise InputError("expected " + ", ".join(CHOICES[key]), where=where)
+    if key in {"webhook", "endpoint"} and not re.match(r"https?://[^/\s]", str(value)):
         raise InputError("expected an address", where=where, hint="http://... or https://...")
     if key == "listen":
         listen_address(str(value), where)
@@ -106,28 +118,36 @@ def _check_text(key: str, value: object, where: str) -> None:
 
 
 def listen_address(text: str, where: str) -> tuple[str, int]:
-    """Return host and port of `9877`, `127.0.0.1:9877`, `gpu1:9877`, `[::1]:9877` or `:9877`, which means loopback."""
+    """Return host and port of `9877`, `127.0.0.1:9877`, `gpu1:9877`, `[::1]:9877` or `:9877` (loopback)."""
     host, _, port = text.strip().rpartition(":")
     named = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_whole = port.isascii() and port.isdigit() and int(port) < 65536 and named.isprintable() and " " not in named
     if not is_whole or (":" in named) != host.startswith("["):
         hint = "write 127.0.0.1:9877, [::1]:9877 or a port alone"
-        raise InputError(f"{shown(text)} is no address with a port", where=where, hint=hint)
+        raise InputError(f"{shown(text)} is not an address with a port", where=where, hint=hint)
     return named or LOOPBACK, int(port)
 
 
 def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
-    """Also of a list that the environment gave, which msgspec has made a tuple of by then."""
+    """Raise InputError for an unknown word in a list, which is a tuple if it comes from the environment."""
     unknown = [each for each in value if each not in known] if isinstance(value, (list, tuple)) else []
     if unknown:
-        raise InputError(f"{shown(str(unknown[0]))} is no {noun}", where=where, hint="known: " + ", ".join(known))
+        raise InputError(f"{shown(str(unknown[0]))} is not {noun}", where=where, hint="known: " + ", ".join(known))
+
+
+_ROWS: Mapping[str, type[Struct]] = {"tenants": TenantSettings, "reservations": Window}
+"""Lists of tables in `[policy]`."""
 
 
 def _check_tables(key: str, value: object, where: str) -> None:
-    """Raise InputError where a tenant or a reservation says what cannot be; msgspec judges the types."""
+    """Raise InputError for unknown keys or impossible values of a tenant or reservation; msgspec checks the types."""
+    fields = _ROWS[key].__struct_fields__
     for row in value if isinstance(value, list) else ():
         if not isinstance(row, dict):
             continue
+        for name in row:
+            if name not in fields:  # msgspec would ignore it, and a cap with a mistyped name would be no cap
+                raise unknown(name, f"{where}.{name}", fields)
         if key == "reservations" and "gpus" in row:
             row["gpus"] = gpu_names(row["gpus"])
         for name, cell in row.items():
@@ -144,13 +164,13 @@ def _check_tables(key: str, value: object, where: str) -> None:
 
 
 def gpu_names(value: object) -> object:
-    """GPUs as a list of texts: `6` is as good as `"6"`, and one alone as a list of one."""
+    """Return GPUs as a list of texts: accepts `6` for `"6"`, and a single value for a list of one."""
     listed = value if isinstance(value, list | tuple) else [value]
     return [str(name) if type(name) is int and name >= 0 else name for name in listed]
 
 
 def shown(text: str) -> str:
-    """A short quotation without anything a terminal would act on."""
+    """Return a short quotation without control characters."""
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
@@ -164,6 +184,8 @@ TABLES: Mapping[str, type[Any]] = {
     "hooks": HookSettings,
     "metrics": MetricsSettings,
     "report": ReportSettings,
+    "log": LogSettings,
+    "traces": TracesSettings,
 }
 _LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
 _STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
@@ -174,33 +196,33 @@ GONE: Mapping[str, str] = {
     **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("age_weight", "age_cap", "fair_weight")},
     **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
 }
-"""Settings of older versions, each with what to do instead."""
+"""Settings of older versions, each with its replacement."""
 _GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
 OVERRIDABLE = "overridable"
-"""Key at the top of the site's file: the keys, or whole tables, that a personal file may change."""
+"""Key at the top of the site's file that lists the keys or tables which a personal file may change."""
 _ALWAYS_PERSONAL = "console"
 
 SettingsTables: TypeAlias = dict[str, dict[str, Any]]
 
 
 class LoadedSettings(Struct, frozen=True):
-    """Settings, and those that were asked for in vain."""
+    """Settings, and the keys that were ignored."""
 
     settings: Settings
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Keys that the site does not let a source (a personal file, the environment) change, by source."""
+    """Ignored keys, which the site does not let that source (a personal file, the environment) change, by source."""
 
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
-    """Return the settings of one file and the environment, which goes before it; the defaults where neither speaks."""
+    """Return the settings of one file and the environment, which takes precedence; defaults for all others."""
     return load_merged(None, path, environ).settings
 
 
 def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
-    """Return the settings of the site's file, a personal file and the environment; a later one goes before.
+    """Return the settings of the site's file, a personal file and the environment; later ones take precedence.
 
     Where there is a site's file, the other two change only `[console]` and the keys that it names as overridable.
     """
@@ -220,7 +242,7 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
 
 
 def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
-    """Take the list of overridable keys out of the site's tables; raises InputError for a name of no setting."""
+    """Remove and return the list of overridable keys; raises InputError for an unknown name."""
     where = f"{site}: {OVERRIDABLE}"
     names = cast("object", tables.pop(OVERRIDABLE, []))
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -229,12 +251,12 @@ def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
         table, _, key = name.partition(".")
         fields = _annotations(table, where)
         if key and key not in fields:
-            raise InputError(f"{shown(name)} is no setting", where=where, hint="known: " + ", ".join(fields))
+            raise InputError(f"{shown(name)} is not a setting", where=where, hint="known: " + ", ".join(fields))
     return frozenset({*names, _ALWAYS_PERSONAL})
 
 
 def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[SettingsTables, tuple[str, ...]]:
-    """Return what a personal layer may change, and the names of its other keys."""
+    """Return the part that a personal layer may change, and the names of its other keys."""
     if may_change is None:
         return {table: keys for table, keys in layer.items() if table != OVERRIDABLE}, ()
     kept: SettingsTables = {}
@@ -252,7 +274,7 @@ def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[Se
 
 
 def _laid_over(tables: SettingsTables, layer: SettingsTables) -> SettingsTables:
-    """Return the tables with the layer's keys in place of theirs; tables inside tables are merged too."""
+    """Return the tables with the layer's keys merged in, nested tables included; the layer takes precedence."""
     merged = dict(tables)
     for table, keys in layer.items():
         below = dict(merged.get(table, {}))
@@ -283,7 +305,7 @@ def _of_file(path: Path) -> SettingsTables:
 
 
 def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Return the error for a key that is no setting, or is none any more."""
+    """Return the error for a key that is not a setting, or is one no longer."""
     if name in GONE:
         return InputError("this setting no longer exists", where=where, hint=GONE[name])
     return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
@@ -297,7 +319,7 @@ def _annotations(table: str, where: str) -> dict[str, str]:
 
 
 def _read(key: str, annotation: str, value: object, where: str) -> object:
-    """The value with a duration or a size made of its text; msgspec judges the rest."""
+    """Return the value, with a text parsed as a duration or a size; msgspec checks the rest."""
     if "timedelta" in annotation:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise InputError("expected a duration", where=where, hint='write "10s", "1h30m" or seconds')
@@ -328,26 +350,26 @@ def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
 
 
 def value_of_text(kind: type[Any], key: str, text: str, where: str, offered: Sequence[str] = ()) -> Any:
-    """Return the value of a setting that a text stands for; `none` unsets one that may be unset.
+    """Parse the text of a setting's value; `none` unsets a setting that may be unset.
 
-    Raises InputError for a key that the table has not, and for a value that it may not have. For a wrong key the
-    error lists the keys that are `offered`; without any, all of the table.
+    Raises InputError for a key that the table does not have, and for an invalid value. For a wrong key the error lists
+    the keys that are `offered`; without any, all of the table.
     """
     annotation = kind.__annotations__.get(key)
     if annotation is None:
-        import difflib  # only where something is wrong
+        import difflib  # only needed for an error
 
         names = list(offered or kind.__annotations__)
         near = difflib.get_close_matches(key, names, 1)
         hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(names)
-        raise InputError(f"{shown(key)} is no setting", where=where, hint=hint)
+        raise InputError(f"{shown(key)} is not a setting", where=where, hint=hint)
     if text.lower() == "none" and annotation.endswith("| None"):
         return None
     return _of_text(key, annotation, text, where)
 
 
 def _of_text(key: str, annotation: str, text: str, where: str) -> object:
-    """The value that the text of an environment variable stands for."""
+    """Parse the text of an environment variable."""
     value: object = text
     if annotation.startswith("tuple"):
         value = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -385,7 +407,7 @@ _MOUNTS = "mounts"
 
 
 def allowed(value: object, where: str) -> dict[str, Any]:
-    """Return the table as AllowSettings has it; raises InputError that names the key."""
+    """Return the table as AllowSettings; raises InputError that names the key."""
     from gputui.domain.policy.permitted_options import ALLOWABLE  # few sites have the table
 
     if not isinstance(value, dict):
@@ -395,7 +417,7 @@ def allowed(value: object, where: str) -> dict[str, Any]:
         if key == _MOUNTS:
             continue
         if key not in ALLOWABLE:
-            import difflib  # only where something is wrong
+            import difflib  # only needed for an error
 
             near = difflib.get_close_matches(str(key), (*ALLOWABLE, _MOUNTS), 1)
             hint = f"did you mean {near[0]}?" if near else "an option of submit, with underscores"
@@ -416,7 +438,7 @@ def _roots(value: object, where: str) -> list[str]:
 
 
 def allowed_of_text(text: str) -> dict[str, Any]:
-    """Return the table meant by `privileged=false mounts=/data,/scratch`, as an environment variable has it."""
+    """Return the table for `privileged=false mounts=/data,/scratch`, the notation of an environment variable."""
     words = {"true": True, "false": False}
     pairs = [part.partition("=")[::2] for part in text.split()]
     return {key: value.split(",") if key == _MOUNTS else words.get(value, value) for key, value in pairs}

@@ -11,16 +11,16 @@ from typing import Any
 from gputui.domain.errors import InputError
 
 MAX_FILE = 1024**2
-"""Bytes: a settings or job file is written by hand, so a larger one is not one."""
+"""Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""
 
 
 def read_toml(path: Path, where: str) -> dict[str, Any]:
-    """Return the tables of a TOML file; raise InputError, naming it, where it cannot be read as one."""
+    """Return the tables of a TOML file; raise InputError that names it where it cannot be read or parsed."""
     return read_with_status(path, where)[0]
 
 
 def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_result]:
-    """Return the tables, and owner and mode of the very file that they were read from."""
+    """Return the tables, and owner and mode of the same opened file."""
     import tomllib
 
     try:
@@ -41,9 +41,9 @@ def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_re
 
 
 def check_trusted(path: Path, opened: os.stat_result) -> None:
-    """Raise InputError unless only root and this user may change the file; `opened` is its state when it was read.
+    """Raise InputError unless only root and this user can change the file; `opened` is its status when it was read.
 
-    The same holds for the directory it is in, where others could replace it; for a link, for both directories.
+    The same holds for its directory, where others could replace it, and for a link for both directories.
     """
     _check(path, opened, "file")
     for directory in dict.fromkeys((path.parent, path.resolve().parent)):

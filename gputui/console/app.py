@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAYS = 3600.0
-"""Seconds for which the message of a failed screen is shown: nobody may be watching when it fails."""
+"""Seconds for which the message of a failed screen is shown; no user may be watching when it fails."""
 
 
 class ConsoleApp(Gputui):
@@ -38,7 +38,7 @@ class ConsoleApp(Gputui):
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the screen ended by an error, not by its user."""
+        """Return whether the screen ended by an error."""
         return self.fault is not None and self.return_value is None
 
     @property
@@ -68,7 +68,7 @@ class ConsoleApp(Gputui):
     def fail(self, error: Exception) -> None:
         """End the app, and keep the error.
 
-        Textual would draw a traceback on the terminal, where it would be lost, and in it what all variables hold.
+        Textual would draw a traceback with the values of all variables on the terminal, where it would be lost.
         """
         cause = error.error if isinstance(error, WorkerFailed) else error
         words = "the screen failed" if self.fault is None else "the rest of the screen failed too"

@@ -1,4 +1,4 @@
-"""The console: the screen, and behind it the scheduler when nobody else is one."""
+"""The console: the screen, and a thread behind it that schedules when no other process does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,27 +16,97 @@ from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gputui import bootstrap
+from gputui.bootstrap import adapters, hosting, job_access
 from gputui.config import Options, templates_path
-from gputui.console import serving
+from gputui.console import own_log, serving
 from gputui.console.app import ConsoleApp
-from gputui.console.background import BackgroundScheduler
 from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
+from gputui.domain.keyed import keyed
+from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
+from gputui.engine.process.faults import describe_fault
 from gputui.ports import JobStore
-from gputui.tui.keys import keyed
+from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
-from gputui.tui.services import FormSources
+from gputui.tui.services import FormSources, Hint, Services
 from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.engine.process.host import Adapters, Host
+
+
+AGAIN_AFTER = 1.0
+"""Seconds before a scheduler host that failed or could not be created is tried again."""
+
+
+class BackgroundScheduler:
+    """Thread that supplies the feed, and schedules if no other process does. Only `end` blocks."""
+
+    def __init__(self, make_host: Callable[[], Host], feed: Feed) -> None:
+        self._make_host = make_host
+        self._feed = feed
+        self._stopped = threading.Event()
+        self._host: Host | None = None
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this process schedules."""
+        return self._host is not None and self._host.leads
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Pass on which GPU the user is viewing."""
+        if self._host is not None:
+            self._host.want_pcie(uuid)
+
+    def begin(self) -> None:
+        """Start the thread; if the system allows no more threads, publish a notice that says so."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            log.exception("the scheduler's thread cannot be started")
+            self._feed.publish(picture_of(error, self._feed.latest))
+
+    def stop(self) -> None:
+        """Ask the scheduler to stop, without waiting."""
+        self._stopped.set()
+        if self._host is not None:
+            self._host.stop()
+
+    def end(self, timeout: float) -> bool:
+        """Wait for the thread's end; return whether it came within `timeout` seconds."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._host = self._host or self._make_host()
+                if self._stopped.is_set():
+                    return
+                asyncio.run(self._host.run())
+            except Exception as error:  # the border of the thread: without a notice an old snapshot would look current
+                log.exception("scheduling failed")
+                self._host = None
+                self._feed.publish(picture_of(error, self._feed.latest))
+                self._stopped.wait(AGAIN_AFTER)
+
+
+def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
+    """Return the last snapshot, with a notice that this console does not schedule and why."""
+    words = f"scheduling failed here and will be tried again: {describe_fault(error)}"
+    return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
+
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +115,7 @@ FIRST_HINT = (
     f"{keyed('notices')} lists problems, {keyed('help')} all keys"
 )
 GIVE_WAY_AFTER = 0.001
-"""Interpreter switch interval in seconds: a key must not wait for each step of a plan on another thread."""
+"""Interpreter switch interval in seconds, short so that keys need not wait for a plan on another thread."""
 WANTED_WITHIN = 10.0
 """Seconds for which a GPU probe that was started early is kept for the scheduler."""
 LET_GO_WITHIN = 12.0
@@ -65,7 +136,7 @@ class LockWaitNotice:
 
 @dataclass(frozen=True)
 class Demo:
-    """Parts of a console that are only made up."""
+    """Simulated parts of a demo console."""
 
     adapters: Callable[[], Adapters]
     """Returns GPUs and runtime."""
@@ -112,7 +183,7 @@ class Console:
             self._tidy_up()
 
     async def _run(self) -> int:
-        screens = ScreenSupervisor(self._app, serving.log_path(self._options.state))
+        screens = ScreenSupervisor(self._app, own_log.own_log_path(self._options.state))
         hung_up = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
@@ -134,33 +205,33 @@ class Console:
         return code
 
     def _app(self) -> ConsoleApp:
-        app = ConsoleApp(
-            self._feed,
-            bootstrap.actions(self._store, self._options),
-            bootstrap.open_logs(self._options, self._store),
+        services = Services(
+            job_access.open_logs(self._options, self._store),
             self._options.settings,
-            clock=bootstrap.clock(),
+            bootstrap.clock(),
+            PAGES,
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             preferences=self._remembered,
-            job_access=bootstrap.open_job_exec(self._options, self._store),
-            foreign=bootstrap.open_foreign_use(
+            job_access=job_access.open_job_exec(self._options, self._store),
+            foreign=job_access.open_foreign_use(
                 self._options, self._store, is_read_only=self._options.settings.console.read_only
             ),
-            look=appearance_of(self._options.settings.console, os.environ),
             want_pcie=self._behind.want_pcie,
             past=self._store.history,
             gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
-            measured=partial(bootstrap.measured, self._options),
-            hint=self._hint(),
-            forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
+            measured=partial(job_access.measured, self._options),
+            hint=Hint(self._hint()),
+            forms=FormSources(lambda: adapters.local_images(self._options), templates_path()),
         )
+        look = appearance_of(self._options.settings.console, os.environ)
+        app = ConsoleApp(self._feed, bootstrap.actions(self._store, self._options), services, look)
         if self._waiting is not None:
             self._waiting.show = app.tell_wait
         return app
 
     def _hint(self) -> str:
-        """Return the demo's line for newcomers, or the one for a user's first console."""
+        """Return the demo's line for newcomers, or the line for a user's first console."""
         if self._demo is not None:
             return self._demo.hint
         return "" if self._remembered.get("hint") else FIRST_HINT
@@ -176,21 +247,21 @@ class Console:
 
     @property
     def _would_lead(self) -> bool:
-        """Return whether this console schedules, or would have: it may, and there is no other scheduler."""
+        """Return whether this console schedules, or would: it may, and no other process does."""
         may = self._may_lead and not self._options.settings.console.read_only
         return self._behind.leads or (may and current_leader(self._options.state) is None)
 
     async def _begin_behind(self, painted: asyncio.Event) -> None:
         """Start the scheduler thread after the first frame: imports and connections would delay that."""
         await painted.wait()
-        if self._probe is not None:  # another may have begun to schedule since
+        if self._probe is not None:  # another process may schedule by now
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
         self._behind.begin()
 
     def _make_host(self) -> Host:
         started = self._probe.take if self._probe is not None else lambda: None
         hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
-        return bootstrap.make_host(
+        return hosting.make_host(
             self._options,
             self._store,
             self._feed,
@@ -243,7 +314,7 @@ def run(
     waiting = LockWaitNotice()
     store = bootstrap.open_store(options, waiting)
     try:
-        serving.log_to_file(options.state)
+        own_log.log_to_file(options.state, options.settings.log.format)
         there = Console(options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting)
         return there.run()
     finally:

@@ -1,7 +1,7 @@
 """Process of one relayed stream: `python -m gputui.console.relay OPTIONS`, with the connection as standard input.
 
-The kernel tells which user connected, and the scheduler's record of the attempt whose job it is; nothing that members
-of a shared queue can write decides.
+The kernel tells which user connected, and the scheduler's record of the attempt tells whose job it is; nothing that
+members of a shared queue can write decides this.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 import msgspec
 
 from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.config import Options, resolve
 from gputui.domain import frames
 from gputui.domain.container import ExecRequest
-from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobId
+from gputui.domain.errors import GputuiError, RuntimeFault
+from gputui.domain.job_spec import JobId
 from gputui.domain.pending_input import PendingInput
 from gputui.ports import Channel, JobStore
+from gputui.ports.channel import wait_for
 
 REQUEST_WITHIN = 10.0
 """Seconds within which a connection sends its request."""
@@ -62,7 +64,7 @@ class _Connection:
         self._connection.settimeout(None)
         kind, content = self.early.pop(0)
         if kind != frames.REQUEST:
-            raise GputuiError("the first frame is no request")
+            raise GputuiError("the first frame is not a request")
         try:
             return msgspec.json.decode(content, type=_Request)
         except msgspec.MsgspecError as error:
@@ -83,9 +85,10 @@ def serve(options: Options, connection: socket.socket) -> None:
     user = _Connection(connection)
     store = bootstrap.open_store(options)
     try:
-        channel = _entered(options, store, user, bootstrap.peer(connection))
+        channel = _entered(options, store, user, job_access.peer(connection))
     except GputuiError as error:
-        user.send(frames.REFUSED, str(error).encode())
+        may_pass = isinstance(error, RuntimeFault) and error.may_pass
+        user.send(frames.UNREACHABLE if may_pass else frames.REFUSED, str(error).encode())
         return
     finally:
         store.close()
@@ -101,14 +104,14 @@ def _entered(options: Options, store: JobStore, user: _Connection, uid: int) -> 
     """Return the stream that the user asked for. Raises GputuiError."""
     asked = user.request()
     job = store.get(asked.job)
-    entrance = bootstrap.open_job_exec(options, store, uid)
+    entrance = job_access.open_job_exec(options, store, uid)
     if asked.verb == "attach":
         channel = entrance.attach(job, asked.detach_keys)
     elif asked.verb == "exec" and asked.request is not None:
         channel = entrance.execute(job, asked.request)
     else:
         raise GputuiError(f"the relay knows no {asked.verb!a}")
-    bootstrap.record_entry(store, job, asked.verb, asked.request, uid)
+    job_access.record_entry(store, job, asked.verb, asked.request, uid)
     return channel
 
 
@@ -142,18 +145,9 @@ class _Stream:
                     self._user.send(frames.ERRORS if is_error else frames.OUTPUT, piece)
 
     def _wait(self) -> dict[int, int]:
-        """Wait until something can be read or sent; return what, by descriptor."""
-        masks = {self._channel.fileno(): select.POLLIN}
-        if self._pending_input.is_waiting:
-            out = self._channel.input_fileno()
-            masks[out] = masks.get(out, 0) | select.POLLOUT
-        masks[self._user.fileno()] = 0 if self._pending_input.is_full else select.POLLIN
-        poll = select.poll()
-        for descriptor, mask in masks.items():
-            if descriptor >= 0:
-                poll.register(descriptor, mask)
-        is_urgent = self._channel.has_pending or (self._pending_input.is_waiting and self._channel.input_fileno() < 0)
-        return dict(poll.poll(0 if is_urgent else None))
+        """Wait until a descriptor is ready for reading or sending; return the ready ones."""
+        others = {self._user.fileno(): 0 if self._pending_input.is_full else select.POLLIN}
+        return wait_for(self._channel, self._pending_input, others)
 
     def _send(self, ready: Mapping[int, int]) -> None:
         out = self._channel.input_fileno()
@@ -181,7 +175,7 @@ def main(arguments: list[str]) -> None:
         try:
             serve(resolve(**given), connection)
         except (OSError, frames.MalformedFrameError):
-            return  # the user has gone
+            return  # the user has disconnected
 
 
 if __name__ == "__main__":

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import logging.handlers
 import os
 import signal
 import subprocess
 import sys
 import time
-from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gputui import bootstrap
+from gputui.bootstrap import hosting
 from gputui.config import Options
 from gputui.console.monitoring import monitor_opener
+from gputui.console.own_log import log_to_file, own_log_path
 from gputui.domain.errors import NotLeaderError
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 from gputui.engine.feed import Feed
-from gputui.engine.files.file_modes import file_mode, new_file, open_file
+from gputui.engine.files.file_modes import new_file
 from gputui.engine.files.leadership import current_leader
 from gputui.engine.process.faults import SchedulingFailedError
 from gputui.ports import JobStore
@@ -33,43 +33,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANEW_AFTER = 2.0
-"""Seconds before a failed scheduler starts anew: another console can take over meanwhile."""
+"""Seconds before a failed scheduler restarts, so that another console can take over."""
 WAIT_ANEW = 10**7
 """Seconds for which it then waits for another scheduler to end; practically for ever."""
 HAND_OVER_WAIT = 60
 """Seconds for which the background scheduler tries to take over from the process that started it."""
 
 
-class _LogFile(logging.handlers.RotatingFileHandler):
-    """Log file with the access rights of the state directory; never follows a symbolic link."""
-
-    def _open(self) -> TextIOWrapper:
-        path = Path(self.baseFilename)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        return os.fdopen(open_file(path, flags, file_mode(path.parent)), "a", encoding="utf-8")
-
-
-def log_path(state: Path) -> Path:
-    """Return the path of gputui's log."""
-    return state / "gputui.log"
-
-
-def log_to_file(state: Path) -> None:
-    """Log to a file in the state directory: log lines on the terminal would damage the screen."""
-    handler = _LogFile(log_path(state), maxBytes=4 * 1024**2, backupCount=2, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger("gputui").setLevel(logging.INFO)
-    logging.raiseExceptions = False  # a full disk is told on the screen, not in the middle of it
-
-
 def serve(options: Options, wait: float) -> int:
     """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it."""
     store = bootstrap.open_store(options)
     try:
-        log_to_file(options.state)
-        where = f"state in {options.state}, log in {log_path(options.state)}"
-        say(f"{where}; Ctrl-C ends it, jobs run on")
+        log_to_file(options.state, options.settings.log.format)
+        where = f"state in {options.state}, log in {own_log_path(options.state)}"
+        say(f"{where}; Ctrl-C ends it, jobs keep running")
         if not asyncio.run(_serve(options, store, wait)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
@@ -87,13 +64,13 @@ def serve(options: Options, wait: float) -> int:
 
 
 def say(sentence: str) -> None:
-    """Print on stderr; an error of stderr, such as a full disk, must not stop the scheduler."""
+    """Print on stderr; ignores errors of stderr, such as a full disk, which must not stop the scheduler."""
     with contextlib.suppress(OSError, ValueError):
         print(f"gputui serve: {sentence}", file=sys.stderr, flush=True)
 
 
 def _start_anew(options: Options) -> NoReturn:
-    """Replace this process by a new `gputui serve` with the same pid, which waits while a console leads."""
+    """Replace this process by a new `gputui serve` with the same pid, which waits while a console schedules."""
     time.sleep(ANEW_AFTER)
     command = [
         sys.executable,
@@ -111,7 +88,7 @@ def _start_anew(options: Options) -> NoReturn:
 
 async def _serve(options: Options, store: JobStore, wait: float) -> bool:
     monitor = monitor_opener(options, store.store_id, say)
-    host = bootstrap.make_host(options, store, Feed(), "serve", open_monitor=monitor)
+    host = hosting.make_host(options, store, Feed(), "serve", open_monitor=monitor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, host, number)
@@ -127,7 +104,7 @@ def _stop(host: Host, number: signal.Signals) -> None:
 def hand_over(options: Options) -> None:
     """Start a background scheduler that takes over as soon as this process stops scheduling."""
     command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
-    # its stderr is where it can say that it could not even begin
+    # its stderr is the only place for errors at its start
     errors = errors_file(options.state / "serve.err")
     try:
         subprocess.Popen(
@@ -143,7 +120,7 @@ def hand_over(options: Options) -> None:
 
 
 def errors_file(path: Path) -> int:
-    """Open the file for writing; fall back to /dev/null, as on a full disk or when the file is another user's."""
+    """Open the file for writing; fall back to /dev/null, as on a full disk or for another user's file."""
     try:
         return new_file(path, 0o600)
     except OSError:

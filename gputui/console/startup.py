@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class EarlyProbe:
-    """Reads the GPUs while the console is imported, for the scheduler that is to begin behind it.
+    """Reads the GPUs while the console is imported, for the scheduler that starts behind it.
 
-    Real ones alone, which a process of its own reads; and not where another process schedules, and reads them.
+    Only for real GPUs, which are read by a process of their own, and only if no other process schedules and reads them.
     """
 
     def __init__(self, options: Options, *, may_lead: bool) -> None:
@@ -32,12 +32,12 @@ class EarlyProbe:
         self._probe: GpuProbe | None = None
         if not may_lead or options.settings.console.read_only or options.probe.simulated is not None:
             return
-        from gputui import bootstrap
+        from gputui.bootstrap import adapters
         from gputui.engine.files.leadership import current_leader
 
         if current_leader(options.state) is None:
-            bootstrap.silence_probe_log()
-            self._probe = bootstrap.make_probe(options)
+            adapters.silence_probe_log()
+            self._probe = adapters.make_probe(options)
             self._probe.start()
 
     def take(self) -> GpuProbe | None:
@@ -47,14 +47,14 @@ class EarlyProbe:
             return probe
 
     def close(self) -> None:
-        """Close the probe if it was not taken. Blocks for a moment."""
+        """Close the probe if it was not taken. Blocks briefly."""
         if (probe := self.take()) is not None:
             probe.close()
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Switch garbage collection off while the console is imported; it switches it on after its first frame."""
+    """Disable garbage collection while the console is imported; the console enables it after its first frame."""
     gc.disable()
     try:
         yield
@@ -73,7 +73,7 @@ def preferences() -> Preferences:
 
 
 def read_only(options: Options) -> Options:
-    """Return the options with a read-only console."""
+    """Return the options of a read-only console."""
     settings = options.settings
     return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
 
@@ -83,7 +83,7 @@ FRAMES = 5
 
 
 def limit_frame_rate(options: Options) -> None:
-    """Limit frames and animations if the settings say so; environment variables of the user keep precedence."""
+    """Limit frames and animations if the settings say so; the user's environment variables take precedence."""
     if options.settings.console.slow:
         os.environ.setdefault("TEXTUAL_FPS", str(FRAMES))
         os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")

@@ -1,4 +1,4 @@
-"""Supervises a console's screen: reopens it when it fails, while the scheduler thread goes on."""
+"""Supervises a console's screen: reopens it when it fails, while the scheduler thread continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gputui.tui.textual_internals import hang_up
 log = logging.getLogger(__name__)
 
 MOST = 3
-"""Number of times that a screen is reopened within a minute."""
+"""Maximum number of times that a screen is reopened within a minute."""
 ENDS_WITHIN = 3.0
 """Seconds for a failed screen to end by itself."""
 ACTIONS_WITHIN = 5.0
@@ -40,7 +40,7 @@ class ScreenSupervisor:
 
     def __init__(self, make: Callable[[], ConsoleApp], log_path: Path) -> None:
         self.painted = asyncio.Event()
-        """Set when the first frame is on the terminal, or will never come."""
+        """Set when the first frame is on the terminal, or will never be."""
         self._make = make
         self._log_path = log_path
         self._app: ConsoleApp | None = None
@@ -54,13 +54,13 @@ class ScreenSupervisor:
             self._app.exit(how, return_code=code)
 
     async def run(self) -> tuple[ExitChoice | None, int]:
-        """Show screens until one is left; return how, and the exit code. Raises ScreenFailedError."""
+        """Show screens until one is left; return how it was left, and the exit code. Raises ScreenFailedError."""
         faults, news = FaultCount(MOST), ""
         while self._asked is None:
             fault = await self._show(news)
             if fault is None:
                 break
-            self.painted.set()  # what is behind it need not wait for the next one
+            self.painted.set()  # the scheduler behind it need not wait for the next screen
             await self._after(fault, faults)
             what = describe_fault(fault)
             news = f"The screen failed and was opened again: {what}. See the log: {self._log_path}"
@@ -71,11 +71,11 @@ class ScreenSupervisor:
         return self._app.return_value, self._app.return_code or 0
 
     async def _show(self, news: str) -> BaseException | None:
-        """Run one screen to its end; return its error, None if it was left properly."""
+        """Run one screen to its end; return its error, None if the user left it."""
         told = self._let_go()
         try:
             app = self._make()
-        except Exception as error:  # a border: whatever of it cannot be made
+        except Exception as error:  # a border: any part of it may fail
             log.exception("the screen cannot be created")
             return error
         self._app = app
@@ -89,7 +89,7 @@ class ScreenSupervisor:
         app = self._app
         if app is not None and app.has_hung_up:
             hang_up()
-            await asyncio.Event().wait()  # for the end, which that brings
+            await asyncio.Event().wait()  # until the cancellation that follows
         may = faults.add(time.monotonic()) and (app is None or app.is_on_terminal)
         if app is not None:
             await asyncio.to_thread(app.actions.finish, 0 if may else ACTIONS_WITHIN)
@@ -103,7 +103,7 @@ class ScreenSupervisor:
             return []
         told = list(app.notifier.log)
         del app
-        gc.unfreeze()  # it was taken for something that stays
+        gc.unfreeze()  # it was frozen as if it were to stay
         gc.collect()
         return told
 

@@ -15,7 +15,7 @@ _TERMINAL = "/dev/tty"
 
 @contextmanager
 def terminal(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Point file descriptor 2, on which the console draws, at the terminal; raise GputuiError without one.
+    """Connect file descriptor 2, on which the console draws, to the terminal; raise GputuiError without one.
 
     Where stderr was redirected, errors still go there: `gputui 2>errors` draws on the terminal.
     """
@@ -41,7 +41,7 @@ def terminal(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
 def check_terminal(environ: Mapping[str, str] = os.environ) -> None:
     """Raise GputuiError without a terminal to draw on or to read keys from (file descriptor 0)."""
     if environ.get("TEXTUAL_DRIVER"):
-        return  # it is driven by the server for browsers
+        return  # driven by the server for browsers
     if not os.isatty(0) or not (os.isatty(2) or _has_terminal()):
         raise GputuiError("the console needs a terminal (over ssh: ssh -t)", hint=_HINT)
     if environ.get("TERM", "") == "dumb":

@@ -1,1 +1,1 @@
-"""Domain: frozen msgspec structs and pure functions. No I/O, no clock, no third party but msgspec."""
+"""Domain: frozen msgspec structs and pure functions. No I/O, no clock, no third-party package but msgspec."""

@@ -1,7 +1,7 @@
-"""Accounting: GPU time, waits and energy of jobs within a period, in all and by group.
+"""Accounting: GPU time, waits and energy of jobs within a period, in total and by group.
 
-An attempt counts with its part inside the period; one that goes on counts up to now. Measured figures are known for an
-attempt as a whole, so a part has as much of them as of the time; of busy and idle time, as of the time not suspended.
+An attempt counts with its part inside the period; a running one counts up to now. Measured figures are known only for a
+whole attempt, so a part gets its share by time; of busy and idle time, by the time not suspended.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gputui.domain.state import TERMINAL, JobState
 
 COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING = "completed", "failed", "preempted", "cancelled", "running"
 OUTCOMES = (COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING)
-"""Outcomes of attempts. Those but the first and the last are wasted."""
+"""Outcomes of attempts. All but the first and the last are wasted."""
 NOTHING = "none"
-"""Group of what has no GPU, image, name or user."""
+"""Group of jobs without GPU, image, name or user."""
 _OUTCOME = {
     CauseCode.PREEMPTED: PREEMPTED,
     CauseCode.CANCELLED: CANCELLED,
@@ -34,7 +34,7 @@ _ENDS = dict.fromkeys(TERMINAL, FAILED) | {JobState.COMPLETED: COMPLETED, JobSta
 
 
 class Period(Struct, frozen=True):
-    """Time that is accounted for: from `since` to before `until`, which is not in the future."""
+    """Period of a report: from `since` up to, but not including, `until`, which is not in the future."""
 
     since: datetime
     until: datetime
@@ -52,7 +52,7 @@ class UsageAccount(Struct):
     """GPU time by the outcome of the attempt."""
     suspended: float = 0.0
     known: float = 0.0
-    """GPU time for which it is known how much the GPUs were used."""
+    """GPU time for which the use of the GPUs is known."""
     busy_known: float = 0.0
     idle_known: float = 0.0
     powered: float = 0.0
@@ -73,7 +73,7 @@ class UsageAccount(Struct):
 
     @property
     def unknown(self) -> float:
-        """GPU time for which nobody knows how much the GPUs were used."""
+        """GPU time for which the use of the GPUs is unknown."""
         return max(0.0, self.allocated - self.known)
 
     @property
@@ -83,7 +83,7 @@ class UsageAccount(Struct):
 
     @property
     def idle(self) -> float | None:
-        """GPU time in which GPUs did nothing although their job was not suspended; None where none of it is known."""
+        """GPU time of idle GPUs, time of suspension excluded; None where none of it is known."""
         return self.idle_known if self._is_known(self.known) else None
 
     @property
@@ -98,7 +98,7 @@ class UsageAccount(Struct):
 
     @property
     def wait_p95(self) -> float | None:
-        """Shortest wait that 95 of 100 jobs did not exceed; None where no job started."""
+        """95th percentile of the waits; None where no job started."""
         return sorted(self.waits)[math.ceil(0.95 * len(self.waits)) - 1] if self.waits else None
 
     def _is_known(self, part: float) -> bool:
@@ -113,7 +113,7 @@ class UsageAccounts(Struct, frozen=True):
 
 
 class AttemptUse(NamedTuple):
-    """AttemptUse figures of a whole attempt, in GPU-seconds and joules."""
+    """Figures of a whole attempt, in GPU-seconds and joules."""
 
     known: float = 0.0
     busy: float = 0.0
@@ -129,28 +129,28 @@ class _Whole(NamedTuple):
     seconds: float
     """Time from its start to its end, or up to now."""
     width: float
-    """Number of its GPUs, times the share of them that it is charged for."""
+    """Number of its GPUs, times its share of them."""
     stopped: tuple[tuple[float, float], ...]
-    """Begins and ends of its suspensions, since the epoch."""
+    """Starts and ends of its suspensions, since the epoch."""
     standing: float
-    """Time for which it was suspended."""
+    """Time during which it was suspended."""
     measured: AttemptUse
 
 
 _Piece: TypeAlias = tuple[str, float, float, float]
-"""Piece of an attempt's part in the period: group, begin and end since the epoch, and share of the attempt's GPUs."""
+"""Part of an attempt in the period: group, start and end since the epoch, and share of the attempt's GPUs."""
 _Split: TypeAlias = Callable[[AttemptRecord, float, float], Sequence[_Piece]]
 
 
 def outcome(attempt: AttemptRecord) -> str:
-    """Return how the attempt came out: one of OUTCOMES."""
+    """Return the outcome of the attempt: one of OUTCOMES."""
     if attempt.ended_at is None:
         return RUNNING
     return COMPLETED if attempt.cause is None else _OUTCOME.get(attempt.cause.code, FAILED)
 
 
 def measured(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
-    """Return the measured figures of an attempt that held so much GPU time; 0 for what is not known."""
+    """Return the measured figures of an attempt that held that much GPU time; 0 for unknown ones."""
     told = attempt.telemetry
     if told is None:
         return _of_efficiency(attempt, gpu_seconds)
@@ -170,7 +170,7 @@ def _of_efficiency(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
 
 
 def suspensions(attempt: AttemptRecord, end: float) -> Iterator[tuple[float, float]]:
-    """Yield the times for which its processes stood still; one that lasts is over by `end`."""
+    """Yield the periods in which it was suspended; one that still lasts ends at `end`."""
     for begin, until in attempt.suspensions:
         yield begin.timestamp(), until.timestamp()
     if attempt.suspended_at is not None:
@@ -178,7 +178,7 @@ def suspensions(attempt: AttemptRecord, end: float) -> Iterator[tuple[float, flo
 
 
 def waiting_since(job: JobRecord) -> datetime:
-    """Return the time from which its wait counts: that of the submission, or of its `--begin`."""
+    """Return the start of the job's wait: its submission or `--begin`."""
     begin = job.spec.begin_at
     return job.submitted_at if begin is None else max(begin, job.submitted_at)
 
@@ -186,7 +186,7 @@ def waiting_since(job: JobRecord) -> datetime:
 def account(
     jobs: Iterable[JobRecord], period: Period, by: str, now: datetime, zone: tzinfo | None = None
 ) -> UsageAccounts:
-    """Return the accounts of the period, grouped by one of GROUPINGS; without a zone days are those of this machine."""
+    """Return the accounts of the period, grouped by one of GROUPINGS; without a zone, days are in local time."""
     books = _Books(period, by, now, zone)
     for job in jobs:
         books.add(job)
@@ -199,7 +199,7 @@ class _Books:
     def __init__(self, period: Period, by: str, now: datetime, zone: tzinfo | None) -> None:
         self.groups: dict[str, UsageAccount] = defaultdict(UsageAccount)
         self._overall = UsageAccount()
-        """Counts that are not sums over the groups: a job may be in several of them."""
+        """Counts that are not sums over the groups, since a job may be in several of them."""
         self._low, self._high = period.since.timestamp(), period.until.timestamp()
         self._key = _KEYS.get(by)
         self._split = _SPLITS[by](period, zone) if by in _SPLITS else None
@@ -256,7 +256,7 @@ class _Books:
                 groups.add(group)
 
     def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
-        """Add the part of an attempt that is in the period."""
+        """Add the part of an attempt that lies in the period."""
         part = _part_of(attempt, start, end)
         pieces = self._pieces(attempt, max(start, self._low), min(end, self._high), key)
         for group, low, high, share in pieces:
@@ -281,7 +281,7 @@ def _part_of(attempt: AttemptRecord, start: float, end: float) -> _Whole:
 
 
 def _add_piece(target: UsageAccount, whole: _Whole, low: float, high: float, share: float) -> None:
-    """Add a piece of an attempt: of the figures measured over the whole of it, the part by time."""
+    """Add a piece of an attempt, with its share by time of the figures measured for the whole attempt."""
     seconds, figures = high - low, whole.measured
     width = whole.width * share
     target.gpu_time[whole.outcome] = target.gpu_time.get(whole.outcome, 0.0) + seconds * width
@@ -307,7 +307,7 @@ def _add_sums(target: UsageAccount, other: UsageAccount) -> None:
 
 
 def _overlap(times: Iterable[tuple[float, float]], low: float, high: float) -> float:
-    """Return the seconds between low and high that lie in one of the times, which do not overlap each other."""
+    """Return the seconds between low and high that lie in one of the periods, which do not overlap."""
     return sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in times)
 
 
@@ -321,7 +321,7 @@ def _by_cause(period: Period, zone: tzinfo | None) -> _Split:
 
 
 def cause_word(attempt: AttemptRecord) -> str:
-    """Return the code of the cause of its end; `completed` if it ended well, `running` if it goes on."""
+    """Return the code of the cause of its end; `completed` if it succeeded, `running` if it still runs."""
     return str(attempt.cause.code) if attempt.ended_at is not None and attempt.cause is not None else outcome(attempt)
 
 
@@ -380,7 +380,7 @@ _KEYS: Mapping[str, Callable[[JobRecord], str]] = MappingProxyType(
         "name": lambda job: job.spec.name,
     }
 )
-"""Groupings in which all of a job belongs to one group."""
+"""Groupings that put a whole job into one group."""
 _SPLITS: Mapping[str, Callable[[Period, tzinfo | None], _Split]] = MappingProxyType(
     {"gpu": _by_gpu, "day": _by_day, "cause": _by_cause}
 )

@@ -12,9 +12,9 @@ from gputui.domain.state import JobState
 
 
 def folded(jobs: Iterable[Job], *, unfold: bool = False) -> list[tuple[Job, ...]]:
-    """Return the jobs in their order, an array's waiting elements that look alike together, where the first of them is.
+    """Return the jobs in order, with similar waiting elements of an array grouped at the place of the first.
 
-    With `unfold` each stands alone.
+    With `unfold` each element is by itself.
     """
     if unfold:
         return [(job,) for job in jobs]
@@ -46,9 +46,9 @@ def count(group: Iterable[Job]) -> int:
 
 
 def elements_in_history(known: Collection[Job]) -> int:
-    """Return how many elements have left the queue file, of an array of which these are all entries that are left.
+    """Return how many elements have left the queue file, of an array of which these are all remaining entries.
 
-    The ids of an array follow one another from its own id on. Elements behind the last entry are not counted.
+    The ids of an array are consecutive from its own id on. Elements behind the last entry are not counted.
     """
     array = next((job.array for job in known if job.array is not None), None)
     return 0 if array is None else max(0, max(job.last_id for job in known) - array.id + 1 - count(known))
@@ -64,17 +64,17 @@ def id_word(group: tuple[Job, ...]) -> str:
 
 
 def elements_word(group: Iterable[Job]) -> str:
-    """Return the indices of these elements of an array, `0-4,7,9-12`, or the first of them where they are many."""
+    """Return the indices of these elements of an array, `0-4,7,9-12`, or only the first if there are many."""
     return runs.words(_by_index(_runs(group)), MAX_INDICES)
 
 
 def all_indices(job: Job) -> str:
-    """Return the indices of an entry's elements, however many they are, as `--array` takes them."""
+    """Return all indices of an entry's elements, in the notation of `--array`."""
     return runs.words(_by_index(_runs((job,))))
 
 
 def indices_word(indices: Iterable[int]) -> str:
-    """Return `0-4,7,9-12`; where that is too long, as much of it as is whole, and `...`."""
+    """Return `0-4,7,9-12`; if that is too long, its beginning up to a comma, and `...`."""
     return runs.words(runs.runs_of(0, sorted(indices)), MAX_INDICES)
 
 
@@ -85,7 +85,7 @@ def _runs(group: Iterable[Job]) -> Runs:
 
 @lru_cache(maxsize=64)
 def _by_index(found: Runs) -> Runs:
-    """Return the indices in as few runs as there can be, whatever the ids: those of neighbours need not follow."""
+    """Return the indices in as few runs as possible; ids of neighbours need not be consecutive."""
     if len(found) == 1:
         return found
     return runs.runs_of(0, sorted(index for run in found for index in run.indices))

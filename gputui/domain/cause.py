@@ -1,4 +1,4 @@
-"""Causes for which attempts end, and which of them is retried at whose cost."""
+"""Causes of an attempt's end, and which of them are retried at whose cost."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class CauseCode(StrEnum):
 
 
 class Blame(StrEnum):
-    """Party that an end is attributed to, which decides who pays for the next attempt."""
+    """Party that an end is attributed to, which decides whether the next attempt counts against the retries."""
 
     SPEC = "spec"
-    """The job as written cannot run: trying again cannot help."""
+    """The job as written cannot run: not retried."""
     INFRASTRUCTURE = "infrastructure"
-    """The machine failed the job: tried again free of charge."""
+    """The machine failed the job: retried free of charge."""
     JOB = "job"
-    """The job itself failed: tried again as often as its retries allow."""
+    """The job itself failed: retried as often as its retries allow."""
     OPERATOR = "operator"
     """A user or operator asked for it: never retried automatically."""
 
@@ -53,7 +53,7 @@ _BLAME = {
     CauseCode.OUT_OF_MEMORY: Blame.JOB,
     CauseCode.SIGNALLED: Blame.JOB,
     CauseCode.GPU_OUT_OF_MEMORY: Blame.JOB,
-    CauseCode.END_UNKNOWN: Blame.JOB,  # it may have done its work: to run it again is for its user to ask for
+    CauseCode.END_UNKNOWN: Blame.JOB,  # it may have done its work: only its user can decide to run it again
     CauseCode.TIME_LIMIT: Blame.OPERATOR,
     CauseCode.CANCELLED: Blame.OPERATOR,
     CauseCode.REQUEUED: Blame.OPERATOR,
@@ -80,7 +80,7 @@ class Cause(Struct, frozen=True):
     code: CauseCode
     text: str
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs at fault, where it names any."""
+    """UUIDs of the GPUs at fault, if known."""
 
     @property
     def blame(self) -> Blame:
@@ -111,7 +111,7 @@ def cause_of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
 
 
 def with_error(cause: Cause | None, error: str) -> str:
-    """Return the cause in words: with an error line in place of a bare exit code, or after other causes of the job's.
+    """Return the cause with an error line in place of a bare exit code, or after other causes in the job itself.
 
     Notes that were added to the cause after a semicolon are kept.
     """

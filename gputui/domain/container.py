@@ -1,4 +1,4 @@
-"""Values that the engine and a runtime exchange. A host process counts as a container here."""
+"""Values that the engine and a runtime exchange. A host process is also called a container here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gputui.domain.cause import Cause
 from gputui.domain.container_options import PublishedPort
-from gputui.domain.job import JobId, JobSpec
+from gputui.domain.job_spec import JobId, JobSpec
 
 
 class RunAs(Struct, frozen=True):
@@ -17,7 +17,7 @@ class RunAs(Struct, frozen=True):
 
     uid: int
     is_strict: bool = False
-    """True if the state directory is shared: then `--user` may name no other account."""
+    """True if the state directory is shared; then `--user` may name no other account."""
 
 
 class Launch(Struct, frozen=True):
@@ -33,35 +33,35 @@ class Launch(Struct, frozen=True):
     gpu_names: tuple[str, ...] = ()
     """Names by which the engine's CDI specifications know these GPUs; empty: their UUIDs."""
     run_as: RunAs | None = None
-    """Account of its submitter. None: a host process runs as the scheduler's user, a container as its image says."""
+    """Account of its submitter. None: a host process runs as the scheduler's user, a container as in its image."""
 
     submitter: int | None = None
-    """Uid of its proven submitter, recorded with the container; None where nothing proves it."""
+    """Uid of its proven submitter, recorded with the container; None where there is no proof."""
 
     @property
     def name(self) -> str:
-        """Made of store, job and attempt, so that creating it twice conflicts instead of running it twice."""
+        """Name from store, job and attempt, so that a second creation conflicts instead of running it twice."""
         return f"gputui-{self.store_id}-{self.job_id}-{self.attempt}"
 
     @property
     def promised(self) -> int:
-        """Bytes of each GPU that it may use where it shares them, told to it as GPUTUI_GPU_MEMORY; 0: all of it."""
+        """Bytes of each shared GPU that it may use, passed to it as GPUTUI_GPU_MEMORY; 0: the whole GPU."""
         return self.spec.gpus.promised if self.gpus else 0
 
     @property
     def tag(self) -> str:
-        """Value of GPUTUI_ATTEMPT inside the attempt, which tells its processes from foreign ones."""
+        """Value of GPUTUI_ATTEMPT inside the attempt, which distinguishes its processes from foreign ones."""
         return f"{self.store_id}:{self.job_id}:{self.attempt}"
 
 
 class Consumption(Struct, frozen=True):
-    """Use of the machine by an attempt since its start, as its control group counts it. None: not counted there."""
+    """Resources used by an attempt since its start, from its control group. None: not counted there."""
 
     cpu: float | None = None
     """CPU-seconds, user and system."""
     memory: int | None = None
     memory_peak: int | None = None
-    """Bytes of memory now and at most, with page cache."""
+    """Current and peak memory in bytes, page cache included."""
     io_read: int | None = None
     io_written: int | None = None
     """Bytes read from and written to disks."""
@@ -76,30 +76,30 @@ class ContainerState(StrEnum):
 
 
 class ContainerRecord(Struct, frozen=True):
-    """A container of this store, as the runtime has it."""
+    """A container of this store, as the runtime reports it."""
 
     id: str
     job_id: JobId
     attempt: int
     state: ContainerState
     gpus: tuple[str, ...] = ()
-    """UUIDs it was created with."""
+    """UUIDs of the GPUs that it was created with."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit_code: int | None = None
     cause: Cause | None = None
-    """Cause of its end; None if it ended well or still runs."""
+    """Cause of its end; None if it succeeded or still runs."""
     pid: int | None = None
     """Process id of its first process, or of a host attempt's session leader."""
     ports: tuple[PublishedPort, ...] = ()
     is_suspended: bool = False
     """True if its processes are stopped."""
     consumption: Consumption | None = None
-    """Its use of the machine in all; None while it runs, and where its control group ended with it."""
+    """Total resources used; None while it runs, and if its control group is gone."""
 
 
 class ForeignContainer(Struct, frozen=True):
-    """A running container that is not this store's and has asked for GPUs."""
+    """A running container that does not belong to this store and has requested GPUs."""
 
     id: str
     name: str
@@ -121,19 +121,19 @@ class EngineGpus(Struct, frozen=True):
     """Ability of a container engine to give GPUs to containers. `doctor` judges it."""
 
     mode: str = "nvidia"
-    """`nvidia` (device requests, as `--gpus` makes them), `cdi`, or `none`: the engine ignores requests for GPUs."""
+    """`nvidia` (device requests, as from `--gpus`), `cdi`, or `none`: the engine ignores requests for GPUs."""
     runtimes: tuple[tuple[str, str], ...] = ()
-    """Name and path of each registered runtime, as the engine tells them."""
+    """Name and path of each registered runtime, as reported by the engine."""
     cdi_devices: tuple[str, ...] | None = None
-    """Device names that the engine lists; None: it does not list any, or is too old to."""
+    """Device names that the engine lists; None: it lists none, or is too old to list any."""
     is_local: bool = False
-    """True if the engine runs on this machine, so that its files can be looked at."""
+    """True if the engine runs on this machine, so that its files can be read."""
     address: str = ""
-    """URL by which the engine was reached."""
+    """URL of the engine."""
     is_rootless: bool = False
     is_podman: bool = False
     warnings: tuple[str, ...] = ()
-    """Sentences for the console about GPUs of this engine; `doctor` makes its own from the facts above."""
+    """Sentences for the console about GPUs of this engine; `doctor` derives its own from the facts above."""
 
     @property
     def nvidia_path(self) -> str | None:
@@ -152,17 +152,19 @@ class RuntimeStatus(Struct, frozen=True):
     version: str | None = None
     since: datetime | None = None
     warnings: tuple[str, ...] = ()
-    """Sentences for `doctor` and the console, such as "live-restore is off: …; set …": what, why, and after a semicolon
-    what to do."""
+    """Sentences for `doctor` and the console, such as "live-restore is off.
+
+    …; set …": problem, reason, and after a semicolon the fix.
+    """
     capability: Capability = Capability()
     asked: bool = True
-    """True if the runtime was asked yet; until then "not up" is no fault."""
+    """True if the runtime has been asked; before that, "not up" is not an error."""
     gpus: EngineGpus | None = None
-    """GPUs that the engine offers; None for a runtime without containers, and for an engine that does not answer."""
+    """GPUs that the engine offers; None for a runtime without containers, and while the engine does not answer."""
     data_root: str = ""
-    """Directory on this machine with the engine's images and containers; empty where it has none here."""
+    """Directory on this machine with the engine's images and containers; empty if it is not on this machine."""
     hint: str = ""
-    """Advice for a runtime that is not up; the text ends with it in brackets."""
+    """Advice for a runtime that is not up; the text ends with it in parentheses."""
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
@@ -183,11 +185,11 @@ class ProcessRow(Struct, frozen=True):
     """A process of a job; None stands for a value that could not be read."""
 
     pid: int
-    """Process id as the host of the engine counts."""
+    """Process id on the engine's host."""
     user: str
     command: str
     cpu: float | None = None
-    """CPU use in cores, since the last look; on a remote engine, since the process began."""
+    """CPU use in cores since the last reading; on a remote engine, since the process began."""
     memory: int | None = None
     """Resident memory in bytes."""
     age: timedelta | None = None
@@ -208,7 +210,7 @@ class ExecRequest(Struct, frozen=True):
     term: str = "xterm"
     """Type of the terminal."""
     detach_keys: str = ""
-    """Keys in the form of docker's --detach-keys; the engine must look for the same keys as we do."""
+    """Keys in the notation of docker's --detach-keys; the engine must use the same keys as gputui."""
 
 
 class Shell(Struct, frozen=True):

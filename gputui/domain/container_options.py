@@ -32,7 +32,7 @@ class ContainerOptions(Struct, frozen=True):
     """Limits, each `name=soft[:hard]`."""
     labels: Pairs = ()
     runtime: str | None = None
-    """An OCI runtime the engine knows, as after `--runtime`."""
+    """An OCI runtime that the engine knows, as after `--runtime`."""
     publish: tuple[str, ...] = ()
     """`[[IP:]HOST:]CONTAINER[/PROTOCOL]`; the host's port may be `auto`."""
     publish_all: bool = False
@@ -67,7 +67,7 @@ class ContainerOptions(Struct, frozen=True):
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
     security_opt: tuple[str, ...] = ()
-    """A seccomp profile is its JSON, not the name of a file."""
+    """Security options; a seccomp profile is its JSON, not a file name."""
     group_add: tuple[str, ...] = ()
     sysctl: tuple[str, ...] = ()
     pid: str | None = None
@@ -83,18 +83,18 @@ class ContainerOptions(Struct, frozen=True):
     cpu_rt_runtime: int | None = None
     """CPU period, quota, and real-time period and runtime, all in microseconds."""
     memory_swap: int | None = None
-    """Bytes of memory and swap together; -1: no limit of swap."""
+    """Bytes of memory and swap together; -1: swap is not limited."""
     memory_reservation: int | None = None
     memory_swappiness: int | None = None
     oom_kill_disable: bool = False
     oom_score_adj: int | None = None
     pids_limit: int | None = None
-    """-1: no limit but the site's."""
+    """Maximum number of processes; -1: no limit except the site's."""
     stop_signal: str | None = None
     stop_timeout: int | None = None
-    """Seconds between the polite signal and SIGKILL, in place of the site's pause."""
+    """Seconds between the stop signal and SIGKILL, in place of the site's setting."""
     no_init: bool = False
-    """The command is process 1 itself, as some images want it."""
+    """The command is process 1 itself, as some images require."""
     pull: str | None = None
     """`always`, `missing` or `never`; None: missing."""
     platform: str | None = None
@@ -112,7 +112,7 @@ class ContainerOptions(Struct, frozen=True):
 
 
 class PublishedPort(Struct, frozen=True):
-    """A port of a container, and the port of the host that leads to it."""
+    """A port of a container, and the host port that is forwarded to it."""
 
     container_port: int
     host_port: int
@@ -124,7 +124,7 @@ class PublishedPort(Struct, frozen=True):
         return f"{host}:{self.host_port} -> {self.container_port}/{self.protocol}"
 
     def ssh(self, server: str) -> str | None:
-        """Return the command that leads to it from another machine, as http://localhost:PORT; None unless it is TCP."""
+        """Return the command that forwards it to another machine as http://localhost:PORT; None unless it is TCP."""
         if self.protocol != "tcp":
             return None
         here = self.container_port if self.container_port >= 1024 else self.host_port

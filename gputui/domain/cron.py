@@ -1,10 +1,10 @@
 """Times at which a crontab expression runs in a time zone.
 
-Where clocks are changed it does what cron(8) of Vixie's cron, as Debian ships it, documents. Changes of three hours and
-more are corrections, and the new time counts. With smaller ones an expression that runs at particular times (neither
-minute nor hour begins with `*`) runs right after a change if it fell into the hour that was skipped, and is not run
-again in an hour that is repeated; one with such a wildcard follows the clock on the wall, so that it runs twice in the
-repeated hour and not at all in the skipped one. Several runs that would all be made right after a change are one run.
+Clock changes are handled as documented in cron(8) of Vixie's cron in Debian. Changes of three hours and more are
+corrections: the new time counts. For smaller changes, an expression that runs at particular times (neither minute nor
+hour begins with `*`) runs right after the change if its time was skipped, and does not run again in a repeated hour. An
+expression with such a wildcard follows the wall clock: it runs twice in the repeated hour and not at all in the skipped
+one. Several runs that would be due right after a change are one run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class CronField(Struct, frozen=True):
     low: int
     high: int
     names: tuple[str, ...] = ()
-    """Three letters each, the first for `low`."""
+    """Names of three letters each, the first for `low`."""
 
 
 _FIELDS = (
@@ -54,7 +54,7 @@ _FIELDS = (
 
 
 class Crontab(Struct, frozen=True):
-    """An expression understood. `matches` and `first_match` take and give wall-clock times, without a zone."""
+    """Parsed expression. `matches` and `first_match` work with wall-clock times, without a zone."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -63,19 +63,19 @@ class Crontab(Struct, frozen=True):
     weekdays: frozenset[int]
     """Days of the week; Sunday is 0."""
     is_either_day: bool
-    """True if both day fields are restricted: then one match suffices."""
+    """True if both day fields are restricted; then a match of one suffices."""
     is_fixed: bool
     """True if neither minute nor hour begins with `*`, which matters when clocks change."""
 
     def matches_day(self, day: date) -> bool:
-        """Return whether it runs on that day at all."""
+        """Return whether it runs at any time on that day."""
         if day.month not in self.months:
             return False
         of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         return of_month or of_week if self.is_either_day else of_month and of_week
 
     def first_match(self, start: datetime, end: datetime) -> datetime | None:
-        """The first minute from `start` on, and before `end`, at which it runs."""
+        """Return the first minute, from `start` on and before `end`, at which it runs."""
         day, at = start.date(), start.time()
         while datetime.combine(day, time()) < end:
             if day.month not in self.months:
@@ -100,7 +100,7 @@ class Crontab(Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def parse(expression: str) -> Crontab:
-    """The meaning of an expression; raises InputError, also when there is no day on which it would ever run."""
+    """Parse an expression; raises InputError, also if it would never run."""
     words = expression.split()
     if len(words) == 1 and words[0].startswith("@"):
         words = _of_word(words[0])
@@ -129,7 +129,7 @@ def _of_word(word: str) -> list[str]:
 
 
 def _check_possible(crontab: Crontab, expression: str) -> None:
-    """Refuse 31 February. Where a day of the week suffices there is always one."""
+    """Refuse impossible dates such as 31 February. With a day of the week there is always a match."""
     if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
         text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
         raise InputError(text, where="cron", hint="correct the day of month, or the month")
@@ -167,38 +167,38 @@ def _value(text: str, field: CronField, part: str) -> int:
 
 
 def _wrong(part: str, field: CronField, hint: str) -> InputError:
-    return InputError(f"{quoted(part)} is no {field.name}", where="cron", hint=hint)
+    return InputError(f"{quoted(part)} is not a valid {field.name}", where="cron", hint=hint)
 
 
 CORRECTION = timedelta(hours=3)
-"""A change of the clock by so much is a correction of it."""
+"""Size from which a change of the clock counts as a correction."""
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 _STRETCH = timedelta(days=90)
 """Span of one search for the next clock change."""
 _HORIZON = timedelta(days=366 * 45)
-"""Longest gap of an expression that ever runs: 29 February falls on each day of the week within 40 years."""
+"""Longest gap of an expression: 29 February falls on each day of the week within 40 years."""
 _ZERO = timedelta(0)
 
 
 class Stretch(Struct, frozen=True):
-    """A time through which the zone's offset stays the same."""
+    """Period during which the zone's offset does not change."""
 
     begin: datetime
     end: datetime
     before: timedelta
-    """The offset until `begin`."""
+    """Offset before `begin`."""
     offset: timedelta
 
     @property
     def change(self) -> timedelta:
-        """Amount by which clocks go forward at its start; zero where that is a correction."""
+        """Amount by which clocks go forward at its start; zero for a correction."""
         change = self.offset - self.before
         return change if abs(change) < CORRECTION else _ZERO
 
 
 def next_after(expression: str, zone: tzinfo, at: datetime) -> datetime:
-    """The first time after `at` at which it runs, in UTC; raises InputError for what is no expression."""
+    """Return the first run after `at`, in UTC; raises InputError for an invalid expression."""
     crontab, at = parse(expression), at.astimezone(UTC)
     for stretch in _stretches(zone, at - CORRECTION, at + _HORIZON):
         found = _first_run(crontab, stretch, at)
@@ -208,9 +208,9 @@ def next_after(expression: str, zone: tzinfo, at: datetime) -> datetime:
 
 
 def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime) -> datetime:
-    """The last of the runs from the one at `first` on that is not after `until`."""
+    """Return the last run that is not after `until`, starting from the run at `first`."""
     latest, later = first, until
-    while latest + _MINUTE <= later:  # runs are a minute apart at least: halve what is left between
+    while latest + _MINUTE <= later:  # runs are at least a minute apart: halve the remaining interval
         middle = latest + (later - latest) / 2
         run = next_after(expression, zone, middle)
         if run <= later:
@@ -221,7 +221,7 @@ def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime
 
 
 def _first_run(crontab: Crontab, stretch: Stretch, at: datetime) -> datetime | None:
-    """The first run in the stretch that is after `at`."""
+    """Return the first run in the stretch that is after `at`."""
     fixed_change = stretch.change if crontab.is_fixed else _ZERO
     begin, offset = _wall(stretch.begin, stretch.offset), stretch.offset
     if fixed_change > _ZERO and stretch.begin > at and crontab.first_match(begin - fixed_change, begin):
@@ -258,7 +258,7 @@ def _next_change(zone: tzinfo, begin: datetime, until: datetime) -> datetime:
 
 
 def _bisected(zone: tzinfo, low: datetime, high: datetime, offset: timedelta) -> datetime:
-    """The first moment, to the second, at which the offset is no longer `offset`."""
+    """Return the first moment, to the second, at which the offset is no longer `offset`."""
     first = low.replace(microsecond=0)
     left, right = 0, int((high - first).total_seconds()) + 1
     while right - left > 1:

@@ -1,7 +1,7 @@
-"""Compound values of `docker run`, read into their parts: ports, devices, mounts, networks.
+"""Parsers for compound values of `docker run`: ports, devices, mounts, networks.
 
-Both who checks a submission and who creates the container read them here. What cannot be read raises ValueError with
-a sentence. The grammar is docker's: docs.docker.com/reference/cli/docker/container/run.
+Used both to check a submission and to create the container. Invalid values raise ValueError with a sentence. The
+grammar is docker's: docs.docker.com/reference/cli/docker/container/run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 AUTO = "auto"
-"""Stands for a host port: a free one, chosen when the container starts."""
+"""Host port `auto`: a free port is chosen when the container starts."""
 MAX_PORTS = 4096
 _PROTOCOLS = ("tcp", "udp", "sctp")
 _CDI = re.compile(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=\S+", re.ASCII)
@@ -29,17 +29,17 @@ _MOUNT_KEYS = {
 
 
 class PortSpec(Struct, frozen=True):
-    """A published port as it is asked for."""
+    """A published port as requested."""
 
     container_port: int
     protocol: str
     host_ip: str = ""
     host_port: str = ""
-    """Empty: a free one; `8000-8010`: a free one of these."""
+    """Empty: a free port; `8000-8010`: a free port of this range."""
 
     @property
     def key(self) -> str:
-        """The engine's name for the port inside: `8888/tcp`."""
+        """The engine's name for the container port: `8888/tcp`."""
         return f"{self.container_port}/{self.protocol}"
 
 
@@ -62,7 +62,7 @@ def published_ports(text: str) -> tuple[PortSpec, ...]:
 
 
 def exposed_ports(text: str) -> tuple[str, ...]:
-    """Return the engine's names of `8080`, `8000-8010` or `53/udp`."""
+    """Return the engine's names for `8080`, `8000-8010` or `53/udp`."""
     if ":" in text or "=" in text:
         raise ValueError("names a port inside alone: --publish gives it one of the host's")
     return tuple(port.key for port in published_ports(text))
@@ -80,14 +80,14 @@ def _from_long(text: str) -> str:
 
 
 def _parts_of_port(text: str) -> tuple[str, str, str]:
-    """Return address, port of the host and port inside; the first two may be empty."""
+    """Return address, host port and container port; the first two may be empty."""
     rest, _, inside = text.rpartition(":")
     ip, _, host = rest.rpartition(":")
     if host and host != AUTO and not re.fullmatch(r"\d+(-\d+)?", host, re.ASCII):
         raise ValueError(f"{host!a} is not a port of the host")
     bare = ip.removeprefix("[").removesuffix("]")
     if bare:
-        import ipaddress  # few lines name one
+        import ipaddress  # rarely needed
 
         try:
             ipaddress.ip_address(bare)
@@ -109,7 +109,7 @@ def _port_range(text: str, *, allow_zero: bool = False) -> tuple[int, int]:
 
 
 class DeviceSpec(Struct, frozen=True):
-    """A device of the host; or one named by its CDI name."""
+    """A device of the host, or a CDI device."""
 
     host: str = ""
     inside: str = ""
@@ -148,7 +148,7 @@ class MountSpec(Struct, frozen=True):
     """Options that only this kind of mount has; flags are `true` or `false`."""
 
     def get(self, key: str) -> str:
-        """Return the last value of a field; empty when it is not there."""
+        """Return the last value of a field; empty if it is missing."""
         return next((value for name, value in reversed(self.fields) if name == key), "")
 
     def every(self, key: str) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def volume_source(text: str) -> str:
 
 
 class NetworkSpec(Struct, frozen=True):
-    """A network to join, and as whom."""
+    """A network to join, with aliases and addresses."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -227,7 +227,7 @@ class NetworkSpec(Struct, frozen=True):
 
     @property
     def is_user_defined(self) -> bool:
-        """Return whether a user created the network: it is none of the modes that every engine has."""
+        """Return whether a user created the network; False for the modes that every engine has."""
         return self.name not in {"", "default", "bridge", "host", "none"} and not self.name.startswith("container:")
 
 

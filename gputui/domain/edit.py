@@ -1,4 +1,4 @@
-"""A change of what a job asks for: of a waiting one anything, of a running one its time limit and its comment."""
+"""Edits of jobs: any field of a waiting job; time limit and comment of a running one."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from msgspec.structs import replace
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.state import JobState
 
 _PARTS = ("gpus", "options")
-"""Fields of a spec that are changed field by field themselves."""
+"""Fields of a spec that are edited field by field."""
 _SECRET = frozenset({"env"})
 _RANKED = frozenset({"priority", "time_limit", "nice", "begin_at"})
 _WHILE_RUNNING = frozenset({"time_limit", "comment"})
 """Fields of a spec that can be edited while the job runs."""
 _FIXED = frozenset({"tenant"})
-"""Fields that cannot be edited: the tenant decides what may be submitted at all."""
+"""Fields that cannot be edited: the tenant decides which submissions are allowed at all."""
 
 
 class Edit(Struct, frozen=True):
-    """The fields that become others; what is not among them stays as it is then."""
+    """The fields to change; all others keep their values."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     gpus: Mapping[str, Any] = field(default_factory=dict)
@@ -40,23 +41,23 @@ class Edit(Struct, frozen=True):
         return cls(changed, dict(_changes(before.gpus, after.gpus)), dict(_changes(before.options, after.options)))
 
     def __bool__(self) -> bool:
-        """Return whether it changes anything."""
+        """Return whether the edit changes anything."""
         return bool(self.spec or self.gpus or self.options) or self.held is not None
 
     @property
     def suits_running(self) -> bool:
-        """Return whether it can be made of a running job."""
+        """Return whether the edit can be applied to a running job."""
         return self.spec.keys() <= _WHILE_RUNNING and not self.gpus and not self.options and self.held is None
 
     def apply(self, spec: JobSpec) -> JobSpec:
-        """The spec with these fields."""
+        """Return the spec with these fields."""
         gpus = replace(spec.gpus, **self.gpus)
         return replace(spec, **self.spec, gpus=gpus, options=replace(spec.options, **self.options))
 
     def on(self, job: Job, now: datetime) -> Job:
-        """Return the job that asks for it. A place beside another is kept unless its rank is made of what changes.
+        """Return the edited job. A place beside another job is kept unless a changed field counts for its rank.
 
-        A running job is warned anew where its new limit is far enough away.
+        A running job is warned again if its new limit is far enough away.
         """
         after = job.evolve(spec=self.apply(job.spec))
         if job.state is not JobState.PENDING:
@@ -76,8 +77,10 @@ class Edit(Struct, frozen=True):
         return after if is_by_user else after.evolve(held=True, hold_reason=None, held_at=now)
 
     def words(self, spec: JobSpec, held: bool = False) -> str:
-        """Describe the edited fields as they stand in a spec; environment variables by name alone, since values may be
-        secret."""
+        """Describe the edited fields with their values in a spec.
+
+        Environment variables by name only, since values may be secret.
+        """
         parts: list[str] = []
         for holder, names in ((spec, self.spec), (spec.gpus, self.gpus), (spec.options, self.options)):
             parts += [f"{name} {_word(name, getattr(holder, name))}" for name in names]
@@ -92,7 +95,7 @@ def _warned_anew(job: Job, now: datetime) -> Job:
 
 
 def check_suits_state(job: Job, *, suits_running: bool) -> None:
-    """Raise GputuiError for an edit of a job that does not wait, unless it can be made of a running one."""
+    """Raise GputuiError if the job is not waiting, unless the edit can be applied to a running job."""
     if job.state is not JobState.PENDING and not suits_running:
         hint = "submit another like it for the rest"
         what = f"job {job.shown_id} is {job.state}: only its time limit and its comment can be changed now"
@@ -100,7 +103,7 @@ def check_suits_state(job: Job, *, suits_running: bool) -> None:
 
 
 def differs(before: Job, after: Job) -> bool:
-    """Return whether what a job asks for is another, or what users asked of it."""
+    """Return whether the request of a job, or a user's action on it, has changed."""
     return _asked(before) != _asked(after)
 
 

@@ -1,4 +1,4 @@
-"""Use of an attempt's GPUs, measured from the readings that the scheduler has while the attempt runs."""
+"""Efficiency of an attempt's use of its GPUs, from the scheduler's readings while the attempt runs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gputui.domain.units import format_duration, format_size
 
 
 class Efficiency(Struct, frozen=True):
-    """Use of its GPUs by an attempt that has ended. None: it could not be read."""
+    """An ended attempt's use of its GPUs. None: it could not be read."""
 
     seconds: float = 0.0
-    """Seconds measured, the mean over its GPUs: less than it ran where readings or a scheduler were missing."""
+    """Seconds measured, as the mean over its GPUs; less than its runtime if readings or a scheduler were missing."""
     utilization: float | None = None
     """0 to 1: mean over time and GPUs."""
     idle: float | None = None
-    """0 to 1: share of that time in which its GPUs did nothing."""
+    """0 to 1: share of that time in which its GPUs were idle."""
     memory_peak: int | None = None
     """Peak memory in bytes on any one of its GPUs; on a shared GPU, that of its own processes."""
     memory_total: int | None = None
-    """Bytes of each GPU that it could use: what it asked for of a shared GPU, else all of it."""
+    """Bytes of each GPU that it could use: its request on a shared GPU, else the whole GPU."""
 
     @property
     def short(self) -> str:
@@ -47,7 +47,7 @@ class Efficiency(Struct, frozen=True):
 
 
 def efficiency_of(found: AttemptTelemetry | None) -> Efficiency | None:
-    """Return the figures about GPUs of a telemetry; None where no GPU was read."""
+    """Return the GPU figures of a telemetry; None if no GPU was read."""
     if found is None or found.seconds is None:
         return None
     used, memory = found.utilization, found.gpu_memory

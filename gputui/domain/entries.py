@@ -1,4 +1,4 @@
-"""Jobs of a queue in which the waiting elements of an array are one entry."""
+"""Jobs of a queue in which an array's waiting elements are one entry."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, Job, JobId, Submission
-from gputui.domain.runs import Run, Runs, Spans, joined, runs_of
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.runs import Run, Runs, Spans, joined_spans, runs_of
 
 
 class Entries(Mapping[JobId, Job]):
@@ -23,9 +24,9 @@ class Entries(Mapping[JobId, Job]):
     __slots__ = ("_found", "_jobs", "_places", "_spans", "_with_runs")
 
     def __init__(self, jobs: Mapping[JobId, Job], with_runs: Iterable[Job] | None = None) -> None:
-        """`jobs` are entries by id, in the order of their ids, and are not changed afterwards.
+        """`jobs` are entries by id, in the order of their ids; the mapping must not change afterwards.
 
-        `with_runs` are those of them that have runs, where they are known.
+        `with_runs` are those of them that have runs, if known.
         """
         self._jobs = jobs
         self._with_runs = None if with_runs is None else tuple(with_runs)
@@ -34,12 +35,15 @@ class Entries(Mapping[JobId, Job]):
         self._found: dict[JobId, Job] = {}
 
     def entry(self, job_id: JobId) -> Job | None:
-        """Return the entry of a job: itself, or the elements of its array that wait with it; None where it is none."""
+        """Return the entry that contains a job.
+
+        The job itself, or the elements of its array that wait with it; None if unknown.
+        """
         job = self._jobs.get(job_id)
         return self._around(job_id) if job is None else job
 
     def overlapping(self, job: Job) -> Iterator[Job]:
-        """Yield the entries that have some of the same jobs."""
+        """Yield the entries that share jobs with this one."""
         found: dict[JobId, Job] = {}
         for run in job.runs or (Run(job.id, 0, 1),):
             for entry in self._overlapping(run):
@@ -51,7 +55,7 @@ class Entries(Mapping[JobId, Job]):
         """The ids of all jobs."""
         if self._spans is None:
             alone = [(job_id, job_id + 1) for job_id, job in self._jobs.items() if not job.runs]
-            self._spans = joined((*alone, *((run.id, run.end) for job in self.with_runs for run in job.runs)))
+            self._spans = joined_spans((*alone, *((run.id, run.end) for job in self.with_runs for run in job.runs)))
         return self._spans
 
     @property
@@ -152,12 +156,12 @@ class _Places(NamedTuple):
 
 
 def changes_of(entries: Iterable[Job], job: Job) -> dict[JobId, Job | None]:
-    """Return what putting a job changes where these entries have some of the same jobs: the jobs that they lose go.
+    """Return the changes from putting a job into these entries: entries that share jobs with it lose them.
 
-    By the id of an entry: what is under it then; None: nothing.
+    The result maps entry ids to their new entries; None means removed.
     """
     changes: dict[JobId, Job | None] = {}
-    ids = joined((run.id, run.end) for run in job.runs or (Run(job.id, 0, 1),))
+    ids = joined_spans((run.id, run.end) for run in job.runs or (Run(job.id, 0, 1),))
     for entry in entries:
         changes.setdefault(entry.id, None)
         left = entry.without(ids)
@@ -167,12 +171,12 @@ def changes_of(entries: Iterable[Job], job: Job) -> dict[JobId, Job | None]:
 
 
 def chosen(entries: Entries, ids: Iterable[JobId]) -> Iterator[Job | JobId]:
-    """Yield the jobs with these ids, those of one entry together, in the order in which they are named.
+    """Yield the jobs with these ids, jobs of one entry together, in the order given.
 
-    An id of no job is yielded as it is.
+    An id without a job is yielded as it is.
     """
     wanted = dict.fromkeys(ids)
-    spans = joined((job_id, job_id + 1) for job_id in wanted)
+    spans = joined_spans((job_id, job_id + 1) for job_id in wanted)
     done: set[JobId] = set()
     for job_id in wanted:
         if job_id in done:
@@ -246,11 +250,14 @@ class Names(Mapping[JobId, str]):
 
 
 MOST_RUNS = 256
-"""Runs of one entry: a list of indices at random becomes several, for an entry is written whole at each start."""
+"""Maximum number of runs of an entry.
+
+Random indices are divided into several entries, because a start rewrites an entry as a whole.
+"""
 
 
 def new_entries(job: Job, submission: Submission, place: int) -> list[Job]:
-    """Return what a submission puts into the queue: the job, or an entry for all elements of its array.
+    """Return the new entries of a submission: the job, or an entry for all elements of its array.
 
     `place` is the number of jobs before it among those submitted together.
     """
@@ -266,7 +273,7 @@ def new_entries(job: Job, submission: Submission, place: int) -> list[Job]:
 
 
 def numbered(jobs: Iterable[Job], next_id: JobId) -> list[Job]:
-    """Return the jobs under consecutive ids; array references to a place among them become ids.
+    """Return the jobs with consecutive ids; array references to a place among them become ids.
 
     The runs of a new entry begin at 0.
     """

@@ -28,7 +28,7 @@ _ECHO = re.compile(
     r"^srun: error|returned non-zero|closing signal|CalledProcessError|^E\d{4} .*api\.py",
     re.IGNORECASE,
 )
-"""Lines in which launchers repeat that a process of theirs failed."""
+"""Lines in which launchers repeat that one of their processes failed."""
 _FOLLOWS = re.compile(
     r"remote process exited|Connection (?:closed|reset) by peer|Broken pipe|Dist(?:Backend|Network|Store)Error|"
     r"ncclRemoteError|^KeyboardInterrupt|SignalException"
@@ -48,10 +48,10 @@ _WEIGHTS = {
 
 
 def find_error_line(lines: Iterable[bytes], env: Pairs = ()) -> str:
-    """Return the line that says best why a job failed, fit to be shown and without secrets; empty if none does.
+    """Return the line that best explains a job's failure, without control characters and secrets; empty if none.
 
-    An exception of a Python traceback, an error of CUDA or of memory comes before other errors, and these before
-    crashes and the lines of launchers; of several the last one is meant.
+    The exception of a Python traceback and errors of CUDA or memory come before other errors, and these before crashes
+    and the lines of launchers; of several equal ones the last is returned.
     """
     texts = [_text(raw) for raw in deque(lines, TAIL)]
     found = max(_candidates(texts), key=lambda candidate: candidate[:2], default=(0, 0, ""))
@@ -59,7 +59,7 @@ def find_error_line(lines: Iterable[bytes], env: Pairs = ()) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Return the line as a terminal shows it in the end: without control sequences and overwritten progress."""
+    """Return the final text of the line on a terminal: without control sequences and overwritten progress."""
     if len(raw) > _LINE:
         raw = raw[-_LINE:] if b"\r" in raw[-_LINE:] else raw[:_LINE]
     parts = raw.decode("utf-8", "replace").split("\r")
@@ -67,7 +67,7 @@ def _text(raw: bytes) -> str:
 
 
 def _candidates(texts: list[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield weight, place and words of each line that may say why."""
+    """Yield weight, position and text of each line that may be the reason."""
     for place, text in enumerate(texts):
         if _HEAD in text:
             ended = _exception_after(texts, place)
@@ -99,9 +99,9 @@ def _weight(text: str) -> int:
 
 
 def _exception_after(texts: list[str], head: int) -> tuple[int, str] | None:
-    """Return place and words of the exception that ends the traceback: the first line that is not indented.
+    """Return position and text of the exception that ends the traceback: the first line that is not indented.
 
-    Lines of other processes between its lines, which have another prefix, are passed over.
+    Lines in between with another prefix belong to other processes and are skipped.
     """
     prefix = texts[head].partition(_HEAD)[0]
     for place, text in enumerate(islice(texts, head + 1, None), head + 1):

@@ -24,7 +24,7 @@ from gputui.domain.cause import Cause, CauseCode
 
 
 class GputuiError(Exception):
-    """Something that could not be done: `what` happened, `where`, and a `hint` at what to do."""
+    """Error with `what` happened, `where`, and a `hint` how to fix it."""
 
     exit_code = 1
 
@@ -46,7 +46,7 @@ class InputError(GputuiError):
 
 
 class InputErrors(InputError):  # noqa: N818 - a plural of them
-    """Several things are wrong with one input; where one is asked for, it is the first."""
+    """Several errors in one input; acts as the first of them where a single error is expected."""
 
     def __init__(self, errors: tuple[InputError, ...]) -> None:
         super().__init__(errors[0].what, where=errors[0].where, hint=errors[0].hint)
@@ -64,7 +64,7 @@ class NotFoundError(GputuiError):
 
 
 class TransitionError(GputuiError):
-    """A job cannot go from the state it is in to the one asked for."""
+    """A job cannot change from its state to the requested one."""
 
 
 class StoreError(GputuiError):
@@ -72,7 +72,7 @@ class StoreError(GputuiError):
 
 
 class StoreFullError(StoreError):
-    """The disk is full. Acknowledged changes are kept; nothing of the refused change was done."""
+    """The disk is full. Acknowledged changes are kept; no part of the refused change was made."""
 
 
 class StoreAccessError(StoreError):
@@ -92,7 +92,7 @@ class StoreDamagedError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Another process kept the lock for longer than this one waits."""
+    """Another process kept the lock for longer than this one was willing to wait."""
 
 
 class WarrantError(GputuiError):
@@ -104,12 +104,17 @@ class NotLeaderError(GputuiError):
 
 
 class RuntimeFault(GputuiError):  # noqa: N818 - RuntimeError is Python's own
-    """The runtime could not do what was asked; `cause` classifies it for retries."""
+    """The runtime could not carry out a command; `cause` classifies it for retries."""
 
     def __init__(self, cause: Cause, *, hint: str | None = None) -> None:
         super().__init__(cause.text, hint=hint)
-        self.args = (cause,)  # what pickle makes the copy with
+        self.args = (cause,)  # pickle passes these to the constructor of the copy
         self.cause = cause
+
+    @property
+    def may_pass(self) -> bool:
+        """Return whether the same call may succeed soon: the engine or the attempt's streams do not answer."""
+        return self.cause.code in {CauseCode.CONTAINER_LOST, CauseCode.RUNTIME_UNAVAILABLE}
 
 
 class RuntimeUnavailableError(RuntimeFault):

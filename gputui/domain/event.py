@@ -9,8 +9,9 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import GpuView, HealthCode
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.runs import words
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
@@ -19,12 +20,15 @@ from gputui.domain.units import format_duration
 _WELL = frozenset({HealthCode.OK, HealthCode.UNKNOWN})
 _OF_STATE = {JobState.COMPLETED: "job_completed", JobState.CANCELLED: "job_cancelled"}
 
+PAGE = "page"
+"""Key of the data of a weekly report with the report as an HTML page."""
+
 
 class Event(Struct, frozen=True):
-    """Something that happened, once."""
+    """An event that is sent to hooks once."""
 
     id: str
-    """Identifier that stays the same when the event is sent again, so that a receiver can ignore repeats."""
+    """Identifier that stays the same when the event is sent again, so that receivers can ignore repeats."""
     name: str
     """Name of the event, from `settings.EVENTS`."""
     at: datetime
@@ -39,22 +43,22 @@ class Event(Struct, frozen=True):
         return self.name.startswith("job_")
 
     def document(self, host: str) -> dict[str, Any]:
-        """Return the JSON document that hooks receive."""
+        """Return the JSON document that hooks receive; the page of a report is only for mail."""
         about = "job" if self.name.startswith(("job_", "gpus_")) else "gpu" if self.name.startswith("gpu_") else "disk"
         about = "report" if self.name == "weekly_report" else about
         told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
-        return {**told, about: dict(self.data)}
+        return {**told, about: {key: value for key, value in self.data.items() if key != PAGE}}
 
 
 def ended(job: Job) -> Event:
-    """Return the event for a job that has ended for good."""
+    """Return the event for a job that has ended and will not be retried."""
     name = _OF_STATE.get(job.state, "job_failed")
     at = job.ended_at or job.submitted_at
     return Event(f"job-{job.id}-{at.timestamp():.6f}", name, at, _sentence(job), _job_data(job))
 
 
 def untold(jobs: Iterable[Job], now: datetime, max_age: timedelta) -> Iterator[Job]:
-    """Jobs whose end nobody was told of, and which ended not too long ago."""
+    """Return the ended jobs that have not been announced and did not end too long ago."""
     for job in jobs:
         at = job.ended_at
         if at is not None and at != job.announced_end_at and job.state.is_terminal and now - at <= max_age:
@@ -62,7 +66,7 @@ def untold(jobs: Iterable[Job], now: datetime, max_age: timedelta) -> Iterator[J
 
 
 def health_changes(before: Iterable[GpuView], after: Iterable[GpuView], now: datetime) -> Iterator[Event]:
-    """GPUs that fell sick between two pictures, and those that are well again."""
+    """Return events for GPUs that became sick between two snapshots, and for those that recovered."""
     known = {view.gpu.uuid: view.health.code for view in before}
     for view in after:
         was, code = known.get(view.gpu.uuid, HealthCode.OK), view.health.code
@@ -102,7 +106,7 @@ def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
 
 
 def weekly_report(made: Mapping[str, Any], at: datetime) -> Event:
-    """Return the event for the report of the last week, with its `report` and its `table`."""
+    """Return the event for the report of the last week, with its `report`, its `table` and its `page`."""
     hours = made["report"]["total"]["gpu_hours"]
     text = f"Weekly report: {hours:,.1f} GPU-hours, {made['report']['total']['jobs']:,} jobs"
     return Event(f"report-{at.isoformat()}", "weekly_report", at, text, made)

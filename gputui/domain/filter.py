@@ -1,7 +1,7 @@
-"""The words a person types to see only some jobs: `state:pd tenant:alice gpus>=4 name~bert -is:held`.
+"""Filter language for jobs: `state:pd tenant:alice gpus>=4 name~bert -is:held`.
 
-All terms must hold. A term is a field, an operator and a value, or a word that is looked for in the job's text; `-` or
-`!` before it turns it round; quotes keep blanks together, and a quoted word is never a field.
+All terms must match. A term is a field, an operator and a value, or a word that is searched in the job's text; `-` or
+`!` before a term negates it; quotes keep blanks together, and a quoted word is never a field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
@@ -32,16 +33,16 @@ _SPAN = re.compile(r"(\d+)-(\d+)")
 
 
 class FilterSubject(NamedTuple):
-    """A job as a filter looks at it."""
+    """A job as the subject of a filter."""
 
     job: Job
     now: datetime
     reason: Reason | None = None
     """Reason for which it waits."""
     text: str = ""
-    """Text shown of it, case-folded, in which single words are looked for; without the ids of an entry."""
+    """Displayed text, case-folded, in which single words are searched; without the ids of an entry."""
     element: JobId | None = None
-    """Id of the element that is meant, if the job is an entry."""
+    """Id of the element, if the job is an entry and one element is meant."""
 
     @property
     def id(self) -> JobId:
@@ -53,7 +54,7 @@ Test: TypeAlias = Callable[[FilterSubject], bool]
 
 
 class FilterField(Struct, frozen=True):
-    """Something of a job that can be asked for; `test` makes the question of an operator and a value."""
+    """A filter field; `test` builds the predicate for an operator and a value."""
 
     help: str
     example: str
@@ -61,11 +62,11 @@ class FilterField(Struct, frozen=True):
 
 
 def negated(test: Test) -> Test:
-    """True where the other is not."""
+    """Return the negation of a predicate."""
     return lambda seen: not test(seen)
 
 
-def shown_text(job: Job, reason: Reason | None) -> str:
+def searched_text(job: Job, reason: Reason | None) -> str:
     """Return the text that plain words are searched in: the text of a row of the queue."""
     why = f"{reason.code} {reason.text}" if reason else ""
     held = "held" if _FLAGS["held"](job) else ""
@@ -93,7 +94,7 @@ def id_words(job_id: JobId, array: ArrayRef | None, index: int | None = None) ->
 
 
 def _texts(get: Callable[[Job], Iterable[str]], known: Iterable[str] = ()) -> Callable[[str, str, str | None], Test]:
-    """A field of one or more texts: `:` and `=` want one of the list whole, with * and ?; `~` finds a pattern in it."""
+    """Return a field of texts: `:` and `=` match a whole text, with * and ?; `~` searches for a pattern."""
     vocabulary = frozenset(word.casefold() for word in known)
 
     def make(operator: str, value: str, where: str | None) -> Test:
@@ -129,12 +130,12 @@ def _pattern(value: str, where: str | None) -> re.Pattern[str]:
 
 
 def _number(get: Callable[[Job], float | None]) -> Callable[[str, str, str | None], Test]:
-    """Return a field that is a number of the job."""
+    """Return a field with a numeric value."""
     return _numbered(lambda seen: get(seen.job))
 
 
 def _numbered(get: Callable[[FilterSubject], float | None]) -> Callable[[str, str, str | None], Test]:
-    """Return a field that is a number: compared, or with `:` one of a list of numbers and spans such as 3-7."""
+    """Return a numeric field: compared, or with `:` matched against a list of numbers and ranges such as 3-7."""
 
     def make(operator: str, value: str, where: str | None) -> Test:
         if operator == ":":
@@ -146,7 +147,7 @@ def _numbered(get: Callable[[FilterSubject], float | None]) -> Callable[[str, st
 
 
 def _ids(operator: str, value: str, where: str | None) -> Test:
-    """Return the test of ids: numbers and spans, and elements of arrays such as `7_5`."""
+    """Return the predicate for ids: numbers, ranges, and elements of arrays such as `7_5`."""
     parts = [part for part in value.split(",") if part]
     elements = [part for part in parts if operator in ":=" and _ELEMENT.fullmatch(part)]
     numbers = ",".join(part for part in parts if part not in elements)
@@ -172,7 +173,7 @@ def _figure(text: str, where: str | None) -> float:
 
 
 def _duration(get: Callable[[FilterSubject], timedelta | None]) -> Callable[[str, str, str | None], Test]:
-    """A field that is a duration, compared with one such as 2h."""
+    """Return a duration field, compared with a value such as 2h."""
 
     def seconds(seen: FilterSubject) -> float | None:
         value = get(seen)
@@ -186,7 +187,7 @@ def _duration(get: Callable[[FilterSubject], timedelta | None]) -> Callable[[str
 
 
 def _compared(get: Callable[[FilterSubject], float | None], operator: str, figure: float, where: str | None) -> Test:
-    """Never true of what is not known."""
+    """Return a numeric comparison; an unknown value never matches."""
     compare = _COMPARE.get(operator)
     if compare is None:
         raise InputError(f"numbers are not compared with {operator}", where=where, hint="use = != < <= > >= or :")
@@ -194,7 +195,7 @@ def _compared(get: Callable[[FilterSubject], float | None], operator: str, figur
 
 
 def _reason(operator: str, value: str, where: str | None) -> Test:
-    """The code whole, or with `~` a pattern in code and sentence."""
+    """Return the predicate for reasons: the whole code, or with `~` a pattern in code and sentence."""
     if operator.startswith("!"):
         return negated(_reason(operator[1:], value, where))
     if operator == "~":
@@ -208,7 +209,7 @@ def _reason(operator: str, value: str, where: str | None) -> Test:
 
 
 def _label(operator: str, value: str, where: str | None) -> Test:
-    """Return a test of labels, `label:key` or `label:key=value`."""
+    """Return the predicate for labels, `label:key` or `label:key=value`."""
     if operator not in {":", "="}:
         raise InputError(f"labels are not compared with {operator}", where=where, hint="as in label:project=x")
     key, has_value, wanted = value.partition("=")
@@ -217,16 +218,26 @@ def _label(operator: str, value: str, where: str | None) -> Test:
     )
 
 
+def _in_state(state: JobState) -> Callable[[Job], bool]:
+    return lambda job: job.state is state
+
+
 _FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
 _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
     {
-        "held": lambda job: job.held and job.state is JobState.PENDING,
+        "running": lambda job: job.state is JobState.RUNNING and not job.suspended,
         "waiting": lambda job: job.state in {JobState.PENDING, JobState.PREEMPTED},
+        "held": lambda job: job.held and job.state is JobState.PENDING,
+        "starting": _in_state(JobState.CONFIGURING),
+        "ending": _in_state(JobState.COMPLETING),
+        "suspended": lambda job: job.suspended and job.state is JobState.RUNNING,
+        "completed": _in_state(JobState.COMPLETED),
+        "failed": lambda job: job.state in _FAILED,
+        "cancelled": _in_state(JobState.CANCELLED),
+        "preempted": _in_state(JobState.PREEMPTED),
         "active": lambda job: job.state.is_active,
         "live": lambda job: not job.state.is_terminal,
         "ended": lambda job: job.state.is_terminal,
-        "failed": lambda job: job.state in _FAILED,
-        "suspended": lambda job: job.suspended,
         "host": lambda job: job.spec.is_host,
         "array": lambda job: job.array is not None,
         "preemptible": lambda job: job.spec.preemptible,
@@ -234,19 +245,32 @@ _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
         "top": lambda job: job.topped_at is not None,
     }
 )
+_STATES: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
+    {
+        **{word.casefold(): _in_state(state) for state in JobState for word in (state.value, state.short)},
+        "canceled": _in_state(JobState.CANCELLED),
+        **{word: _in_state(JobState.TIMEOUT) for word in ("timed-out", "timed_out", "timed out")},
+        **{word: _in_state(JobState.OUT_OF_MEMORY) for word in ("no-memory", "no_memory", "no memory")},
+    }
+)
+"""States as squeue and the queue's rows name them; `is:` takes these too, where they are not flags."""
 
 
 def _is(operator: str, value: str, where: str | None) -> Test:
     if operator not in {":", "="}:
-        raise InputError(f"is{operator} means nothing", where=where, hint="as in is:held")
+        raise InputError(f"is{operator} is not a comparison", where=where, hint="as in is:held")
     wanted = [word for word in value.casefold().split(",") if word]
-    _check_known(wanted, frozenset(_FLAGS), where)
-    tests = [_FLAGS[word] for word in wanted if word in _FLAGS]
+    known = {**_STATES, **_FLAGS}
+    if unknown := next((word for word in wanted if word not in known), None):
+        states = ", ".join(state.lower() for state in JobState if state.lower() not in _FLAGS)
+        hint = f"one of {', '.join(_FLAGS)}, or a state: {states}"
+        raise InputError(f"'{plain(unknown, 40)}' is not one of its values", where=where, hint=hint)
+    tests = [known[word] for word in wanted]
     return lambda seen: any(test(seen.job) for test in tests)
 
 
-def gpus_of(job: Job) -> float:
-    """GPUs it holds, or else the most it asks for."""
+def gpu_count_of(job: Job) -> float:
+    """Return the number of GPUs that the job holds, else the maximum that it asks for."""
     asked = job.spec.gpus
     if job.gpus:
         return len(job.gpus)
@@ -282,15 +306,15 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "is": FilterField(", ".join(_FLAGS), "is:held", _is),
         "id": FilterField("the number", "id:12,20-29,7_5", _ids),
         "name": FilterField("the job's name", "name~bert", _texts(lambda job: (job.name,))),
-        "tenant": FilterField("who it is charged to", "tenant:alice,bob", _texts(lambda job: (job.spec.tenant,))),
-        "user": FilterField("who submitted it", "user:alice", _texts(lambda job: (job.submitted_by,))),
+        "tenant": FilterField("tenant it is charged to", "tenant:alice,bob", _texts(lambda job: (job.spec.tenant,))),
+        "user": FilterField("user who submitted it", "user:alice", _texts(lambda job: (job.submitted_by,))),
         "image": FilterField("of its container", "image~pytorch", _texts(lambda job: (job.spec.image or "",))),
         "command": FilterField(
             "with its arguments", "command~train.py", _texts(lambda job: (" ".join(element_spec(job).command),))
         ),
         "label": FilterField("of its container", "label:project=x", _label),
         "comment": FilterField("a note about it", "comment~ablation", _texts(lambda job: (job.spec.comment,))),
-        "gpus": FilterField("held, or else asked for at most", "gpus>=4", _number(gpus_of)),
+        "gpus": FilterField("number it holds, or asks for at most", "gpus>=4", _number(gpu_count_of)),
         "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _texts(lambda job: job.gpus)),
         "priority": FilterField("0 to 100", "priority>50", _number(lambda job: job.priority)),
         "exit": FilterField("its exit code", "exit!=0", _number(lambda job: job.exit_code)),
@@ -303,14 +327,14 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "cron": FilterField("the recurring job it is a run of", "cron:7", _number(lambda job: job.recurring)),
         "reason": FilterField("why it waits", "reason:Resources", _reason),
         "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _duration(_waited)),
-        "time": FilterField("that it has run", "time>1d", _duration(_ran)),
+        "time": FilterField("how long it has run", "time>1d", _duration(_ran)),
         "limit": FilterField("its time limit", "limit<=4h", _duration(lambda seen: seen.job.spec.time_limit)),
     }
 )
 """Filter fields by name, in the order in which help shows them."""
 
 
-__all__ = ["EVERY_JOB", "FIELDS", "Filter", "FilterSubject", "parse_filter", "shown_text"]
+__all__ = ["EVERY_JOB", "FIELDS", "Filter", "FilterSubject", "parse_filter", "searched_text"]
 
 MAX_LENGTH = 500
 _WORD = re.compile(r"""(?P<not>[-!])?(?:"(?P<quoted>[^"]*)"?|(?P<bare>(?:[^\s"]|"[^"]*"?)+))""")
@@ -327,7 +351,7 @@ class Term(NamedTuple):
     """The word looked for, case-folded."""
 
     def tells_apart(self, seen: FilterSubject) -> bool:
-        """Return whether it may hold for one element of this entry and not for another: only their ids differ."""
+        """Return whether it may match one element of this entry and not another: only their ids differ."""
         if not self.word:
             return self.field == "id"
         return self.word not in seen.text and not _IN_IDS.isdisjoint(self.word)
@@ -348,7 +372,7 @@ class Filter(Struct, frozen=True):
         return all(term.holds(seen) for term in self.terms)
 
     def part(self, seen: FilterSubject) -> Job | None:
-        """Return the job if it matches, of an entry those elements that do; None where there are none."""
+        """Return the job if it matches; of an entry, the matching elements; None if there are none."""
         own = [term for term in self.terms if seen.job.runs and term.tells_apart(seen)]
         if not all(term.holds(seen) for term in self.terms if term not in own):
             return None
@@ -356,12 +380,12 @@ class Filter(Struct, frozen=True):
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields it names."""
+        """Names of the fields that the filter uses."""
         return frozenset(term.field for term in self.terms if term.field)
 
     @property
     def is_of_the_time(self) -> bool:
-        """Return whether what it shows changes by time alone."""
+        """Return whether its result can change as time passes."""
         return bool(self.fields & {"wait", "time"})
 
     @property
@@ -371,7 +395,10 @@ class Filter(Struct, frozen=True):
 
     @property
     def is_of_words(self) -> bool:
-        """Return whether the filter searches the text only: a longer one never shows a job that a shorter one hid."""
+        """Return whether the filter only searches the text.
+
+        Then a longer filter never shows a job that a shorter one hid.
+        """
         return not self.fields
 
 
@@ -379,7 +406,7 @@ EVERY_JOB = Filter()
 
 
 def _chosen(terms: list[Term], seen: FilterSubject) -> Job | None:
-    """Return the elements of the entry for which all these terms hold."""
+    """Return the elements of the entry that match all these terms."""
     job, now, reason, text, _ = seen
     each = (
         FilterSubject(job, now, reason, f"{id_words(job_id, job.array, index)}{text}", job_id)
@@ -390,7 +417,7 @@ def _chosen(terms: list[Term], seen: FilterSubject) -> Job | None:
 
 
 def parse_filter(text: str, *, where: str | None = None) -> Filter:
-    """The filter those words mean; raises InputError, which tells the fields there are."""
+    """Parse a filter; raises InputError that lists the valid fields."""
     if len(text) > MAX_LENGTH:
         raise InputError(f"is longer than {MAX_LENGTH} characters", where=where)
     return Filter(text, tuple(_terms(text, where)))
@@ -416,7 +443,7 @@ def _bare(word: str, where: str | None) -> Term | None:
         hint += "; put the word in quotes to look for it as it is"
         raise InputError(f"there is no field '{plain(name, 40)}'", where=where, hint=hint)
     if not value:
-        raise InputError(f"{name}{operator} wants a value", where=where, hint=f"as in {field.example}")
+        raise InputError(f"{name}{operator} needs a value", where=where, hint=f"as in {field.example}")
     try:
         return Term(name, field.test(operator, value, where))
     except InputError as error:
@@ -425,8 +452,8 @@ def _bare(word: str, where: str | None) -> Term | None:
 
 
 def _near(name: str) -> str:
-    """The field whose name is most like it; empty where none is."""
-    import difflib  # only where something is wrong
+    """Return the most similar field name; empty if none is similar."""
+    import difflib  # only needed for an error
 
     longer = [field for field in FIELDS if field.startswith(name)]
     return next(iter([*longer, *difflib.get_close_matches(name, FIELDS, 1)]), "")

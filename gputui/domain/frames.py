@@ -1,4 +1,4 @@
-"""Frames of the sockets that carry a terminal or the streams of a job: a kind, a length, and so many bytes.
+"""Frames on the sockets that carry a terminal or the streams of a job: kind, length and content.
 
 Standard library only: the wrapper of a host job imports this module without any other package.
 """
@@ -11,18 +11,20 @@ from collections.abc import Iterator
 INPUT, END_OF_INPUT, SIZE = b"i", b"e", b"s"
 """Client to server: bytes for standard input, its end, and the size of the terminal."""
 OUTPUT, ERRORS, EXIT, READY, REFUSED = b"o", b"r", b"x", b"y", b"f"
-"""Server to client: bytes of standard output and of standard error, the exit code, a begin, and a refusal in words."""
+"""Server to client: standard output, standard error, exit code, start, and refusal with a message."""
+UNREACHABLE = b"u"
+"""Server to client: nothing can be attached to now, with a message; the client may try again."""
 REQUEST = b"q"
 """Client to server: a request, as JSON."""
 LARGEST = 1 << 20
-"""Bytes of a frame at most."""
+"""Maximum size of a frame in bytes."""
 _HEADER = struct.Struct(">cI")
 _SIZE = struct.Struct(">HH")
 _EXIT = struct.Struct(">i")
 
 
 class MalformedFrameError(ValueError):
-    """Bytes that are no frame."""
+    """Raised for bytes that are not a frame."""
 
 
 def frame(kind: bytes, content: bytes = b"") -> bytes:
@@ -59,7 +61,7 @@ def exit_of(content: bytes) -> int:
 
 
 class Frames:
-    """Frames in a stream of bytes that comes in pieces."""
+    """Splits a stream of bytes that arrives in pieces into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()

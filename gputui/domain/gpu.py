@@ -1,4 +1,4 @@
-"""A GPU: what it is, one reading of it, and how it stands for the scheduler. Unknown is None, never 0."""
+"""GPUs: properties, readings, health, and state for the scheduler. Unknown is None, never 0."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Health(Struct, frozen=True):
 
     @property
     def is_schedulable(self) -> bool:
-        """Return whether a job may be started there: a pending row remap or corrected errors do not forbid it."""
+        """Return whether jobs may start there; a pending row remap or corrected errors do not prevent it."""
         return self.code in {HealthCode.OK, HealthCode.REMAP_PENDING}
 
 
@@ -73,25 +73,25 @@ class Gpu(Struct, frozen=True):
     """The n of /dev/nvidia<n>."""
     links: tuple[Link, ...] = ()
     mig_parent: str | None = None
-    """UUID of the GPU this instance is a slice of."""
+    """UUID of the GPU that this instance is a part of."""
     mig_profile: str | None = None
-    """`1g.10gb` and its kin, for an instance."""
+    """Profile of an instance, such as `1g.10gb`."""
     mig_index: int | None = None
     """Number of a MIG instance within its parent, as the driver counts; for display only."""
     mig_enabled: bool = False
-    """The GPU is cut into instances: whole-GPU jobs never go there."""
+    """True if the GPU is divided into instances; jobs for whole GPUs never start on it."""
     power_limit: float | None = None
     """Power limit in watts."""
     persistence: bool | None = None
-    """True if persistence mode is on; off costs a re-initialisation at every open."""
+    """True if persistence mode is on; without it the driver re-initialises the GPU at every open."""
 
 
 ALL_SHARES = "GPU-all"
-"""Stands for a UUID where shares of processes are wanted of all GPUs, without throughput."""
+"""Replaces a UUID to request the processes' shares of all GPUs, without throughput."""
 
 
 class GpuProcess(Struct, frozen=True):
-    """A process on a GPU, as the driver and /proc tell."""
+    """A process on a GPU, as reported by the driver and /proc."""
 
     pid: int
     """Process id in the host's PID namespace, as the driver reports it."""
@@ -106,13 +106,13 @@ class GpuProcess(Struct, frozen=True):
     attempt: str | None = None
     """`<store>:<job>:<attempt>` from GPUTUI_ATTEMPT in its environment, where that is readable."""
     compute: bool = True
-    """Computes, rather than draws a screen."""
+    """True for a compute process, False for a graphics one."""
     visible: bool = True
-    """False when /proc here has no such pid: it lives in another PID namespace."""
+    """False when /proc here has no such pid: the process is in another PID namespace."""
     sm: float | None = None
     """0 to 1: the share of time in which it kept the multiprocessors busy; only when asked for."""
     ticks: int | None = None
-    """Start time in clock ticks since boot, which tells it from a later process with its pid."""
+    """Start time in clock ticks since boot, which distinguishes it from a later process with the same pid."""
 
 
 class GpuSample(Struct, frozen=True):
@@ -125,11 +125,11 @@ class GpuSample(Struct, frozen=True):
     memory_utilization: float | None = None
     """0 to 1: the share of time in which memory was read or written."""
     sm_activity: float | None = None
-    """0 to 1: share of the multiprocessors' time in which they had work; from Hopper on."""
+    """0 to 1: share of time in which the multiprocessors were busy; from Hopper on."""
     memory_activity: float | None = None
-    """0 to 1: share of the bandwidth of its memory that was used; from Hopper on."""
+    """0 to 1: share of the memory bandwidth in use; from Hopper on."""
     memory_used: int | None = None
-    """Bytes, without what the driver keeps for itself where it tells the two apart."""
+    """Bytes in use, without the driver's own reserve where it reports that separately."""
     memory_total: int | None = None
     temperature: float | None = None
     """Temperature in degrees Celsius."""
@@ -142,9 +142,9 @@ class GpuSample(Struct, frozen=True):
     fan: float | None = None
     """Fan speed, 0 to 1."""
     throttle: tuple[str, ...] = ()
-    """Reasons for which clocks are throttled; empty when they are not."""
+    """Reasons why clocks are throttled; empty when they are not."""
     processes: tuple[GpuProcess, ...] | None = None
-    """Processes on the GPU. None when the list could not be read: then the GPU is not known to be free."""
+    """Processes on the GPU. None when the list could not be read, so that the GPU is not known to be free."""
     processes_at: datetime | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -153,10 +153,10 @@ class GpuSample(Struct, frozen=True):
     """The last Xid event seen since the probe began."""
     pcie_tx: float | None = None
     pcie_rx: float | None = None
-    """Bytes a second; only when asked for."""
+    """Bytes per second; only when asked for."""
     nvlink_tx: float | None = None
     nvlink_rx: float | None = None
-    """Bytes of data a second over all its NVLinks; only when asked for."""
+    """Bytes of data per second over all its NVLinks; only when asked for."""
     health: Health = Health()
 
 
@@ -190,7 +190,7 @@ class ProbeStatus(Struct, frozen=True):
 
 
 class ProbeReading(Struct, frozen=True):
-    """Everything the probe knows now."""
+    """Latest data of the probe."""
 
     status: ProbeStatus = ProbeStatus()
     gpus: tuple[Gpu, ...] = ()
@@ -218,9 +218,9 @@ class Holder(Struct, frozen=True):
     pid: int | None = None
     container_id: str | None = None
     memory: int | None = None
-    """Bytes; None when the driver does not say."""
+    """Bytes; None when the driver does not report them."""
     image: str | None = None
-    """The image of a container that is not gputui's."""
+    """The image of a foreign container."""
 
 
 class Sharer(Struct, frozen=True):
@@ -228,11 +228,11 @@ class Sharer(Struct, frozen=True):
 
     job_id: int
     memory: int
-    """Bytes it counts with: what it was promised, or what it really uses where that is more."""
+    """Bytes that it counts with: its promised memory, or its actual use if that is more."""
 
 
 class Drain(Struct, frozen=True):
-    """An operator's word that a GPU is to take no further jobs."""
+    """An operator's decision that a GPU takes no further jobs."""
 
     reason: str
     by: str
@@ -246,12 +246,12 @@ class GpuView(Struct, frozen=True):
     state: GpuState
     health: Health
     why: str = ""
-    """Reason for which it is not free; empty when it is."""
+    """Reason why it is not free; empty when it is."""
     sample: GpuSample | None = None
     age: timedelta | None = None
     """Age of the sample; None without one."""
     stale: bool = False
-    """The sample is too old to be believed."""
+    """True if the sample is too old to be used."""
     job_id: int | None = None
     """The first of the jobs that hold it."""
     holders: tuple[Holder, ...] = ()
@@ -261,24 +261,24 @@ class GpuView(Struct, frozen=True):
     sharers: tuple[Sharer, ...] = ()
     """Jobs that share it, with the memory that each counts with; empty unless it is shared."""
     closed: str = ""
-    """Reason for which no further job may share it now; empty when one may."""
+    """Reason why no further job may share it now; empty when one may."""
     process_jobs: Mapping[int, int] = field(default_factory=dict)
-    """Job of each process on it that belongs to one, by pid."""
+    """Job by pid, for processes that belong to a job."""
     idle_since: datetime | None = None
-    """Time since when its jobs have left it unused; None: not long enough to be told, or unknown."""
+    """Time since which its jobs have not used it; None: not long enough to be reported, or unknown."""
 
     @property
     def is_stopped_by_xid(self) -> bool:
-        """Return whether a fatal Xid keeps jobs off it, which an operator's resume clears."""
+        """Return whether a fatal Xid keeps jobs off it until an operator resumes it."""
         return self.health.code is HealthCode.XID
 
 
 LEAST = 12
-"""Characters of a short form: `GPU-` and the first group of the rest."""
+"""Minimum length of a short form: `GPU-` and the first group of the rest."""
 
 
 def short_names(uuids: Iterable[str], least: int = LEAST) -> Mapping[str, str]:
-    """Return the beginning of each UUID, all of one length: `least` characters, or as many as make them differ."""
+    """Return the beginnings of the UUIDs, all of one length: at least `least` characters, more if needed to differ."""
     known = list(dict.fromkeys(uuids))
     length = next((size for size in range(least, _longest(known)) if _differ(known, size)), _longest(known))
     return {uuid: uuid[:length] for uuid in known}

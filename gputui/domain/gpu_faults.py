@@ -1,6 +1,6 @@
-"""Fatal Xids that outlive the scheduler that saw them: the driver does not repeat them to the next one.
+"""Fatal Xids that outlive the scheduler that saw them: the driver does not report them again to the next one.
 
-A GPU that reported one takes no job until a reset of it is seen, or an operator resumes it.
+A GPU that reported one takes no job until a reset is detected, or an operator resumes it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gputui.domain.gpu import GpuSample, Health, HealthCode, ProbeReading
 
 
 class GpuFault(Struct, frozen=True):
-    """A fatal Xid of a GPU, and signs by which a later reset is known."""
+    """A fatal Xid of a GPU, and the signs by which a later reset is detected."""
 
     text: str
-    """The Xid in words."""
+    """Description of the Xid."""
     at: datetime
     boot: str = ""
-    """Start of the machine in which it was reported: another one resets all GPUs."""
+    """Boot id of the machine at the time of the report; after another boot all GPUs have been reset."""
     asks_reset: bool = False
-    """The driver asked for a reset afterwards; when it asks no more, there was one."""
+    """True if the driver asked for a reset afterwards; once it no longer asks, there was one."""
     has_ecc: bool = False
     """True if there were uncorrected memory errors; a reset clears their count."""
 
 
 def with_faults(reading: ProbeReading, faults: Mapping[str, GpuFault]) -> ProbeReading:
-    """Return the reading, in which GPUs with a fault are sick although the driver says nothing of it any more."""
+    """Return the reading with faulty GPUs marked sick, even if the driver no longer reports the fault."""
     hidden = {
         uuid: replace(sample, health=Health(HealthCode.XID, fault.text))
         for uuid, fault in faults.items()
@@ -40,7 +40,7 @@ def with_faults(reading: ProbeReading, faults: Mapping[str, GpuFault]) -> ProbeR
 
 
 class FaultEvidence(Struct, frozen=True):
-    """Return what is known now of GPUs and the machine."""
+    """Current knowledge about GPUs and the machine."""
 
     samples: Mapping[str, GpuSample]
     resumed: Mapping[str, datetime]
@@ -48,11 +48,11 @@ class FaultEvidence(Struct, frozen=True):
     boot: str
     now: datetime
     live: frozenset[str] = frozenset()
-    """GPUs whose fault the running probe reported itself: it knows of resets."""
+    """GPUs whose fault the running probe reported itself; it detects resets."""
 
 
 def judged(faults: Mapping[str, GpuFault], seen: FaultEvidence) -> Mapping[str, GpuFault]:
-    """Return the faults that count from now on: with new ones, and without those that are over; the same if alike."""
+    """Return the current faults: new ones added, resolved ones removed; the same object if unchanged."""
     found = {uuid: fault for uuid, fault in faults.items() if not _is_over(uuid, fault, seen)}
     for uuid in reported(seen):
         found.setdefault(uuid, GpuFault(seen.samples[uuid].health.text, seen.now, seen.boot))
@@ -61,7 +61,7 @@ def judged(faults: Mapping[str, GpuFault], seen: FaultEvidence) -> Mapping[str, 
 
 
 def reported(seen: FaultEvidence) -> Iterable[str]:
-    """Return the GPUs that report a fatal Xid now, which was not forgiven before the reading."""
+    """Return the GPUs that report a fatal Xid now and were not resumed before the reading."""
     for uuid, sample in seen.samples.items():
         resumed_at = seen.resumed.get(uuid)
         if sample.health.code is HealthCode.XID and (resumed_at is None or sample.sampled_at > resumed_at):

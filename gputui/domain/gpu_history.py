@@ -14,18 +14,18 @@ from gputui.domain.gpu import GpuSample, GpuView, HealthCode
 from gputui.domain.snapshot import Snapshot
 
 STEP = timedelta(seconds=10)
-"""Time of a step: a graph of 40 cells shows nearly seven minutes, and costs the terminal little."""
+"""Length of a step: a graph of 40 cells shows nearly seven minutes, and needs little terminal output."""
 KEPT = 360
-"""Number of steps that are kept: an hour."""
+"""Number of steps that are kept: one hour."""
 SECONDS_KEPT = 600
-"""Number of seconds that are kept one by one."""
+"""Number of single seconds that are kept."""
 _SECONDS = int(STEP.total_seconds())
 _HOLD = 10
-"""Seconds for which a reading counts where the next one is late: a shorter gap is none worth seeing."""
+"""Seconds for which a reading counts if the next one is late; shorter gaps are not worth showing."""
 
 
 class Step(NamedTuple):
-    """The means of a step; None where nothing was read in it."""
+    """The means of a step; None where nothing was read."""
 
     utilization: float | None = None
     memory_used: float | None = None
@@ -43,7 +43,7 @@ _READINGS = attrgetter(*Step._fields)
 
 
 class GpuPast(Struct, frozen=True, eq=False):
-    """Past of a GPU: the last minutes in seconds, and the last hour in steps that are over; newest last."""
+    """Past of a GPU: the last minutes by second, and the last hour by completed step; newest last."""
 
     steps: tuple[Step, ...] = ()
     number: int = 0
@@ -53,9 +53,11 @@ class GpuPast(Struct, frozen=True, eq=False):
     seconds: tuple[Step, ...] = ()
     second: int = 0
     """Second since the epoch of the last of `seconds`; 0 without any."""
+    pair: GpuPast | None = None
+    """The past a second ago, where this one only begins a new pair of seconds: whole pairs are the same in both."""
 
     def values(self, name: str, most: float | None = None) -> list[float | None]:
-        """Return one reading over the steps; with `most`, as shares of it."""
+        """Return one reading over the steps; with `most`, as a share of it."""
         readings = [getattr(step, name) for step in self.steps]
         if most is None:
             return readings
@@ -65,7 +67,7 @@ class GpuPast(Struct, frozen=True, eq=False):
         """Return the last `count` means of one reading, each over `width` seconds; None where nothing was read.
 
         Columns begin at whole multiples of `width`, so that a column keeps its value while newer ones are added. The
-        last one is that of the last reading, and may not be over.
+        last one contains the last reading and may be incomplete.
         """
         at = Step._fields.index(name)
         if width == 1 and len(self.seconds) >= count:
@@ -117,7 +119,7 @@ NO_PAST = GpuPast()
 
 
 def mean(samples: list[GpuSample]) -> Step:
-    """The means of what was read in a step."""
+    """Return the means of a step's readings."""
     return Step(*(_mean([getattr(sample, name) for sample in samples]) for name in Step._fields))
 
 
@@ -127,7 +129,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 _HELD_UP = 2.5
-"""Steps between the beginnings of two that follow each other: a step is a little longer where pictures come late."""
+"""Maximum distance between two consecutive steps, in steps; a step is a little longer if snapshots are late."""
 
 
 class TakenStep(Struct, frozen=True):
@@ -140,18 +142,18 @@ class TakenStep(Struct, frozen=True):
 
 
 class Stepper:
-    """Gathers the readings of pictures, and gives their means when a step is over."""
+    """Collects the readings of snapshots, and returns their means at the end of a step."""
 
     def __init__(self) -> None:
         self._now: dict[str, list[GpuSample]] = {}
         self._since: datetime | None = None
 
     def add(self, snapshot: Snapshot) -> TakenStep | None:
-        """Take in the readings of a picture, stale ones as not read; the step that is over with it, if one is."""
+        """Add the readings of a snapshot, stale ones as not read; return the step that it completes, if any."""
         closed = None
         if self._since is None:
             self._since = snapshot.taken_at
-        if abs(snapshot.taken_at - self._since) >= STEP:  # a clock may be set back: readings would pile up
+        if abs(snapshot.taken_at - self._since) >= STEP:  # a clock may be set back: readings would pile up in one step
             closed = TakenStep(self._since, {uuid: mean(readings) for uuid, readings in self._now.items()})
             self._now, self._since = {}, snapshot.taken_at
         for view in snapshot.gpus:
@@ -162,7 +164,7 @@ class Stepper:
 
 
 class GpuHistory:
-    """The readings of each GPU by second, and their means in each step of time."""
+    """The readings of each GPU by second, and their means by step."""
 
     def __init__(self) -> None:
         self._pasts: dict[str, GpuPast] = {}
@@ -170,11 +172,11 @@ class GpuHistory:
         self._began: datetime | None = None
 
     def past_of(self, uuid: str) -> GpuPast:
-        """The steps that are over."""
+        """Return the completed steps of a GPU."""
         return self._pasts.get(uuid, NO_PAST)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take in the readings of a picture."""
+        """Add the readings of a snapshot."""
         if self._began is None:
             self._began = snapshot.taken_at
         closed = self._stepper.add(snapshot)
@@ -182,15 +184,15 @@ class GpuHistory:
         for uuid, step in closed.gpus.items() if closed else ():
             past = self.past_of(uuid)
             steps = (*past.steps, step)[-KEPT:]
-            self._pasts[uuid] = replace(past, steps=steps, number=past.number + 1, ended=now)
+            self._pasts[uuid] = replace(past, steps=steps, number=past.number + 1, ended=now, pair=None)
         for view in snapshot.gpus:
             step = Step(*_READINGS(view.sample)) if _is_read(view) else Step()
             self._pasts[view.gpu.uuid] = _with_second(self.past_of(view.gpu.uuid), step, now)
 
     def begin_with(self, earlier: Iterable[TakenStep], now: datetime) -> None:
-        """Put before the steps taken here those that were taken by somebody else until then; time without any is empty.
+        """Prepend the steps that another process recorded before this one; periods without steps stay empty.
 
-        To be called once. Steps of the last hour count; ones that lie ahead were written by another clock.
+        Call it once. Only steps of the last hour count; steps in the future were written with another clock.
         """
         began = self._began or now
         told = [each for each in earlier if began - KEPT * STEP <= each.at < began]
@@ -206,28 +208,29 @@ class GpuHistory:
             past = self.past_of(uuid)
             ended = past.ended if past.steps else int(began.timestamp())
             kept = (*_pad(found, steps), *past.steps)[-KEPT:]
-            self._pasts[uuid] = replace(past, steps=kept, number=past.number + steps, ended=ended)
+            self._pasts[uuid] = replace(past, steps=kept, number=past.number + steps, ended=ended, pair=None)
 
 
 def _is_read(view: GpuView) -> bool:
-    """Return whether the sample of a GPU is one of now."""
+    """Return whether the sample of a GPU is current."""
     return view.sample is not None and not view.stale and view.health.code is not HealthCode.LOST
 
 
 def _with_second(past: GpuPast, reading: Step, now: int) -> GpuPast:
-    """Return the past with the reading of a second; one in a second that was read already replaces it."""
+    """Return the past with the reading of a second; it replaces an earlier reading of the same second."""
     passed = now - past.second
     if -_HOLD < passed <= 0 and past.seconds:
         return replace(past, seconds=(*past.seconds[:-1], reading))
-    if not past.seconds or not 0 < passed <= SECONDS_KEPT:  # or a clock was set
-        return replace(past, seconds=(reading,), second=now)
+    if not past.seconds or not 0 < passed <= SECONDS_KEPT:  # or the clock was set
+        return replace(past, seconds=(reading,), second=now, pair=None)
     between = past.seconds[-1] if passed <= _HOLD else Step()
     seconds = (*past.seconds, *[between] * (passed - 1), reading)[-SECONDS_KEPT:]
-    return replace(past, seconds=seconds, second=now)
+    pair = replace(past, pair=None) if past.pair else past
+    return replace(past, seconds=seconds, second=now, pair=pair if passed == 1 and now % 2 == 0 else None)
 
 
 def _missing(one: datetime, next_: datetime) -> int:
-    """Return the number of steps missing between two steps that began at these times."""
+    """Return the number of steps missing between two steps with these start times."""
     return 0 if next_ - one < _HELD_UP * STEP else round((next_ - one) / STEP) - 1
 
 

@@ -1,4 +1,4 @@
-"""Processes and containers on all GPUs: the rows of the process view, and what may be done to them."""
+"""Processes and containers on all GPUs: the rows of the process view, and the actions on them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ProcessRow
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.units import plural
 
 JOB, CONTAINER, FOREIGN, OTHER = "job", "container", "foreign", "parent"
-"""Kinds of a row: of a job, in a foreign container, any other process, and a parent that is on no GPU."""
+"""Kinds of a row: of a job, in a foreign container, any other process, and a parent without a GPU."""
 
 
 class GpuProcessRow(Struct, frozen=True):
-    """A process on GPUs, or a container that has asked for GPUs; None stands for a value that is not known."""
+    """A process on GPUs, or a container that has requested GPUs; None: unknown."""
 
     pid: int | None
-    """Process id in the host's PID namespace; None: a container none of whose processes is on a GPU."""
+    """Process id in the host's PID namespace; None: a container without a process on a GPU."""
     kind: str
     gpus: tuple[str, ...] = ()
-    """Indices of its GPUs, in their order."""
+    """Indices of its GPUs, in order."""
     user: str | None = None
     command: str | None = None
     job_id: JobId | None = None
     job: str = ""
-    """Id and name of its job, as shown: `#12_5 sweep`."""
+    """Id and name of its job, as displayed: `#12_5 sweep`."""
     container_id: str | None = None
     container: str = ""
-    """Name of its container; empty where it is not known."""
+    """Name of its container; empty if unknown."""
     image: str = ""
     gpu_memory: int | None = None
-    """Bytes on all its GPUs."""
+    """Bytes on all its GPUs together."""
     sm: float | None = None
     """0 to 1: the largest share of time in which it kept the multiprocessors of a GPU busy."""
     ticks: int | None = None
@@ -51,16 +52,16 @@ class GpuProcessRow(Struct, frozen=True):
     cpu: float | None = None
     """CPU use in cores."""
     depth: int = 0
-    """Number of its parents that are shown, in a tree."""
+    """Number of its displayed parents, in a tree."""
 
     @property
     def key(self) -> str:
-        """Key that stays the same while it lives."""
+        """Key that stays the same during its lifetime."""
         return f"container {self.container_id}" if self.pid is None else f"{self.pid} {self.ticks}"
 
     @property
     def what(self) -> str:
-        """Job, container or `foreign`, in a few words."""
+        """Short text: job, container or `foreign`."""
         if self.kind == JOB:
             return self.job
         if self.container_id is not None:
@@ -70,7 +71,10 @@ class GpuProcessRow(Struct, frozen=True):
 
 
 def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
-    """Return all processes on GPUs by GPU, and foreign containers without one; a process on several GPUs once."""
+    """Return all processes on GPUs, sorted by GPU, and foreign containers without processes.
+
+    A process on several GPUs once.
+    """
     jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
     found: dict[object, GpuProcessRow] = {}
     for view in snapshot.gpus:
@@ -85,13 +89,13 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
 
 
 def gpu_label(view: GpuView) -> str:
-    """Return the index of a GPU; of a MIG instance its GPU's and its own: `0m2`."""
+    """Return the index of a GPU; for a MIG instance, with its own index: `0m2`."""
     gpu = view.gpu
     return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}" if gpu.mig_parent else str(gpu.index)
 
 
 def gpu_words(labels: Iterable[str]) -> str:
-    """Return `0-3,6` for the labels of these GPUs; those of MIG instances stand by themselves."""
+    """Return `0-3,6` for these GPU labels; labels of MIG instances are listed separately."""
     words: list[str] = []
     span: list[int] = []
     for label in (*labels, ""):
@@ -106,7 +110,7 @@ def gpu_words(labels: Iterable[str]) -> str:
 
 
 def _containers(view: GpuView) -> dict[str, Holder]:
-    """Return the foreign containers that have asked for a GPU, by id."""
+    """Return the foreign containers that have requested a GPU, by id."""
     return {each.container_id: each for each in view.holders if each.kind == CONTAINER and each.container_id}
 
 
@@ -152,7 +156,7 @@ def _with_gpu(row: GpuProcessRow, label: str, process: GpuProcess | None = None)
 
 
 def with_host_values(rows: Iterable[GpuProcessRow], seen: Mapping[int, ProcessRow]) -> tuple[GpuProcessRow, ...]:
-    """Return the rows with CPU, memory and age from the host, where pid and start time are the same."""
+    """Return the rows with CPU, memory and age from the host, where pid and start time match."""
     return tuple(_with_host(row, seen.get(row.pid) if row.pid is not None else None) for row in rows)
 
 
@@ -173,7 +177,7 @@ def _with_host(row: GpuProcessRow, seen: ProcessRow | None) -> GpuProcessRow:
 def tree_of(rows: Iterable[GpuProcessRow], seen: Mapping[int, ProcessRow]) -> tuple[GpuProcessRow, ...]:
     """Return the rows as a tree, children below their parents; parents of foreign processes are added from `seen`.
 
-    Brothers keep their order, and a parent stands where the first of its children stood.
+    Siblings keep their order, and a parent is placed where its first child was.
     """
     ordered = tuple(rows)
     by_pid: dict[int | None, GpuProcessRow] = {row.pid: row for row in ordered if row.pid is not None}
@@ -196,7 +200,7 @@ def _add_parents(row: GpuProcessRow, seen: Mapping[int, ProcessRow], by_pid: dic
 
 
 def _line(row: GpuProcessRow, by_pid: Mapping[int | None, GpuProcessRow]) -> list[GpuProcessRow]:
-    """Return a row and its parents, the nearest first; /proc is not read at once, so they may form a loop."""
+    """Return a row and its parents, the nearest first; parents may form a loop, since /proc is not read atomically."""
     line = [row]
     while row.parent is not None and (parent := by_pid.get(row.parent)) is not None and parent not in line:
         line.append(parent)
@@ -218,7 +222,7 @@ def _in_depth(children: Mapping[str, Mapping[str, GpuProcessRow]]) -> Iterator[G
 
 
 class ProcessTarget(Struct, frozen=True):
-    """A process that is to be sent a signal, as it was shown to whoever decided that."""
+    """A process to be signalled, as it was displayed to the user who decided that."""
 
     pid: int
     ticks: int | None
@@ -239,7 +243,7 @@ class ProcessTarget(Struct, frozen=True):
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Return why no signal may be sent to it, with a hint; empty where one may."""
+        """Return why no signal may be sent to it, with a hint; empty if one may."""
         if self.job_id is not None:
             return f"pid {self.pid} belongs to job {self.job_id}", f"cancel the job: gputui cancel {self.job_id}"
         if not self.is_visible:
@@ -251,8 +255,8 @@ class ProcessTarget(Struct, frozen=True):
         return "", ""
 
 
-def target_of(row: GpuProcessRow) -> ProcessTarget | None:
-    """Return the target that a row stands for; None for a container without processes on GPUs."""
+def process_target(row: GpuProcessRow) -> ProcessTarget | None:
+    """Return the target for a row; None for a container without processes on GPUs."""
     if row.pid is None:
         return None
     return ProcessTarget(
@@ -279,7 +283,7 @@ class SignalOutcome(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Say whether it ended."""
+        """Describe whether it ended."""
         if self.has_ended:
             return f"ended after {self.seconds:.1f} s"
         states = {"D": ": it waits in the kernel, often for a driver that hangs", "T": ": it is stopped"}
@@ -287,13 +291,13 @@ class SignalOutcome(Struct, frozen=True):
 
 
 class ContainerDetail(Struct, frozen=True):
-    """A container of others, as its engine describes it."""
+    """A foreign container, as described by its engine."""
 
     id: str
     name: str
     image: str = ""
     user: str = ""
-    """User of its label `user`, else the account that its image or command line names."""
+    """User from its label `user`, else the account named by its image or command line."""
     command: str = ""
     state: str = ""
     created_at: datetime | None = None
@@ -304,7 +308,7 @@ class ContainerDetail(Struct, frozen=True):
     ports: tuple[str, ...] = ()
     """`8888/tcp on 0.0.0.0:49153`."""
     devices: tuple[str, ...] = ()
-    """GPUs that it has asked for, as written."""
+    """GPUs that it has requested, as written."""
     restart: str = ""
     """Restart policy; empty: none."""
     stop_signal: str = ""
@@ -319,12 +323,12 @@ class ContainerDetail(Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the container is running."""
         return self.state in {"running", "paused", "restarting"}
 
     @property
     def sentence(self) -> str:
-        """Name it, with image and owner."""
+        """Describe it with image and owner."""
         image = f" ({self.image})" if self.image else ""
         return f"container {self.name}{image}{f' of {self.user}' if self.user else ''}"
 

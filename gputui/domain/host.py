@@ -7,7 +7,11 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 STATE, DOCKER = "state", "docker"
-"""Roles of a disk: it holds the state directory, or images and containers of the engine."""
+"""Roles of a disk: it holds the state directory, or the engine's images and containers."""
+ALMOST_FULL = 0.97
+"""Used share of a disk from which it is a problem."""
+FULL_SOON = timedelta(hours=1)
+"""A disk that will be full within this time is a problem."""
 
 
 class DiskUse(Struct, frozen=True):
@@ -22,7 +26,7 @@ class DiskUse(Struct, frozen=True):
     free: int
     """Free bytes for ordinary users."""
     full_in: timedelta | None = None
-    """Time until it is full if it goes on like this; None: it does not fill up, or only in days."""
+    """Time until it is full at the current rate; None: it does not fill up, or only after days."""
 
     @property
     def used(self) -> float:
@@ -31,22 +35,22 @@ class DiskUse(Struct, frozen=True):
 
 
 class HostFigures(Struct, frozen=True):
-    """Figures of the host itself: the limits of a container or control group that gputui runs in do not count."""
+    """Figures of the host itself, regardless of limits of the container or control group that gputui runs in."""
 
     cpu: float | None = None
-    """Busy share of all processors since the reading before, 0 to 1."""
+    """Busy share of all processors since the previous reading, 0 to 1."""
     cores: int | None = None
     """Number of processors that are online."""
     load: float | None = None
     """Load average of one minute."""
     memory_total: int | None = None
     memory_used: int | None = None
-    """Bytes; used is what new programs could not have without swapping: total less available."""
+    """Bytes in use that are not available to new programs without swapping: total minus available."""
     swap_total: int | None = None
     swap_used: int | None = None
     received: float | None = None
     sent: float | None = None
-    """Bytes a second over all physical interfaces; None where there is none, as in a container."""
+    """Bytes per second over all physical interfaces; None where there is none, as in a container."""
 
 
 class HostSample(HostFigures, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Words about GPUs that jobs leave idle."""
+"""Descriptions of GPUs that jobs leave idle."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.units import format_duration
 
 _MINUTE = timedelta(minutes=1)
@@ -27,5 +27,5 @@ def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
 
 
 def idle_words(idle: timedelta) -> str:
-    """Return `idle 12m`, in whole minutes: seconds would keep a line to a terminal busy."""
+    """Return `idle 12m`, in whole minutes: seconds would redraw the line all the time."""
     return f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"

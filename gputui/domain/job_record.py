@@ -1,6 +1,6 @@
-"""Jobs as accounting needs them: a part of their fields, so that a year of them is read fast.
+"""Subset of job fields for accounting, so that a year of jobs is read fast.
 
-Names and layout are those of `Job`, of which history has the documents.
+Names and layout are those of `Job`, whose documents history contains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Spans
 from gputui.domain.state import JobState
 
@@ -81,16 +82,16 @@ class JobRecord(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of jobs it stands for: the elements of an entry, else 1."""
+        """Number of jobs it represents: the elements of an entry, else 1."""
         return arrays.count(self.runs) if self.runs else 1
 
     @property
     def ids(self) -> Iterator[JobId]:
-        """The ids of the jobs it stands for, in order."""
+        """Ids of the jobs it represents, in order."""
         return arrays.ids(self.runs) if self.runs else iter((self.id,))
 
     def without(self, ids: Iterable[JobId] | Spans) -> JobRecord | None:
-        """Return the jobs of it that have none of these ids; None where there are none."""
+        """Return its jobs without these ids; None if none is left."""
         if not self.runs:
             return None if self.id in arrays.spans_of(ids) else self
         left = arrays.divided(self.runs, ids)[1]

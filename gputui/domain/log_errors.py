@@ -1,6 +1,6 @@
 """Patterns of errors in the output of training jobs.
 
-The words are those that the programs print: CPython's traceback module, PyTorch (c10::Error, torch.distributed), JAX
+The patterns follow the programs' own wording: CPython's traceback module, PyTorch (c10::Error, torch.distributed), JAX
 and XLA (XlaRuntimeError, absl's log lines), NCCL (its WARN lines), CUDA and the status names of its libraries, glibc,
 the Linux kernel's OOM killer and Xid lines, and Slurm's slurmstepd.
 """
@@ -70,7 +70,7 @@ _WORDS = (
     *("interrupt", "panic", "dumped", "smashing", "corruption", "no such file", "not found", "denied", "time limit"),
     *("_status_", "nvidia", "watchdog", "kernel image", "cancelled", "terminate called"),
 )
-"""Words of which each error contains one: most lines contain none, and cost no more than this check."""
+"""Words, one of which every error contains; for most lines this quick check suffices."""
 _ABSL = re.compile(r"[EF]\d{4} ")
 
 

@@ -1,16 +1,16 @@
-"""Input on its way to a command that takes it slowly."""
+"""Buffer for input to a command that reads slowly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 PIECE = 4096
-"""Bytes that a pipe or socket takes without waiting once it is writable (PIPE_BUF)."""
+"""Bytes that a writable pipe or socket accepts without blocking (PIPE_BUF)."""
 _FULL = 16 * PIECE
 
 
 class PendingInput:
-    """Input that waits until its descriptor is writable, so that whoever sends it can read output meanwhile."""
+    """Buffers input until its descriptor is writable, so that the sender can read output meanwhile."""
 
     def __init__(self, send: Callable[[bytes], None], end: Callable[[], None]) -> None:
         self._send = send
@@ -25,7 +25,7 @@ class PendingInput:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more should be put in for now."""
+        """Return whether no more input should be added for now."""
         return len(self._waiting) >= _FULL
 
     def put(self, data: bytes) -> None:
@@ -33,12 +33,12 @@ class PendingInput:
         self._waiting += data
 
     def put_end(self) -> None:
-        """End the input after what waits."""
+        """End the input after the buffered data."""
         self._is_ended = True
         self._end_if_empty()
 
     def send_piece(self) -> None:
-        """Send one piece. Raises OSError when the command reads no more; what waits is dropped then."""
+        """Send one piece. Raises OSError when the command no longer reads; the buffer is dropped then."""
         piece = bytes(self._waiting[:PIECE])
         del self._waiting[:PIECE]
         try:

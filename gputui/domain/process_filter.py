@@ -1,7 +1,7 @@
 """Filter of the process view: `alice kind:foreign gpu:3 mem>10g age>2h image~jupyter -user:root`.
 
-All terms must hold. A term is a field, an operator and a value, or a word that is looked for in the row's text; `-` or
-`!` before it turns it round; quotes keep blanks together.
+All terms must match. A term is a field, an operator and a value, or a word that is searched in the row's text; `-` or
+`!` before a term negates it; quotes keep blanks together.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _test(word: str) -> RowTest:
     if field is None:
         raise InputError(f"there is no field '{plain(name, 40)}'", hint=f"fields are {', '.join(PROCESS_FIELDS)}")
     if not value:
-        raise InputError(f"{name}{operator} wants a value", hint=f"as in {field.example}")
+        raise InputError(f"{name}{operator} needs a value", hint=f"as in {field.example}")
     try:
         return _of_texts(field, operator, value) if field.texts else _of_number(field, operator, value)
     except (InputError, KeyError, ValueError, re.error):
@@ -130,6 +130,6 @@ def _of_texts(field: ProcessField, operator: str, value: str) -> RowTest:
 
 
 def _of_number(field: ProcessField, operator: str, value: str) -> RowTest:
-    """Return a test that never holds for what is not known."""
+    """Return a numeric predicate; an unknown value never matches."""
     get, compare, figure = field.number or (lambda row: None), _COMPARE[operator], field.read(value)
     return lambda row: (at := get(row)) is not None and compare(at, figure)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.units import plural
 
 
 class Recovery(Struct, frozen=True):
-    """The outcome of a repair, the same before and after it is carried out."""
+    """Result of a repair, the same before and after it is carried out."""
 
     problem: str
     """Description of the damage, with the path of the file."""
@@ -18,29 +18,29 @@ class Recovery(Struct, frozen=True):
     jobs: int
     """Number of recovered jobs."""
     lost: tuple[JobId, ...]
-    """Ids that were given out, of jobs of which nothing is left."""
+    """Assigned ids of jobs that cannot be recovered."""
     is_complete: bool
-    """True if all that was acknowledged is recovered."""
+    """True if all acknowledged changes are recovered."""
     settled: tuple[JobId, ...] = ()
-    """Jobs that are over according to the history, which is later than what is left of the queue."""
+    """Jobs that have ended according to the history, which is newer than the recovered queue."""
     doubtful: tuple[JobId, ...] = ()
-    """Jobs that both the queue and the history have, of which nobody can tell which is later."""
+    """Jobs in both queue and history, where it is unknown which is newer."""
 
     @property
     def summary(self) -> str:
-        """Return a line for the audit."""
-        lost = f"{len(self.lost)} lost: {ranges(self.lost)}" if self.lost else "none lost"
+        """Return a line for the audit log."""
+        lost = f"{len(self.lost)} lost: {id_ranges(self.lost)}" if self.lost else "none lost"
         return f"{plural(self.jobs, 'job')} from {self.source}, {lost}"
 
     @property
     def lines(self) -> list[str]:
-        """Sentences for whoever has to agree to it."""
+        """Return sentences for the user who has to confirm the repair."""
         found = [f"damage: {self.problem}", f"recovered: {plural(self.jobs, 'job')}, from {self.source}"]
-        found.append(f"lost: {plural(len(self.lost), 'job')}: {ranges(self.lost)}" if self.lost else "lost: no job")
+        found.append(f"lost: {plural(len(self.lost), 'job')}: {id_ranges(self.lost)}" if self.lost else "lost: no job")
         if self.settled:
-            found.append(f"over already, by the history: {ranges(self.settled)}")
+            found.append(f"ended already, according to the history: {id_ranges(self.settled)}")
         if self.doubtful:
-            found.append(f"held, because the history may know later of them: {ranges(self.doubtful)}")
+            found.append(f"held, because the history may have newer entries: {id_ranges(self.doubtful)}")
         if self.is_complete:
             found.append("no change is lost")
         else:
@@ -48,8 +48,8 @@ class Recovery(Struct, frozen=True):
         return found
 
 
-def ranges(ids: tuple[JobId, ...]) -> str:
-    """`1-3, 7`, of ids in their order."""
+def id_ranges(ids: tuple[JobId, ...]) -> str:
+    """Return `1-3, 7` for sorted ids."""
     parts: list[list[JobId]] = []
     for job_id in ids:
         if parts and job_id == parts[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Recurring jobs: what is submitted again and again, and which run of it is due."""
+"""Recurring jobs: the template, and which run of it is due."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
 from gputui.domain.cron import CORRECTION, latest_until, next_after
-from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
 
 LATE = timedelta(minutes=1)
-"""A run that could not be made within so long after its time was missed."""
+"""Delay after which a run counts as missed."""
 
 
 class Missed(StrEnum):
@@ -26,7 +27,7 @@ class Missed(StrEnum):
 
 
 class Overlap(StrEnum):
-    """Handling of a run that is due while a job of an earlier run is not over."""
+    """Handling of a run that is due while a job of an earlier run has not ended."""
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -41,20 +42,20 @@ class Skipped(Struct, frozen=True):
 
 
 class RecurringJob(Struct, frozen=True):
-    """Submission that is repeated whenever its cron expression says so, until it is removed."""
+    """Submission that is repeated whenever its cron expression is due, until it is removed."""
 
     id: JobId
-    """Id from the same sequence as job ids, so that no number means two things."""
+    """Id from the same sequence as job ids, so that ids are unique across both."""
     expression: str
-    """The five fields of a crontab line, or `@daily` and its like."""
+    """The five fields of a crontab line, or a nickname such as `@daily`."""
     zone: str
-    """Name of the time zone in which these are meant."""
+    """Name of the time zone of these fields."""
     submission: Submission
     added_at: datetime
     next_at: datetime
     """Time of the next run."""
     counted_at: datetime
-    """Time at which that was computed."""
+    """Time at which that time was computed."""
     name: str = ""
     added_by: str = ""
     uid: int = 0
@@ -63,25 +64,25 @@ class RecurringJob(Struct, frozen=True):
     overlap: Overlap = Overlap.SKIP
     paused: bool = False
     last_at: datetime | None = None
-    """Due time of the run that was made last."""
+    """Due time of the last run that was made."""
     last_job_id: JobId | None = None
     """The job of that run, or the first of its array."""
     skipped: Skipped | None = None
     """The last run that was not made."""
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether something is to be done about it: a run is due, or the clock was corrected backwards.
+        """Return whether a run is due, or the clock was corrected backwards.
 
-        A clock that went back by less makes no run twice: the next one is awaited.
+        After a smaller step backwards no run is repeated: the next one stays as it is.
         """
         return not self.paused and (self.next_at <= now or now < self.counted_at - CORRECTION)
 
     def run_at(self, zone: tzinfo, now: datetime) -> datetime | None:
-        """The run that is due: of several the latest, which stands for all; None when none is."""
+        """Return the run that is due; of several the latest, which represents all; None when none is due."""
         return latest_until(self.expression, zone, self.next_at, now) if self.next_at <= now else None
 
     def why_not(self, run: datetime, live: Iterable[Job], now: datetime) -> str:
-        """Return the reason why that run is not made, empty when it is; `live` are its jobs that are not over."""
+        """Return why that run is not made; empty when it is. `live` are its jobs that have not ended."""
         if self.missed is Missed.SKIP and now - run > LATE:
             return "it was missed: no scheduler could make it at its time"
         first = next(iter(live), None)
@@ -104,7 +105,7 @@ class Recurrence(Struct, frozen=True):
     overlap: Overlap = Overlap.SKIP
 
     def begun(self, submission: Submission, zone: tzinfo, by: Actor, now: datetime) -> RecurringJob:
-        """The recurring job, without an id yet; raises InputError for what is no expression."""
+        """Return the recurring job, still without an id; raises InputError for an invalid expression."""
         return RecurringJob(
             id=0,
             expression=" ".join(self.expression.split()),
@@ -122,5 +123,5 @@ class Recurrence(Struct, frozen=True):
 
 
 def live_jobs(jobs: Iterable[Job], recurring: JobId) -> list[Job]:
-    """The jobs that this recurring one submitted and that are not over."""
+    """Return the jobs that this recurring job submitted and that have not ended."""
     return [job for job in jobs if job.recurring == recurring and not job.state.is_terminal]

@@ -1,4 +1,4 @@
-"""Recognises secrets by their names, and takes their values out of text that is shown elsewhere."""
+"""Recognises secrets by their names, and removes their values from text that is shown elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _WRITTEN = re.compile(
 
 
 def without_secrets(text: str, env: Pairs = ()) -> str:
-    """Return the text with secrets replaced: values of variables of `env` with such a name, and what looks like one."""
+    """Return the text with secrets replaced.
+
+    Values of variables of `env` with such names, and text that looks like a secret.
+    """
     values = {value for name, value in env if len(value) >= _SHORTEST and SECRET_NAME.search(name)}
     for value in sorted(values, key=len, reverse=True):
         text = text.replace(value, _MASK)

@@ -1,4 +1,4 @@
-"""Runs of array elements: consecutive ids whose indices are evenly spaced, so that 100,000 elements are one value."""
+"""Runs of array elements: consecutive ids with evenly spaced indices, so that 100,000 elements are one value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 _SHORTEST = 3
-"""Elements from which a spacing other than 1 is worth a run: `1,5,6,7` is 1 and 5-7."""
+"""Minimum number of elements for a run with a spacing other than 1: `1,5,6,7` is 1 and 5-7."""
 
 
 class Run(NamedTuple):
@@ -22,7 +22,7 @@ class Run(NamedTuple):
     """Index of the first element in its array."""
     count: int  # type: ignore[assignment]  # likewise
     step: int = 1
-    """Distance between the indices of neighbours, at least 1."""
+    """Difference between the indices of neighbours, at least 1."""
 
     @property
     def ids(self) -> range:
@@ -44,11 +44,11 @@ class Run(NamedTuple):
         return self.index + (job_id - self.id) * self.step
 
     def part(self, start: int, end: int) -> Run:
-        """Return the elements with ids from `start` to before `end`, which lie in the run."""
+        """Return the elements with ids from `start` up to, but not including, `end`, which must be within the run."""
         return Run(start, self.index_of(start), end - start, self.step if end - start > 1 else 1)
 
     def __str__(self) -> str:
-        """Return `7`, `0-9` or `0-20:5`, as `--array` takes it."""
+        """Return `7`, `0-9` or `0-20:5`, in the notation of `--array`."""
         last = self.indices[-1]
         if self.count == 1:
             return str(self.index)
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
 
 Runs = tuple[Run, ...]
-"""Runs in the order of their ids, none of which is in two of them."""
+"""Disjoint runs in the order of their ids."""
 
 
 def count(runs: Iterable[Run]) -> int:
@@ -75,7 +75,7 @@ def indices(runs: Iterable[Run]) -> Iterator[int]:
 
 
 def runs_of(first: int, chosen: Sequence[int]) -> Runs:
-    """Return the runs of elements with these indices under consecutive ids from `first`."""
+    """Return the runs of elements with these indices and consecutive ids from `first`."""
     found, start = [], 0
     while start < len(chosen):
         end = _end_of_run(chosen, start)
@@ -96,19 +96,19 @@ def _end_of_run(chosen: Sequence[int], start: int) -> int:
 
 
 def merged(runs: Iterable[Run]) -> Runs:
-    """Return the same elements in as few runs as follow each other."""
+    """Return the same elements in as few runs as possible."""
     found: list[Run] = []
     for run in sorted(runs):
-        joined = _joined(found[-1], run) if found else None
-        if joined is None:
+        joined_spans = _joined(found[-1], run) if found else None
+        if joined_spans is None:
             found.append(run)
         else:
-            found[-1] = joined
+            found[-1] = joined_spans
     return tuple(found)
 
 
 def _joined(first: Run, second: Run) -> Run | None:
-    """Return one run of both; None where there is none. Two lone elements are joined only if they are neighbours."""
+    """Return both as one run; None if impossible. Two single elements are joined only if they are neighbours."""
     step = second.index - first.indices[-1]
     if first.end != second.id or step < 1 or (first.count == second.count == 1 and step != 1):
         return None
@@ -117,16 +117,16 @@ def _joined(first: Run, second: Run) -> Run | None:
 
 
 def find(runs: Sequence[Run], job_id: int) -> Run | None:
-    """Return the run that has the element; None where none has."""
+    """Return the run that contains the element; None if there is none."""
     place = bisect_right(runs, job_id, key=lambda run: run.id) - 1
     return runs[place] if place >= 0 and job_id < runs[place].end else None
 
 
 class Spans(Struct, frozen=True):
-    """Set of ids as spans of consecutive ones."""
+    """Set of ids as ranges of consecutive ids."""
 
     parts: tuple[tuple[int, int], ...] = ()
-    """Ranges, each with the id after its last, in order and disjoint."""
+    """Ranges, each with the id after its last one, sorted and disjoint."""
 
     def __contains__(self, job_id: object) -> bool:
         if not isinstance(job_id, int):
@@ -154,11 +154,11 @@ def spans_of(chosen: Iterable[int] | Spans) -> Spans:
         return chosen
     if isinstance(chosen, range) and chosen.step == 1:
         return Spans(((chosen.start, chosen.stop),) if chosen else ())
-    return joined((job_id, job_id + 1) for job_id in set(chosen))
+    return joined_spans((job_id, job_id + 1) for job_id in set(chosen))
 
 
-def joined(parts: Iterable[tuple[int, int]]) -> Spans:
-    """Return spans, of which some may touch, as spans that are apart."""
+def joined_spans(parts: Iterable[tuple[int, int]]) -> Spans:
+    """Return the spans with touching ones joined."""
     spans: list[tuple[int, int]] = []
     first = last = None
     for start, end in sorted(parts):
@@ -175,7 +175,7 @@ def joined(parts: Iterable[tuple[int, int]]) -> Spans:
 
 
 def divided(runs: Runs, chosen: Iterable[int] | Spans) -> tuple[Runs, Runs]:
-    """Return the elements with the ids that are chosen, and the others. Ids of no element are passed over."""
+    """Return the elements with the chosen ids, and the others. Unknown ids are ignored."""
     spans = spans_of(chosen)
     taken: list[Run] = []
     left: list[Run] = []
@@ -192,7 +192,7 @@ def divided(runs: Runs, chosen: Iterable[int] | Spans) -> tuple[Runs, Runs]:
 
 
 def words(runs: Iterable[Run], longest: int | None = None) -> str:
-    """Return `0-4,7,9-12`; where that is longer than `longest`, the first runs of it and `...`."""
+    """Return `0-4,7,9-12`; if that is longer than `longest`, its first runs and `...`."""
     text = ""
     for run in sorted(runs, key=lambda run: run.index):
         part = f",{run}" if text else str(run)

@@ -27,24 +27,26 @@ class SchedulerSettings(Struct, frozen=True):
     """Longest pause between two ticks; events wake it at once."""
     reconcile_interval: timedelta = timedelta(seconds=30)
     stop_grace: timedelta = timedelta(seconds=10)
-    """Between the polite signal and SIGKILL."""
+    """Time between the stop signal and SIGKILL."""
     stale_after: timedelta = timedelta(seconds=5)
-    """A reading older than this is not believed: its GPU is UNKNOWN."""
+    """Age from which a reading is not used: its GPU is UNKNOWN."""
     memory_floor: int = 1024**3
-    """Bytes: a GPU with more in use than this, by whoever, is not free."""
+    """Bytes: a GPU with more memory in use, by any process, is not free."""
     backoff_cap: timedelta = timedelta(minutes=10)
     infrastructure_retries: int = 20
-    """Uncharged tries before a job is held, so that a broken host does not spin for ever."""
+    """Maximum number of uncharged retries before a job is held, so that a broken host does not loop for ever."""
     fast_failure: timedelta = timedelta(seconds=10)
-    """An attempt that fails sooner than this after its start fails fast."""
+    """Time after its start within which a failing attempt is a fast failure."""
     fast_failures: int = 3
     """Number of fast failures in a row from which a job's cause mentions them, once its retries are used up; 0: never.
     """
     fast_failing_jobs: int = 5
     """Number of different jobs of an image or a tenant that fail fast in a row before its other jobs wait; 0: never."""
     max_time: timedelta | None = None
-    """The longest time limit that may be submitted. Unless `policy.max_time` says otherwise, nothing is planned to run
-    longer either."""
+    """The longest time limit that may be submitted.
+
+    Unless `policy.max_time` says otherwise, it also limits planned runtimes.
+    """
     limit_all: bool = False
     """True if a job submitted without a time limit gets `max_time` as its own."""
     cpu_jobs: int = 8
@@ -55,11 +57,11 @@ class SchedulerSettings(Struct, frozen=True):
     """Action when the console that schedules exits: `auto` hands over to a background scheduler on hang-up and asks on
     quit, `always` never asks, `never` stops dispatching."""
     disk_floor: int = 1024**3
-    """Bytes: with less left for the queue and the logs, a warning is shown and told; 0: never."""
+    """Bytes of free space for the queue and the logs below which a warning is shown and sent; 0: never."""
     idle_gpus_after: timedelta = timedelta(minutes=30)
-    """Time for which a job leaves a GPU at utilisation 0 with the same memory in use until that is told; 0: never."""
+    """Time at utilisation 0 with the same memory in use after which a GPU is reported as idle; 0: never."""
     idle_gpus_end: timedelta | None = None
-    """A job that leaves all its GPUs idle is ended so long after that was told. None: never."""
+    """Time after that report at which a job that leaves all its GPUs idle is ended. None: never."""
     ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
     """Commands whose presence on a GPU does not make it busy."""
 
@@ -72,9 +74,21 @@ class StoreSettings(Struct, frozen=True):
     keep_finished: int = 2000
     """Maximum number of finished jobs in the queue file."""
     group: str | None = None
-    """A group that may share the state directory; None: its owner alone."""
+    """Group that may share the state directory; None: only its owner uses it."""
     lock_timeout: timedelta = timedelta(seconds=60)
     """Longest time that a command waits for `queue.json.lock` before it gives up."""
+    logs_max_age: timedelta | None = None
+    logs_max_size: int | None = None
+    """Age and total bytes above which the scheduler removes saved logs of ended jobs, oldest first; None: no limit."""
+    telemetry_max_age: timedelta | None = None
+    telemetry_max_size: int | None = None
+    """The same for the readings over time of ended attempts; summaries of attempts stay with their jobs."""
+    history_max_age: timedelta | None = None
+    history_max_size: int | None = None
+    """The same for finished jobs in the history files."""
+    audit_max_age: timedelta | None = None
+    audit_max_size: int | None = None
+    """The same for the audit log."""
 
 
 class RuntimeSettings(Struct, frozen=True):
@@ -84,7 +98,7 @@ class RuntimeSettings(Struct, frozen=True):
     """`unix://…`, `tcp://…` or `ssh://…`; None: DOCKER_HOST, else the current docker context."""
     docker_timeout: timedelta = timedelta(seconds=60)
     pull_stall: timedelta = timedelta(minutes=15)
-    """A pull of an image without any progress for so long is ended, and tried again like any other failed pull."""
+    """Time without progress after which a pull of an image is stopped, and retried like any other failed pull."""
     log_max_size: int = 64 * 1024**2
     log_max_files: int = 3
     """The engine's own rotation of a container's output."""
@@ -100,11 +114,11 @@ class GpuSettings(Struct, frozen=True):
     process_interval: timedelta = timedelta(seconds=2)
     slow_interval: timedelta = timedelta(seconds=15)
     hang_after: timedelta = timedelta(seconds=10)
-    """A sweep that has not come for so long is given up, with its process."""
+    """Time without a completed sweep after which the probe process is replaced."""
 
 
 class TenantSettings(Struct, frozen=True):
-    """Share and caps of a tenant. What it leaves unused is lent to others."""
+    """Share and caps of a tenant. Other tenants may use its unused share."""
 
     name: str
     weight: float = 1.0
@@ -114,28 +128,28 @@ class TenantSettings(Struct, frozen=True):
     pending: int | None = None
     """Maximum number of GPUs held, jobs running, and jobs waiting; None: no cap."""
     max_priority: int | None = None
-    """Highest priority that its jobs may be given; None: 50 in a shared queue for all but operators, else 100."""
+    """Highest priority of its jobs; None: 50 in a shared queue for all but operators, else 100."""
     users: tuple[str, ...] = ()
-    """Users, and groups after an @, who may submit for it in a shared queue, beside operators; empty: anybody."""
+    """Users, and groups after an @, who may submit for it in a shared queue, besides operators; empty: anybody."""
 
 
 class Window(Struct, frozen=True):
-    """GPUs kept for somebody from `start` to `end`."""
+    """GPUs reserved from `start` to `end`."""
 
     name: str
     start: datetime
     end: datetime
     count: int = 0
-    """Number of GPUs, whichever they are; or else the named ones."""
+    """Number of GPUs, or 0 for the named ones."""
     gpus: tuple[str, ...] = ()
     """UUIDs or indices of the reserved GPUs."""
     tenant: str | None = None
     priority: int | None = None
-    """Kept for this tenant's jobs, and for all jobs of at least this priority; with neither it is kept for nobody."""
+    """Reserved for this tenant's jobs, and for all jobs of at least this priority; with neither it is for no jobs."""
 
     @property
     def key(self) -> str:
-        """Key that identifies it: another window of that name has another start."""
+        """Key that identifies the window: windows of one name differ in their start."""
         return f"{self.name}@{self.start.isoformat()}"
 
     @property
@@ -154,10 +168,14 @@ class AllowSettings(Struct, frozen=True):
     """Options of `docker run` that jobs may use."""
 
     options: Mapping[str, bool] = field(default_factory=dict)
-    """Options by their names in a job file: false forbids one to all, true allows it to all. In a shared queue, options
-    that are not named here may be for operators alone."""
+    """Options by their names in a job file.
+
+    `false` forbids one to all, `true` allows it to all. In a shared queue, options that are not named here may be
+    reserved
+    for operators.
+    """
     mounts: tuple[str, ...] | None = None
-    """Directories of the host that may be mounted, with all below them; None: all, but none in a shared queue."""
+    """Host directories that may be mounted, including subdirectories; None: all, but none in a shared queue."""
 
 
 class PolicySettings(Struct, frozen=True):
@@ -167,24 +185,29 @@ class PolicySettings(Struct, frozen=True):
     """Eligible wait after which a job goes first in its class: low (priority 0 to 25), normal (26 to 74), high (75 to
     100). 0: never."""
     age_unit: timedelta = timedelta(hours=36)
-    """Eligible wait that is worth a point of score to a job of one GPU, beside the expansion factor. Jobs of two, four
-    and eight GPUs or more age 1.2, 1.4 and 1.6 times as fast."""
+    """Eligible wait that is worth one point of score, besides the expansion factor."""
     newcomer_credit: timedelta = timedelta(days=10)
-    """Wait credited to jobs of a tenant that has used nothing lately, less twelve times the job's planned duration. It
-    shrinks with the part of its share that the tenant has used, and is gone once that is the whole. 0: never."""
+    """Wait credited to jobs of a tenant that has used nothing recently, less twelve times the job's planned duration.
+
+    It shrinks as the tenant uses up its share, down to nothing at its full share. 0: never.
+    """
     half_life: timedelta = timedelta(days=7)
     """Half-life of used GPU-seconds."""
     max_time: timedelta | None = None
-    """Longest planned runtime, for planning only; a job without a limit is planned to run so long. None:
-    `scheduler.max_time`, else 72 hours for jobs without a limit, or the longest limit stated if that is more."""
+    """Longest planned runtime, for planning only, which is also planned for jobs without a limit.
+
+    None: `scheduler.max_time`, else 72 hours for jobs without a limit, or the longest limit of any job if that is more.
+    """
     predict: bool = True
-    """True if a running job without a limit is expected to take as long as its tenant's last two runs of that name or
-    image did. The order of the queue never goes by that."""
+    """True if a running job without a limit is expected to take as long as previous runs.
+
+    These are the last two runs of its tenant with that name or image. This never affects the order of the queue.
+    """
     patience: timedelta = timedelta(0)
     """Time for which a job that asks for 2 to 4 GPUs waits for 4 before it accepts fewer; 0: it takes as many as are
     free."""
     prefer: tuple[str, ...] = ()
-    """UUIDs or indices of the GPUs given out first."""
+    """UUIDs or indices of the GPUs that are assigned first."""
     left_free: tuple[str, ...] = ()
     """UUIDs or indices of GPUs given only to jobs that name them."""
     forecast_jobs: int = 50
@@ -192,20 +215,20 @@ class PolicySettings(Struct, frozen=True):
     standing_priority: int | None = None
     """Priority of the standing rule: while a job of at least this priority waits for GPUs, no job below it gets any."""
     reservation_grace: timedelta = timedelta(minutes=15)
-    """A reservation in which no job it is kept for has run so long after its start, and none waits, is given up."""
+    """Time after its start at which a reservation is released if none of its jobs has run in it and none waits."""
     share: tuple[str, ...] = ()
-    """UUIDs or indices of the GPUs that jobs which ask for it may share, or "all"; MIG instances by UUID."""
+    """UUIDs or indices of the GPUs that jobs with `--share` may share, or "all"; MIG instances by UUID."""
     share_jobs: int = 2
     """Maximum number of jobs on a shared GPU."""
     preemption: bool = False
     """True if a job submitted with `--preemptible` is stopped, and requeued, when a waiting one of a higher class needs
     its GPUs. Classes: priority 0 to 25 is low, 26 to 74 normal, 75 to 100 high."""
     preemption_grace: timedelta = timedelta(seconds=60)
-    """Between the polite signal and SIGKILL for a job that is preempted."""
+    """Time between the stop signal and SIGKILL for a job that is preempted."""
     preemption_min_run: timedelta = timedelta(minutes=10)
     """Shortest runtime of an attempt before it may be preempted."""
     preemptions_per_job: int = 3
-    """A job preempted so often is preempted no more."""
+    """Number of preemptions after which a job is no longer preempted."""
     preemptions_per_hour: int = 20
     """Maximum number of preemptions within an hour."""
     tenants: tuple[TenantSettings, ...] = ()
@@ -213,10 +236,12 @@ class PolicySettings(Struct, frozen=True):
     allow: AllowSettings = AllowSettings()
     """Options that members may use: in the file a table `[policy.allow]`, with a key for each option, and `mounts`."""
     extend: str = "owner"
-    """Users who may give a running job more time: `owner`, its submitter as far as `scheduler.max_time` and operators
-    beyond it; or `operator`, operators alone."""
+    """Users who may give a running job more time.
+
+    `owner`, its submitter up to `scheduler.max_time` and operators beyond it; or `operator`, only operators.
+    """
     operators: tuple[str, ...] = ()
-    """Users, and groups after an @, who may use every option in a shared queue, as root and its owner may."""
+    """Users, and groups after an @, who may use every option in a shared queue, like root and its owner."""
 
 
 QUEUE_COLUMNS = (
@@ -259,68 +284,74 @@ class ConsoleSettings(Struct, frozen=True):
     toast: str = "all"
     bell: str = "none"
     desktop: str = "none"
-    """Notifications by a toast, the terminal's bell and the desktop (where the terminal supports it): `none`; `failed`
-    for failed jobs, sick GPUs and other trouble; `all` for good ends too."""
+    """Notifications by a toast, the terminal's bell and the desktop (where the terminal supports it).
+
+    `none`; `failed` for failed jobs, sick GPUs and other problems; `all` also for completed jobs.
+    """
     notify_for: str = "mine"
     """Jobs to notify about: `mine`, submitted by or charged to this user, or `all`."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys by the name of the command, in place of the ones it has: docs/keys.md lists the names."""
+    """Keys by the name of the command, replacing its default keys; docs/keys.md lists the names."""
     theme: str = "auto"
-    """`auto`, `gputui-light`, `gputui-contrast`, … or one of Textual's; `auto` is `gputui`. A terminal of sixteen
-    colours gets `gputui-16` in place of any but such a theme."""
+    """`auto`, `gputui-light`, `gputui-contrast`, … or one of Textual's.
+
+    `auto` is `gputui`. A terminal with sixteen colours gets `gputui-16` unless the theme is made for it.
+    """
     ascii: str = "auto"
-    """`always` or `never` draw with ASCII alone; `auto` where the locale is not UTF-8 and on the kernel's console."""
+    """`always` or `never` draw with ASCII only; `auto` where the locale is not UTF-8 and on the kernel's console."""
     slow: bool = False
     """Mode for slow connections: fewer frames, updates every few seconds, no graphs."""
     columns: tuple[str, ...] = ()
-    """Columns of the queue, in their order, for who has not chosen any in the console; empty: the usual ones."""
+    """Columns of the queue, in order, for users who have not chosen any in the console; empty: the default ones."""
     log_place: str = "auto"
-    """Place of the log for who has not chosen one in the console: `below` the queue or `beside` it (from 160 columns);
-    `auto` is beside from 250 columns."""
+    """Place of the log for users who have not chosen one in the console.
+
+    `below` the queue or `beside` it (from 160 columns); `auto` is beside from 250 columns.
+    """
     fold_ended_after: timedelta = timedelta(minutes=5)
-    """Time for which an ended job keeps a row of its own in the queue, before it joins those in the folded row."""
+    """Time for which an ended job keeps its own row in the queue, before it moves into the folded row."""
     gpu_colours: str = "judgement"
     """Colours of GPUs: `judgement` (busy is green, an idle job amber) or `intensity` (more load is redder)."""
     idle_below: int = 10
     """Utilisation in percent below which the GPU of a running job counts as idle; 0: never."""
     idle_after: timedelta = timedelta(minutes=5)
-    """Time for which such a GPU has to be idle until it is shown as an alarm."""
+    """Time after which such an idle GPU is shown as an alarm."""
     memory_high: int = 90
     memory_full: int = 97
-    """Percentages of GPU memory from which it is amber and red."""
+    """Percentages of GPU memory from which it is shown amber and red."""
     temperature_high: int = 80
     temperature_limit: int = 88
-    """Degrees Celsius from which the temperature is amber and red."""
+    """Degrees Celsius from which the temperature is shown amber and red."""
     power_high: int = 97
-    """Percentage of the power limit from which power is amber; it is red when the GPU is slowed down for it."""
+    """Percentage of the power limit from which power is shown amber; red if the GPU is slowed down because of it."""
     load_moderate: int = 10
     load_heavy: int = 75
-    """Percentages of utilisation and power that are yellow and red in the colours by intensity."""
+    """Percentages of utilisation and power that are shown yellow and red in the colours by intensity."""
     memory_moderate: int = 10
     memory_heavy: int = 80
-    """Percentages of memory that are yellow and red in the colours by intensity."""
+    """Percentages of memory that are shown yellow and red in the colours by intensity."""
 
 
 class HookSettings(Struct, frozen=True):
-    """Receivers of the scheduler's events. Nothing waits for a hook: one that hangs is stopped and tried again."""
+    """Receivers of the scheduler's events. Nothing waits for a hook: one that hangs is stopped and retried."""
 
     on_job_end: tuple[str, ...] = ()
-    """A command, run when a job has ended for good; what happened is JSON on its standard input."""
+    """A command, run when a job has ended and will not be retried; it gets the event as JSON on its standard input."""
     on_notice: tuple[str, ...] = ()
-    """A command, run when a GPU is sick or well again, and when the disk fills."""
+    """A command, run when a GPU becomes sick or recovers, and when the disk is nearly full."""
     webhook: str | None = None
     """An http or https address, which gets the same JSON by POST."""
     webhook_events: tuple[str, ...] = EVENTS
     mail_to: tuple[str, ...] = ()
-    """Addresses, written to through the host's sendmail."""
+    """Mail addresses, sent to through the host's sendmail."""
     mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low", "weekly_report")
     sendmail: str = "/usr/sbin/sendmail"
     timeout: timedelta = timedelta(seconds=30)
-    """Time after which a hook is ended, with its children."""
+    """Time after which a hook is killed, with its children."""
     tries: int = 5
-    """Maximum number of tries, with pauses from 5 seconds to 20 minutes between them."""
+    """Maximum number of tries, with pauses from 5 seconds to 20 minutes."""
     max_age: timedelta = timedelta(hours=6)
-    """Age from which an event is no longer sent: nobody wants yesterday's mails after a restart."""
+    """Age from which an event is dropped, so that a restart does not send old events."""
 
 
 class MetricsSettings(Struct, frozen=True):
@@ -329,38 +360,59 @@ class MetricsSettings(Struct, frozen=True):
     enabled: bool = False
     """True if metrics are served."""
     listen: str = "127.0.0.1:9877"
-    """Address and port; a port alone means the loopback address. IPv6 addresses stand in brackets."""
+    """Address and port; a port alone means the loopback address. IPv6 addresses are in brackets."""
     certificate: str | None = None
     key: str | None = None
-    """Files with a certificate chain and its key, in PEM: with both, the port speaks TLS alone."""
+    """Files with a certificate chain and its key, in PEM; with both, the port accepts only TLS."""
     client_ca: str | None = None
-    """File with certificates in PEM: clients must show a certificate that one of these signed."""
+    """File with CA certificates in PEM; clients must present a certificate signed by one of them."""
     users: str | None = None
-    """File of those who may scrape, as `htpasswd -B` writes it: a line `NAME:HASH` each, with bcrypt hashes."""
+    """File of users who may scrape, as written by `htpasswd -B`: a line `NAME:HASH` each, with bcrypt hashes."""
     tenants: int = 50
-    """Number of tenants with series of their own; the others are counted together as `other`."""
+    """Maximum number of tenants with their own series; the others are counted together as `other`."""
     dcgm: bool = False
     """True if GPU readings are also served under the names of NVIDIA's dcgm-exporter, for dashboards made for it."""
     hpc_job_mapping_dir: str | None = None
-    """Directory for files that name the jobs on each GPU: dcgm-exporter reads it by an option of the same name."""
+    """Directory for files that name the jobs on each GPU; dcgm-exporter reads it with its option of that name."""
+
+
+class LogSettings(Struct, frozen=True):
+    """The log of gputui itself."""
+
+    format: str = "text"
+    """`text`, or `json` for an object of JSON on each line. The journal gets fields of its own either way."""
+
+
+class TracesSettings(Struct, frozen=True):
+    """Traces of jobs for OpenTelemetry, sent by the process that schedules."""
+
+    enabled: bool = False
+    """True if the life of each job is sent to a collector when the job ends."""
+    endpoint: str | None = None
+    """Address that takes OTLP over HTTP; None: as OTEL_EXPORTER_OTLP_ENDPOINT says, else
+    `http://localhost:4318/v1/traces`."""
+    timeout: timedelta = timedelta(seconds=10)
+    """Time in which a batch has to be sent; then it is dropped."""
 
 
 class ReportSettings(Struct, frozen=True):
-    """Rates of `gputui report`, and the report that is sent every week."""
+    """Rates of `gputui report`, and the weekly report."""
 
     gpu_hour: float | None = None
-    """Price of an hour of a GPU; None: it has none."""
+    """Price of an hour of a GPU; None: no price."""
     kwh: float | None = None
-    """Price of a kilowatt-hour; None: it has none."""
+    """Price of a kilowatt-hour; None: no price."""
     currency: str = ""
-    """Currency of the prices, as shown: `EUR`."""
+    """Currency of the prices, for display: `EUR`."""
     weekly: str = ""
-    """Weekday and local time, such as `Mon 08:00`, at which the report of the last seven days goes to mail, webhook and
-    `on_notice` as the event `weekly_report`; empty: never."""
+    """Weekday and local time of the weekly report, such as `Mon 08:00`; empty: never.
+
+    It is sent to mail, webhook and `on_notice` as the event `weekly_report`.
+    """
 
 
 class Settings(Struct, frozen=True):
-    """Everything a site may set."""
+    """All settings of a site."""
 
     scheduler: SchedulerSettings = SchedulerSettings()
     store: StoreSettings = StoreSettings()
@@ -371,3 +423,5 @@ class Settings(Struct, frozen=True):
     hooks: HookSettings = HookSettings()
     metrics: MetricsSettings = MetricsSettings()
     report: ReportSettings = ReportSettings()
+    log: LogSettings = LogSettings()
+    traces: TracesSettings = TracesSettings()

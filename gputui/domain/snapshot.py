@@ -14,7 +14,8 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuView, ProbeStatus
 from gputui.domain.gpu_faults import GpuFault
 from gputui.domain.host import HostSample
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.state import Reason
@@ -31,23 +32,23 @@ class WindowState(StrEnum):
 
 
 class WindowView(Struct, frozen=True):
-    """A reservation that is not over."""
+    """A reservation that has not ended."""
 
     window: Window
     state: WindowState
     source: str = "file"
-    """`file`: the settings file's; `command`: that of `gputui reserve`."""
+    """Source: `file`, the settings file; `command`, `gputui reserve`."""
     claimed_at: datetime | None = None
-    """Time since which a job that it is kept for has run in it."""
+    """Time since which one of its jobs has run in it."""
     released_at: datetime | None = None
     lapses_at: datetime | None = None
-    """Time at which it is released if unused; None: it is in use, released, or kept clear of all jobs."""
+    """Time at which it is released if unused; None: it is in use, released, or for nobody."""
     gpus: tuple[str, ...] = ()
-    """UUIDs of the GPUs kept, as it looks now; none of one that is released, nor where no GPU is known."""
+    """UUIDs of the GPUs now reserved; empty if it is released or no GPU is known."""
 
 
 class Unreadable(Struct, frozen=True):
-    """A stored entry that is left out, and kept as it is."""
+    """A stored entry that cannot be read; it is left out and kept unchanged."""
 
     kind: str
     """`job` or `recurring job`."""
@@ -59,7 +60,7 @@ class Unreadable(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Say that it is left out, and why."""
+        """Return a sentence that says that it is left out, and why."""
         held = f"; GPUs that it may hold count as taken: {', '.join(self.gpus)}" if self.gpus else ""
         return f"{self.kind} {self.key} cannot be read and is left out: {self.why}{held}"
 
@@ -68,7 +69,7 @@ EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
 
 
 class StandingRule(Struct, frozen=True):
-    """The standing rule as a command set it."""
+    """The standing rule as set by a command."""
 
     priority: int | None = None
     """Priority of the rule: while a job of at least this priority waits for GPUs, no job below it gets any; None: no
@@ -76,7 +77,7 @@ class StandingRule(Struct, frozen=True):
 
 
 class Controls(Struct, frozen=True):
-    """The operator's controls, kept in the store beside the jobs."""
+    """The operator's controls, stored with the jobs."""
 
     paused: bool = False
     pause_reason: str = ""
@@ -84,24 +85,24 @@ class Controls(Struct, frozen=True):
     drains: Mapping[str, Drain] = field(default_factory=dict)
     """Drains by GPU UUID."""
     resumed: Mapping[str, datetime] = field(default_factory=dict)
-    """Times by GPU UUID at which an operator last declared it fit for jobs. Older Xids are forgiven."""
+    """Times by GPU UUID at which an operator last resumed it. Older Xids no longer count."""
     faults: Mapping[str, GpuFault] = field(default_factory=dict)
     """Fatal Xids by GPU UUID, which keep jobs off the GPU until it is reset or resumed."""
     reservations: tuple[Window, ...] = ()
     """Reservations in addition to those of the settings file."""
     claimed: Mapping[str, datetime] = field(default_factory=dict)
-    """Time by key of a reservation since which a job it is for has run in it."""
+    """Time since which one of its jobs has run in each reservation, by key."""
     released: Mapping[str, datetime] = field(default_factory=dict)
     """Release time of each unused reservation, by key."""
     standing: StandingRule | None = None
-    """Rule in place of the settings file's `policy.standing_priority`."""
+    """Rule that replaces the settings file's `policy.standing_priority`."""
     tenants: tuple[TenantSettings, ...] = ()
-    """Tenants, each in place of the one of that name in the settings file."""
+    """Tenants, each replacing the one of that name in the settings file."""
     paused_at: datetime | None = None
 
 
 class Leader(Struct, frozen=True):
-    """The process that schedules: what it wrote into the lock file."""
+    """The process that schedules, as recorded in the lock file."""
 
     pid: int
     host: str
@@ -110,13 +111,13 @@ class Leader(Struct, frozen=True):
     """Kind of process: `console` or `serve`."""
     started_at: datetime
     silent_for: timedelta = timedelta()
-    """Time since it last responded, if it is stopped or hangs; zero while it responds."""
+    """Time since it last responded, if it is stopped or hangs; zero otherwise."""
     uid: int | None = None
-    """The account it runs under, which under sudo is not the user's; None where an older gputui leads."""
+    """Uid of the process, which under sudo is not the user's; None if an older gputui schedules."""
 
 
 class Notice(Struct, frozen=True):
-    """Something an operator should know now."""
+    """A problem that operators should know now."""
 
     severity: str
     """`error`, `warning` or `information`."""
@@ -124,13 +125,13 @@ class Notice(Struct, frozen=True):
     halts: bool = False
     """True if no job starts until this is fixed."""
     short: str = ""
-    """Words for the status line; empty: it has none, or says it otherwise."""
+    """Text for the status line; empty: none, or the status line already shows it."""
     since: datetime | None = None
-    """Time since when it lasts; None: unknown."""
+    """Time since which it lasts; None: unknown."""
 
 
 class Node(Struct, frozen=True):
-    """Host with its GPUs."""
+    """A host with its GPUs."""
 
     name: str
     gpus: tuple[GpuView, ...] = ()
@@ -149,22 +150,22 @@ class Usage(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True, weakref=True):
-    """Frozen picture of jobs, GPUs and controls. Plans are made from it; interfaces show it."""
+    """Frozen state of jobs, GPUs and controls. Plans use it as input; interfaces display it."""
 
     taken_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
-    """The queue file's jobs by id: all that live, and the finished ones not yet moved to history.
+    """The queue file's jobs by id: all live ones, and the finished ones not yet moved to history.
 
-    Elements of an array that wait alike are one entry.
+    An array's elements that wait alike are one entry.
     """
     controls: Controls = Controls()
     leader: Leader | None = None
-    """Leading scheduler; None: no scheduler."""
+    """Leading scheduler; None: no scheduler runs."""
     leads_here: bool = False
-    """True if this very process schedules."""
+    """True if this process schedules."""
     order: tuple[JobId, ...] = ()
-    """Waiting jobs, in the order in which they will start."""
+    """Waiting jobs, first to start first."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
@@ -172,15 +173,15 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """Progress of CONFIGURING jobs: pulling its image, 45 %."""
     notices: tuple[Notice, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
-    """Stored entries that are left out, because this version cannot read them."""
+    """Stored entries that this version cannot read; they are left out."""
     usage: Usage = Usage()
     """Use by tenants in jobs that have moved to history."""
     recurring: tuple[RecurringJob, ...] = ()
     """Recurring jobs by id."""
     windows: tuple[WindowView, ...] = ()
-    """The reservations that are not over, by their start."""
+    """The reservations that have not ended, by start."""
     fragmentation: int = 0
-    """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
+    """Number of free GPUs that no waiting job can use, although jobs wait for GPUs."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
@@ -188,16 +189,16 @@ class Snapshot(Struct, frozen=True, weakref=True):
         return tuple(view for node in self.nodes for view in node.gpus)
 
     def job(self, job_id: JobId) -> Job | None:
-        """Return the job of that id alone, an element of an array too; None where the queue file has it no more."""
+        """Return the single job with that id, also for an element of an array; None if it is not in the queue file."""
         entry = self.entry(job_id)
         return entry.element(job_id) if entry is not None else None
 
     def entry(self, job_id: JobId) -> Job | None:
-        """Return the job of that id, or the entry that has it as an element; None where the queue file has neither."""
+        """Return the job with that id, or the entry that contains it; None if it is not in the queue file."""
         return next((job for job in self.jobs if job.id == job_id or (job.runs and job.has(job_id))), None)
 
     def of_elements(self) -> Snapshot:
-        """Return the picture with a reason for each element of an entry: that of its entry."""
+        """Return the snapshot with the reason of each entry repeated for its elements."""
         entries = ((job, self.reasons.get(job.id)) for job in self.jobs if job.runs)
         told = {job_id: reason for job, reason in entries if reason is not None for job_id in job.ids}
         return replace(self, reasons={**told, **self.reasons}) if told else self
@@ -218,9 +219,9 @@ class Snapshot(Struct, frozen=True, weakref=True):
         }
 
     def sharing_with(self, job: Job) -> tuple[JobId, ...]:
-        """The jobs that share GPUs with this one now."""
+        """Return the jobs that share GPUs with this one now."""
         return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
 
 
 EMPTY = Snapshot()
-"""Snapshot with nothing known yet, so that callers need no None."""
+"""Snapshot without any data, so that callers need no None."""

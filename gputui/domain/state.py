@@ -1,4 +1,4 @@
-"""The life of a job: its states, which may follow which, and why one still waits."""
+"""The life of a job: its states, the allowed transitions, and the reasons for waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gputui.domain.errors import TransitionError
 
 
 class JobState(StrEnum):
-    """Slurm's words for where a job stands."""
+    """States of a job, with Slurm's names."""
 
     PENDING = "PENDING"
     CONFIGURING = "CONFIGURING"
@@ -28,17 +28,17 @@ class JobState(StrEnum):
 
     @property
     def short(self) -> str:
-        """The short form squeue prints."""
+        """The short form that squeue prints."""
         return _SHORT[self]
 
     @property
     def is_terminal(self) -> bool:
-        """Return whether only a requeue can wake the job again."""
+        """Return whether the job has ended; only a requeue revives it."""
         return self in TERMINAL
 
     @property
     def is_active(self) -> bool:
-        """Return whether an attempt may be under way."""
+        """Return whether an attempt may be active."""
         return self in ACTIVE
 
 
@@ -64,7 +64,7 @@ _ENDS = TERMINAL | {JobState.PREEMPTED}
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
     {
         JobState.PENDING: frozenset({JobState.CONFIGURING, JobState.CANCELLED, JobState.FAILED}),
-        # back to PENDING: the start was interrupted, or failed and will be tried again
+        # back to PENDING: the start was interrupted, or failed and will be retried
         JobState.CONFIGURING: frozenset({JobState.RUNNING, JobState.COMPLETING, JobState.PENDING}) | _ENDS,
         JobState.RUNNING: frozenset({JobState.COMPLETING, JobState.PENDING}) | _ENDS,
         JobState.COMPLETING: frozenset({JobState.PENDING}) | _ENDS,
@@ -72,17 +72,17 @@ TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
         **{state: frozenset({JobState.PENDING}) for state in TERMINAL},
     }
 )
-"""The one table of legal moves. From a terminal state only a requeue leads on, back to PENDING."""
+"""Table of allowed transitions. From a terminal state only a requeue leads back, to PENDING."""
 
 
 def check_transition(before: JobState, after: JobState) -> None:
-    """Raise TransitionError unless `after` may follow `before`."""
+    """Raise TransitionError unless the transition from `before` to `after` is allowed."""
     if after not in TRANSITIONS[before]:
         raise TransitionError(f"a job that is {before} cannot become {after}")
 
 
 class PendingReason(StrEnum):
-    """Reasons for which a job waits."""
+    """Reasons why a job waits."""
 
     RESOURCES = "Resources"
     PRIORITY = "Priority"
@@ -97,7 +97,7 @@ class PendingReason(StrEnum):
 
 
 class Reason(Struct, frozen=True):
-    """Reason for which a job waits: a code for programs, a sentence with numbers for people."""
+    """Reason why a job waits: a code for programs, a sentence with numbers for people."""
 
     code: PendingReason
     text: str
@@ -106,11 +106,11 @@ class Reason(Struct, frozen=True):
     """Times in the text, in the order in which they occur."""
 
     def mentions(self, at: datetime) -> bool:
-        """Return whether the text names that minute already."""
+        """Return whether the text already contains that minute."""
         return any(abs(at - told) < _MINUTE for told in self.times)
 
     def local(self, now: datetime, zone: tzinfo | None = None) -> str:
-        """The text with its times as clocks of that zone show them; None: of this machine's."""
+        """Return the text with its times in that zone; None: in local time."""
         text, told, today = self.text, "", now.astimezone(zone).date()
         for at in self.times:
             words = next((words for words in (_day_words(at), _clock_words(at)) if words in text), None)
@@ -124,8 +124,8 @@ class Reason(Struct, frozen=True):
 _MINUTE = timedelta(minutes=1)
 
 
-def moment(at: datetime, now: datetime) -> str:
-    """`14:32 UTC`, with the date when it is not today's: how a reason tells of a time."""
+def utc_moment(at: datetime, now: datetime) -> str:
+    """Return `14:32 UTC`, with the date unless it is today: the format of times in reasons."""
     return _clock_words(at) if at.date() == now.date() else _day_words(at)
 
 

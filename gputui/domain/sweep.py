@@ -1,8 +1,8 @@
-"""Parameter sweeps: an array whose indices stand for all combinations of values, and texts with these values in braces.
+"""Parameter sweeps: arrays over all combinations of values, and texts with these values in braces.
 
-`lr=1e-3,1e-4` and `seed=0-9` make 20 elements; the last name varies fastest. In a text `{lr}` stands for the value of
-the element and `{index}` for its index. `{{word}}` is `{word}` itself. All other braces, `${NAME}` too, stay as they
-are, so that JSON, awk and shells keep theirs.
+`lr=1e-3,1e-4` and `seed=0-9` make 20 elements; the last name varies fastest. In a text `{lr}` is replaced by the
+element's value and `{index}` by its index. `{{word}}` becomes `{word}`. All other braces, `${NAME}` included, are
+unchanged, so that JSON, awk and shells keep theirs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from gputui.domain.units import listed, quoted
 INDEX = "index"
 """Name that stands for the index of the element."""
 VARIABLE = "GPUTUI_SWEEP_"
-"""Beginning of the environment variables with an element's values."""
+"""Prefix of the environment variables with an element's values."""
 MAX_TEXT = 16 * 1024
-"""Characters of all values together: each element that has started is stored with them."""
+"""Maximum number of characters of all values together; they are stored with each started element."""
 MAX_SHOWN = 60
-"""Characters of values that are added to a name."""
+"""Maximum number of characters of values that are appended to a name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _FIELD = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*|([^,"]*))(?:,|\Z)')
 _RANGE = re.compile(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?", re.ASCII)
@@ -34,12 +34,12 @@ _PLACE = re.compile(r"\{\{([^{}]*)\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}", re.
 
 
 class _Part(Struct, frozen=True):
-    """Values that follow each other: one text, or the whole numbers of a range."""
+    """Consecutive values: one text, or the whole numbers of a range."""
 
     text: str = ""
     numbers: range | None = None
     width: int = 0
-    """Digits of a number, with zeros before it: `00-09`."""
+    """Number of digits with leading zeros: `00-09`."""
 
     @property
     def count(self) -> int:
@@ -50,7 +50,7 @@ class _Part(Struct, frozen=True):
 
 
 def check(sweep: Pairs, limit: int) -> int:
-    """Return the number of elements; raise InputError for names or values that cannot be used."""
+    """Return the number of elements; raise InputError for invalid names or values."""
     names = [name.upper() for name, _ in sweep]
     for name, text in sweep:
         if not _NAME.fullmatch(name):
@@ -85,7 +85,7 @@ def values_at(sweep: Pairs, index: int) -> dict[str, str]:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return the text with the values; names that are none of the sweep's stay."""
+    """Return the text with the values filled in; unknown names stay."""
     return _PLACE.sub(lambda match: _replacement(match, values), text) if "{" in text else text
 
 
@@ -95,13 +95,13 @@ def check_text(text: str, sweep: Pairs) -> None:
     for match in _PLACE.finditer(text):
         if match[2] is not None and match[2] not in known:
             hint = f"known are {listed(known)}; {{{{{match[2]}}}}} stands for the braces themselves"
-            raise InputError(f"{quoted(match[0])} is no value of the sweep", hint=hint)
+            raise InputError(f"{quoted(match[0])} is not a name of the sweep", hint=hint)
 
 
 def shown_name(name: str, sweep: Pairs, index: int) -> str:
-    """Return the name of an element; one without values in braces is followed by them: `train lr=1e-3 seed=4`.
+    """Return the name of an element; values that the name does not contain are appended: `train lr=1e-3 seed=4`.
 
-    For an index that the sweep does not have it is the name as written.
+    For an index that the sweep does not have, return the name as written.
     """
     if not 0 <= index < size(sweep):
         return name
@@ -121,8 +121,8 @@ def variables(values: Mapping[str, str]) -> Pairs:
     return tuple((f"{VARIABLE}{name.upper()}", value) for name, value in values.items())
 
 
-def joined(values: Iterable[str]) -> str:
-    """Return the text that has exactly these values, each quoted."""
+def quoted_list(values: Iterable[str]) -> str:
+    """Return a text that lists exactly these values, each quoted."""
     return ",".join('"' + value.replace('"', '""') + '"' for value in values)
 
 
@@ -151,7 +151,7 @@ def _parts(text: str) -> tuple[_Part, ...]:
 
 
 def _bare(word: str) -> _Part:
-    """Return the values of a word without quotes: a range, or the word itself."""
+    """Return the values of an unquoted word: a range, or the word itself."""
     if not word:
         raise InputError("has an empty value", hint='write "" where that is meant')
     match = _RANGE.fullmatch(word)

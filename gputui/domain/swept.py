@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gputui.domain.job import Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobSpec
 
 
 def spec_at(spec: JobSpec, index: int) -> JobSpec:
@@ -16,7 +17,7 @@ def spec_at(spec: JobSpec, index: int) -> JobSpec:
     """
     if not spec.sweep:
         return spec
-    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
 
     found = sweeps.values_at(spec.sweep, index)
     values = {**found, sweeps.INDEX: str(index)}
@@ -34,7 +35,7 @@ def sweep_values(job: Job) -> Mapping[str, str]:
     """Return the values of an element of a sweep by name; empty for other jobs and for an index that it lacks."""
     if not job.spec.sweep or job.runs or job.array is None:
         return {}
-    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
 
     if job.array.index >= sweeps.size(job.spec.sweep):
         return {}
@@ -42,5 +43,5 @@ def sweep_values(job: Job) -> Mapping[str, str]:
 
 
 def element_spec(job: Job) -> JobSpec:
-    """Return the spec of a job, of an element of a sweep with its values."""
+    """Return the spec of a job; for an element of a sweep, with its values."""
     return spec_at(job.spec, job.array.index) if job.array and sweep_values(job) else job.spec

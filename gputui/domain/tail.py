@@ -1,4 +1,4 @@
-"""Start of the last lines of a text that is too long to be read whole."""
+"""Finds the start of the last lines of a text that is too long to be read completely."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ BLOCK = 65536
 
 
 def tail_start(size: int, lines: int, read: Callable[[int, int], bytes], block: int = BLOCK) -> int:
-    """The byte at which the last so many lines begin, of `size` bytes of which `read(at, count)` gives any part.
+    """Return the offset at which the last `lines` lines begin, of `size` bytes that `read(at, count)` returns in parts.
 
-    It is read from its end, `block` bytes at a time, and no further than need be. A newline at the very end begins no
-    other line. With fewer lines than wanted it is 0.
+    Reads from the end, `block` bytes at a time, and no further than necessary. A newline at the very end does not begin
+    another line. With fewer lines than wanted it is 0.
     """
     if lines <= 0:
         return size

@@ -1,6 +1,6 @@
-"""Measurements of an attempt: use of its GPUs, and of the CPU, memory and disks of its container or host processes.
+"""Measurements of an attempt: use of its GPUs, and of CPU, memory and disks by its container or host processes.
 
-None: it could not be read, or the hardware does not have it. Times without readings are in no mean and no share.
+None: it could not be read, or the hardware does not have it. Times without readings count in no mean and no share.
 """
 
 from __future__ import annotations
@@ -9,63 +9,63 @@ from msgspec import Struct
 
 
 class Spread(Struct, frozen=True):
-    """Distribution of a reading over the time in which it was known."""
+    """Distribution of a reading over the time for which it is known."""
 
     mean: float
     p95: float
-    """Value that it did not exceed in 95 % of that time; within 1 % of the exact one, and shares to a hundredth."""
+    """Value not exceeded in 95 % of that time; within 1 % of the exact one, shares within a hundredth."""
     peak: float
 
 
 class AttemptTelemetry(Struct, frozen=True):
-    """Summary of an attempt that has ended, or of one so far.
+    """Summary of an ended attempt, or of a running one so far.
 
-    Readings of a GPU that it shared are those of its own processes, and None where these cannot be told apart.
+    Readings of a shared GPU are those of the attempt's own processes, and None where these cannot be told apart.
     """
 
     seconds: float | None = None
-    """Seconds for which its GPUs were read, the mean over them: less than it ran where readings were missing."""
+    """Seconds for which its GPUs were read, as the mean over them; less than its runtime if readings were missing."""
     allocated: float | None = None
     """GPU-seconds from its start to its end: number of GPUs, times the share that its tenant is charged for."""
     known: float | None = None
-    """GPU-seconds of `allocated` for which the utilization was known: those that are left were not measured."""
+    """GPU-seconds of `allocated` for which the utilization is known; the rest was not measured."""
     busy: float | None = None
-    """GPU-seconds of `known` in which its GPUs worked: weighted with the utilization, 0 to 1."""
+    """GPU-seconds of `known` weighted with the utilization, 0 to 1."""
     idle: float | None = None
-    """0 to 1: share of `known` in which a GPU did nothing at all (utilization up to 1 %)."""
+    """0 to 1: share of `known` in which a GPU was idle (utilization up to 1 %)."""
     utilization: Spread | None = None
     """0 to 1, over time and GPUs: share of time in which a kernel ran."""
     sm_activity: Spread | None = None
-    """0 to 1: share of the multiprocessors' time in which they had work. From Hopper on."""
+    """0 to 1: share of time in which the multiprocessors were busy. From Hopper on."""
     memory_activity: Spread | None = None
-    """0 to 1: share of the bandwidth of GPU memory that was used. From Hopper on."""
+    """0 to 1: share of the GPU memory bandwidth in use. From Hopper on."""
     gpu_memory: Spread | None = None
-    """Bytes in use on any one of its GPUs; on a GPU that it shared, by its own processes."""
+    """Bytes in use on each of its GPUs; on a shared GPU, by its own processes."""
     gpu_memory_total: int | None = None
-    """Bytes of each GPU that it could use: what it asked for of a shared GPU, else all of it."""
+    """Bytes of each GPU that it could use: its request on a shared GPU, else the whole GPU."""
     power: Spread | None = None
-    """Watts of any one of its GPUs; of a shared GPU the part that its tenant is charged for."""
+    """Watts of each of its GPUs; of a shared GPU, the part that its tenant is charged for."""
     energy: float | None = None
-    """Joules of all its GPUs, over the time in which power was known."""
+    """Joules of all its GPUs, over the time for which power is known."""
     temperature: Spread | None = None
-    """Degrees Celsius of any one of its GPUs."""
+    """Degrees Celsius of each of its GPUs."""
     throttled: float | None = None
-    """0 to 1: share of time in which a GPU was slowed down by heat, power or a fault."""
+    """0 to 1: share of time in which a GPU was slowed down because of heat, power or a fault."""
     throttle: tuple[str, ...] = ()
     """Reasons for that, the most frequent first."""
     cpu: float | None = None
     """CPU-seconds of all its processes, user and system."""
     cpus: Spread | None = None
-    """CPUs in use at a time: CPU-seconds a second."""
+    """CPUs in use at a time: CPU-seconds per second."""
     memory: Spread | None = None
-    """Bytes of memory of its container or host processes, with its page cache as the kernel counts it."""
+    """Bytes of memory of its container or host processes, including page cache as counted by the kernel."""
     io_read: int | None = None
     io_written: int | None = None
-    """Bytes read from and written to disks, as far as the kernel counts them for its control group."""
+    """Bytes read from and written to disks, as counted by the kernel for its control group."""
 
     @property
     def unused(self) -> float | None:
-        """GPU-seconds of `known` in which its GPUs did not work."""
+        """GPU-seconds of `known` in which its GPUs were not used."""
         return None if self.known is None or self.busy is None else max(0.0, self.known - self.busy)
 
     @property

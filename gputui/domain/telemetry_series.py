@@ -1,6 +1,6 @@
 """Readings of an attempt over time, for graphs: a bounded number of columns, however long the attempt runs.
 
-A full series is folded: each two columns become one of double width. So means are kept exactly, and the begin and the
+A full series is folded: each pair of columns becomes one of double width. So means stay exact, and the start and the
 end of the attempt always have a column.
 """
 
@@ -31,7 +31,7 @@ READINGS = (
     "io_read",
     "io_written",
 )
-"""Names as in `AttemptTelemetry`: those of GPUs are means over its GPUs, `io_*` are bytes a second."""
+"""Names as in `AttemptTelemetry`; GPU readings are means over its GPUs, `io_*` are bytes per second."""
 COLUMNS = 256
 """Most columns of a series."""
 MOST_BYTES = 4096
@@ -43,7 +43,7 @@ _TOP = 254
 
 
 class Series(Struct, frozen=True):
-    """Means of each reading by column. None: nothing was read in that time."""
+    """Means of each reading by column. None: nothing was read during it."""
 
     begin: float
     """Second since the epoch at which the first column begins."""
@@ -52,7 +52,7 @@ class Series(Struct, frozen=True):
     end: float
     """Second since the epoch of the last reading."""
     means: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """Values by name of the reading, all of one length; without readings that were never known."""
+    """Values by name of the reading, all of one length; readings that were never known are omitted."""
 
 
 class Measured(Struct, frozen=True):
@@ -63,14 +63,14 @@ class Measured(Struct, frozen=True):
 
 
 class Recording(Struct):
-    """A series that grows."""
+    """A growing series."""
 
     begin: float
     width: float = 1.0
     end: float = 0.0
     length: int = 0
     sums: dict[str, bytes] = field(default_factory=dict)
-    """Products of value and seconds by reading, as numbers of four bytes: filled in by `save` alone."""
+    """Sums of value times seconds by reading, as numbers of four bytes; filled in only by `save`."""
     seconds: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -87,7 +87,7 @@ class Recorder:
 
     @classmethod
     def resumed(cls, saved: Recording) -> Recorder:
-        """Return the recorder that goes on with a saved series."""
+        """Return a recorder that continues a saved series."""
         recorder = cls(saved.begin)
         recorder.width, recorder.end, recorder.length = saved.width, saved.end, min(COLUMNS, saved.length)
         for name in READINGS:
@@ -97,7 +97,7 @@ class Recorder:
         return recorder
 
     def save(self) -> Recording:
-        """Return the series so far, to go on with it later."""
+        """Return the series so far, to be continued later."""
         sums = {name: columns[0].tobytes() for name, columns in self._columns.items()}
         seconds = {name: columns[1].tobytes() for name, columns in self._columns.items()}
         return Recording(self.begin, self.width, self.end, self.length, sums, seconds)
@@ -143,7 +143,7 @@ class Recorder:
 
 
 class _Packed(Struct, array_like=True):
-    """Series as it is packed."""
+    """Packed form of a series."""
 
     begin: float
     width: float
@@ -151,13 +151,13 @@ class _Packed(Struct, array_like=True):
     length: int
     names: tuple[str, ...]
     ranges: tuple[tuple[float, float], ...]
-    """Least and highest mean of each reading."""
+    """Minimum and maximum mean of each reading."""
     levels: bytes
-    """Levels of all readings one after the other, a byte a column."""
+    """Levels of all readings in sequence, one byte per column."""
 
 
 def packed(series: Series) -> str:
-    """Return the series as ASCII of at most `MOST_BYTES`; a mean is off by 1/500 of its reading's range at most."""
+    """Return the series as ASCII of at most `MOST_BYTES`; a mean is off by at most 1/500 of its reading's range."""
     named = {name: series.means[name] for name in READINGS if name in series.means}
     ranges = tuple(_range(means) for means in named.values())
     levels = bytes(chain.from_iterable(map(_levels, named.values(), ranges)))
@@ -167,7 +167,7 @@ def packed(series: Series) -> str:
 
 
 def unpacked(text: str) -> Series | None:
-    """Return the series; None where the text is not one."""
+    """Return the series; None if the text is not a packed series."""
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b85decode(text), 4 * MOST_BYTES)

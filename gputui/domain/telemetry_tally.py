@@ -1,6 +1,6 @@
-"""Sums over the readings of an attempt, from which its summary and its series are made.
+"""Sums over the readings of an attempt, from which its summary and its series are computed.
 
-A reading counts for the time since the one before, at most `MAX_GAP`: time without readings is in no sum.
+A reading counts for the time since the previous one, at most `MAX_GAP`: time without readings counts in no sum.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Recorder, Recording, Series
 
 MAX_GAP = 30.0
-"""Longest time in seconds for which one reading counts: beyond it nothing is known."""
+"""Maximum seconds for which one reading counts; after that the value is unknown."""
 MAX_PAUSE = 60.0
-"""Longest time in seconds between two readings of a control group from which a rate is made."""
+"""Maximum seconds between two readings of a control group for computing a rate."""
 IDLE = 0.01
 """Utilization up to which a GPU is idle."""
 _FLAT = 16 * 1024**2
-"""Bytes by which the memory of an unused GPU may change: the driver itself takes some at times."""
+"""Bytes by which the memory of an unused GPU may change: the driver itself allocates some at times."""
 _HARMLESS = frozenset({"sync boost", "display clock"})
-"""Reasons for lower clocks that are no trouble."""
+"""Harmless reasons for lower clocks."""
 _STEP = math.log(1.02)
 _ZERO = -(10**6)
-"""Bin of values that are not above 0."""
+"""Bin of values of 0 and below."""
 _SHARES = frozenset({"utilization", "sm_activity", "memory_activity"})
 
 
 class Distribution(Struct):
-    """Values with the seconds for which each was known; those that are nearly equal are counted together."""
+    """Values with the seconds for which each was known; nearly equal ones are counted together."""
 
     seconds: float = 0.0
     total: float = 0.0
     peak: float = -math.inf
     bins: dict[int, float] = field(default_factory=dict)
-    """Seconds by hundredths of a share, and by powers of 1.02 of other values."""
+    """Seconds by hundredths for shares, and by powers of 1.02 for other values."""
 
     def spread(self, *, is_share: bool = False) -> Spread | None:
-        """Return the distribution in three figures; None where nothing was known."""
+        """Return the distribution in three figures; None if nothing was known."""
         if not self.seconds:
             return None
         left, p95 = 0.95 * self.seconds * (1 - 1e-9), _ZERO
@@ -59,7 +59,7 @@ class GpuTrack(Struct):
 
     at: float
     used_at: float
-    """Time of the last reading that did not show it unused."""
+    """Time of the last reading that showed use, or could not rule it out."""
     memory: int | None = None
     """Bytes in use when it was last used."""
 
@@ -74,34 +74,34 @@ class HostTrack(Struct):
 
 
 class TallyRecord(Struct):
-    """Sums of an attempt, as they are saved for the next scheduler."""
+    """Sums of an attempt, saved for the next scheduler."""
 
     gpus: int
     began: float
     """Start of the attempt, in seconds since the epoch."""
     share: float = 1.0
     read: float = 0.0
-    """GPU-seconds for which a reading was there."""
+    """GPU-seconds covered by readings."""
     known: float = 0.0
     used: float = 0.0
     idle: float = 0.0
-    """GPU-seconds for which the utilization was known, those weighted with it, and those without use."""
+    """GPU-seconds of known utilization, weighted with it, and of idle GPUs."""
     energy: float = 0.0
     clocked: float = 0.0
     throttled: float = 0.0
     reasons: dict[str, float] = field(default_factory=dict)
-    """GPU-seconds in which a GPU was slowed down, in all and by reason, of those in which that was read."""
+    """GPU-seconds in which a GPU was slowed down: total, by reason, and those for which it was read."""
     memory_total: int | None = None
     spreads: dict[str, Distribution] = field(default_factory=dict)
     tracks: dict[str, GpuTrack] = field(default_factory=dict)
     host: HostTrack | None = None
     memory_peak: int | None = None
-    """Most bytes of memory, as the kernel recorded it."""
+    """Peak bytes of memory, as recorded by the kernel."""
     recording: Recording | None = None
 
 
 class Tally:
-    """Tally of an attempt."""
+    """Accumulates the readings of an attempt."""
 
     def __init__(self, record: TallyRecord) -> None:
         self.record = record
@@ -109,22 +109,22 @@ class Tally:
         self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began)
 
     def save(self) -> TallyRecord:
-        """Return the sums with the series, to go on with them later."""
+        """Return the sums with the series, to be continued later."""
         self.record.recording = self._recorder.save()
         return self.record
 
     @property
     def has_readings(self) -> bool:
-        """Whether anything was read."""
+        """Return whether anything was read."""
         return self.record.read > 0 or self.record.host is not None
 
     @property
     def read_at(self) -> float:
-        """Time of the last reading, in seconds since the epoch."""
+        """Return the time of the last reading, in seconds since the epoch."""
         return max(self._recorder.end, self.record.began)
 
     def shift(self, by: float) -> None:
-        """Move all times by so many seconds, as the clock was set."""
+        """Shift all times by this amount after the clock was set."""
         record = self.record
         record.began += by
         for track in record.tracks.values():
@@ -136,7 +136,7 @@ class Tally:
         self._recorder.end += by
 
     def add(self, sample: GpuSample, own: Collection[str] | None = None) -> None:
-        """Count a reading, if it is new; `own` are the names of the attempt's processes on a GPU that it shares."""
+        """Add a reading if it is new; `own` are the names of the attempt's processes on a shared GPU."""
         at, record = sample.sampled_at.timestamp(), self.record
         track = record.tracks.get(sample.uuid)
         if track is None:
@@ -177,7 +177,7 @@ class Tally:
                 self._spread(name, value, seconds)
 
     def add_host(self, found: Consumption, at: float) -> None:
-        """Count a reading of the control group, in which nothing but the attempt has ever run."""
+        """Add a reading of the control group, in which only the attempt has run."""
         record = self.record
         before = record.host or HostTrack(record.began, 0.0, 0, 0)
         if at <= before.at:
@@ -214,7 +214,7 @@ class Tally:
         found.bins[place] = found.bins.get(place, 0.0) + seconds
 
     def idle_since(self) -> dict[str, tuple[float, float]]:
-        """Return for each GPU when it was last used, and when it was last read; seconds since the epoch."""
+        """Return when each GPU was last used, and when it was last read, in seconds since the epoch."""
         return {uuid: (track.used_at, track.at) for uuid, track in self.record.tracks.items()}
 
     def series(self) -> Series:
@@ -222,9 +222,9 @@ class Tally:
         return self._recorder.series()
 
     def summary(self, ended: float, asked: int = 0) -> AttemptTelemetry | None:
-        """Return the figures until `ended`, in seconds since the epoch; None where nothing was read.
+        """Return the figures until `ended`, in seconds since the epoch; None if nothing was read.
 
-        `asked` are the bytes promised of a shared GPU.
+        `asked` are the promised bytes of a shared GPU.
         """
         if not self.has_readings:
             return None
@@ -274,10 +274,10 @@ class Tally:
 
 
 def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) -> dict[str, float]:
-    """Return the known readings of a GPU that are the attempt's own.
+    """Return the known readings of a GPU that belong to the attempt.
 
-    Of a GPU that it shares these are memory and time of its processes, and its tenant's share of the power. The driver
-    gives no power of a MIG instance, or that of the whole GPU.
+    For a shared GPU these are memory and time of its processes, and its tenant's share of the power. For a MIG instance
+    the driver reports no power, or that of the whole GPU.
     """
     is_alone, utilization, memory = True, sample.utilization, sample.memory_used
     if own is not None:
@@ -303,9 +303,9 @@ def _mine(processes: Iterable[GpuProcess], own: Collection[str]) -> Iterable[Gpu
 
 
 def _own_use(processes: tuple[GpuProcess, ...] | None, mine: tuple[GpuProcess, ...]) -> float | None:
-    """Return the share of time in which its processes used the GPU; None where the driver told no shares.
+    """Return the share of time in which its processes used the GPU; None if the driver reported no shares.
 
-    The driver names only the processes that used it lately.
+    The driver names only the processes that used the GPU recently.
     """
     if not processes or all(each.sm is None for each in processes):
         return None
@@ -313,7 +313,7 @@ def _own_use(processes: tuple[GpuProcess, ...] | None, mine: tuple[GpuProcess, .
 
 
 def _is_unused(values: dict[str, float], track: GpuTrack) -> bool:
-    """Whether the GPU does nothing and holds as much memory as when it was last used; not if that is not known."""
+    """Return whether the GPU is idle and holds as much memory as when it was last used; False if that is unknown."""
     memory, before = values.get("gpu_memory"), track.memory
     if values.get("utilization") != 0 or memory is None or before is None:
         return False
@@ -325,5 +325,5 @@ def _rate(before: float | None, now: float | None, seconds: float) -> float | No
 
 
 def _rounded(value: float) -> float:
-    """Return the value to six figures: more are noise, and would be stored with each attempt."""
+    """Return the value to six significant figures: more are noise, and would be stored with each attempt."""
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Telemetry in words, a line for each kind of reading."""
+"""Telemetry as text, one line for each kind of reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOUR = 3600
 
 
 def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
-    """Yield a label and a sentence for each kind of reading that is known."""
+    """Yield a label and a sentence for each known kind of reading."""
     lines = (
         ("GPU time", _gpu_time(found)),
         ("GPU use", _spread(found.utilization, _percent) + _idle(found)),
@@ -47,7 +47,7 @@ def _of(found: AttemptTelemetry) -> str:
 
 def _energy(found: AttemptTelemetry) -> str:
     hours = found.kilowatt_hours
-    return f" per GPU; {hours:.3g} kWh in all" if hours is not None else ""
+    return f" per GPU; {_figures(hours)} kWh in all" if hours is not None else ""
 
 
 def _slowed(found: AttemptTelemetry) -> str:
@@ -92,10 +92,17 @@ def _degrees(celsius: float) -> str:
 
 
 def _count(cpus: float) -> str:
-    return f"{cpus:.3g}"
+    return _figures(cpus)
 
 
 def _hours(seconds: float | None) -> str:
-    """Return GPU-hours: three figures, since a job may last for a minute or for a month."""
+    """Return GPU-hours with three significant figures, since a job may last for a minute or for a month."""
     hours = (seconds or 0.0) / _HOUR
-    return f"{hours:.1f}" if hours >= 100 else f"{hours:.3g}"
+    return f"{hours:.1f}" if hours >= 100 else _figures(hours)
+
+
+def _figures(value: float) -> str:
+    """Return a value with three significant figures, or up to the unit or thousandth, never with an exponent."""
+    if 0 < value < 0.001:
+        return "<0.001"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,7 +1,7 @@
-"""Sizes, durations and counts as people write them, and back.
+"""Parsing and formatting of sizes, durations and counts.
 
-Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `1h30`, `2d`, or
-Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
+Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `1h30`, `2d`,
+`30 minutes`, `1 day and 2 hours`, or Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from gputui.domain.errors import InputError
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp])i?)?b?", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MAX_SIZE = 2**60
-"""1 EiB in bytes: larger is a slip of the finger, and would not fit the runtime's signed 64 bits."""
+"""Maximum size in bytes, 1 EiB: a larger one is a typing error, and would not fit the runtime's signed 64 bits."""
 
 _PARTS = re.compile(
     r"(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?",
     re.IGNORECASE | re.ASCII,
 )
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?", re.ASCII)
+_WORDS = re.compile(
+    r"(?<=\d)\s*(?:(s)econds?|(s)ecs?|(m)inutes?|(m)ins?|(h)ours?|(h)rs?|(d)ays?|(w)eeks?|([wdhms]))\b",
+    re.IGNORECASE | re.ASCII,
+)
+_BETWEEN = re.compile(r"(?<=[wdhms])(?:\s*,\s*|\s+and\s+|\s+)(?=\d)", re.IGNORECASE | re.ASCII)
 _HOURS = re.compile(r"(\d+)h([0-5]\d)", re.ASCII | re.IGNORECASE)
 MAX_DURATION = timedelta(days=3650)
-"""Ten years: longer is a slip of the finger, and dates stay in range."""
+"""Maximum duration, ten years: a longer one is a typing error; dates stay in range."""
+DURATION_HINT = "write 90, 1h30m, 2d or 2-12:00:00"
 
 
 def parse_size(text: str, *, where: str | None = None) -> int:
-    """Bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
+    """Return the bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
     match = _SIZE.fullmatch(text.strip())
     if not match or len(text) > 40:
         raise InputError(f"{quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
@@ -41,7 +47,7 @@ def parse_size(text: str, *, where: str | None = None) -> int:
 
 
 def format_size(size: int | None) -> str:
-    """`16G`, `1.5G`, `512M`: at most four figures."""
+    """Return `16G`, `1.5G`, `512M`: at most four figures."""
     if size is None:
         return "-"
     value = float(size)
@@ -54,13 +60,26 @@ def format_size(size: int | None) -> str:
 
 
 def parse_duration(text: str, *, where: str | None = None) -> timedelta:
-    """The duration of `90` (seconds), `1h30m`, `2d` or `2-12:00:00`."""
-    duration = _duration(text.strip()) if len(text) <= 40 else None
+    """Return the duration of `90` (seconds), `1h30m`, `2d`, `1 day 2 hours` or `2-12:00:00`."""
+    duration = _duration(_shortened(text.strip())) if len(text) <= 40 else None
     if duration is None:
-        raise InputError(f"{quoted(text)} is not a duration", where=where, hint="write 90, 1h30m, 2d or 2-12:00:00")
+        raise InputError(f"{quoted(text)} is not a duration", where=where, hint=DURATION_HINT)
     if not timedelta(0) <= duration <= MAX_DURATION:
         raise InputError(f"{quoted(text)} is out of range", where=where, hint="at most 3650 days")
     return duration
+
+
+def parse_time_span(text: str, *, where: str | None = None) -> timedelta:
+    """Return a duration above 0."""
+    duration = parse_duration(text, where=where)
+    if not duration:
+        raise InputError(f"{quoted(text)} is not above 0", where=where, hint=DURATION_HINT)
+    return duration
+
+
+def _shortened(text: str) -> str:
+    """Return `1d2h` for `1 day and 2 hours`."""
+    return _BETWEEN.sub("", _WORDS.sub(lambda match: str(match[match.lastindex or 0]), text))
 
 
 def _duration(text: str) -> timedelta | None:
@@ -89,7 +108,7 @@ def _of_clock(match: re.Match[str]) -> timedelta:
 
 
 def format_duration(duration: timedelta | None) -> str:
-    """`45s`, `12m30s`, `3h05m`, `2d04h`: two units, so a column of them stays narrow."""
+    """Return `45s`, `12m30s`, `3h05m`, `2d04h`: two units, so that columns stay narrow."""
     if duration is None:
         return "-"
     seconds = max(0, int(duration.total_seconds()))
@@ -106,17 +125,17 @@ def format_duration(duration: timedelta | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 GPU`, `3 GPUs`, `2 processes`."""
+    """Return `1 GPU`, `3 GPUs`, `2 processes`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def listed(items: Iterable[object]) -> str:
-    """`4`, `4 and 9`, `4, 9 and 12`."""
+    """Return `4`, `4 and 9`, `4, 9 and 12`."""
     *most, last = map(str, items)
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def quoted(text: str) -> str:
-    """The text as a short, harmless quotation: what a person typed may hold anything."""
+    """Return the text as a short quotation without control characters; typed text may contain anything."""
     shown = text if len(text) <= 40 else text[:37] + "..."
     return ascii(shown) if not shown.isprintable() else f"'{shown}'"

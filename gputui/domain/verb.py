@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from gputui.domain.job import JobId, Placing
+from gputui.domain.job import Placing
+from gputui.domain.job_spec import JobId
 
 if TYPE_CHECKING:
     from gputui.domain.policy.whatif import SnapshotChange
@@ -73,7 +74,7 @@ class VerbActions(Protocol):
 
 
 class Who(Enum):
-    """Users who may use a verb. In a private queue there is one user, who may do all."""
+    """Users who may use a verb. In a private queue its only user may do everything."""
 
     MEMBER = "every member of the queue"
     OWNER = "the job's submitter; operators for every job"
@@ -81,7 +82,7 @@ class Who(Enum):
 
 
 class Order(Struct, frozen=True):
-    """The objects that a verb is to act on, with its arguments."""
+    """The objects that a verb acts on, with its arguments."""
 
     ids: tuple[JobId, ...] = ()
     delta: int = 0
@@ -101,9 +102,9 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     name: str
     """Name in the settings file and in calls."""
     action: str = ""
-    """Action of the console that asks for it; empty: `verb('NAME')`."""
+    """Action of the console that requests it; empty: `verb('NAME')`."""
     id: str = ""
-    """Name in the settings file where it is not the action's."""
+    """Name in the settings file if it differs from the action's."""
     keys: tuple[str, ...]
     """Keys in the console, as Textual names them."""
     footer_key: str = ""
@@ -113,46 +114,46 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     help: str
     """A sentence for help, the palette and docs/keys.md."""
     synonyms: str = ""
-    """Names under which the palette finds it too, from Slurm, Docker, htop and everyday language, with commas."""
+    """Comma-separated names under which the palette also finds it, from Slurm, Docker, htop and everyday language."""
     group: str
     needs: str = ""
-    """The subject it needs, as in "it needs a waiting job"; empty: none."""
+    """Required subject, as in "it needs a waiting job"; empty: none."""
     may: Callable[[S], bool]
-    """Return whether it can be used on the subject now."""
+    """Returns whether it can be used on the subject now."""
     who: Who = Who.MEMBER
     shell: str
     """The equivalent command, after `gputui`."""
 
 
 class FormVerb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
-    """A verb that opens a form: the form says what is sent, shows the effects, and checks it.
+    """A verb that opens a form, which shows the effects, checks the input and sends it.
 
     Help texts of its command stay with the command, because `gputui submit` must not load this table to start.
     """
 
 
 class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
-    """A verb that is carried out at once, or after its effects were shown."""
+    """A verb that is carried out at once, or after its effects are shown."""
 
     call: Callable[[VerbActions, Order], Sequence[JobId] | None]
-    """Writes the change; returns the ids of the jobs that it changed, for verbs about jobs."""
+    """Writes the change; returns the ids of the changed jobs, for verbs about jobs."""
     done: str
-    """Message after the change, of one `{subject}`; other names in braces stand for keys of verbs."""
+    """Message after the change of one `{subject}`; other names in braces are replaced by keys of verbs."""
     done_many: str = ""
     """Message after the change of several subjects."""
     proposal: str = ""
-    """The change in the what-if panel, of one `{title}`."""
+    """Description of the change in the what-if panel, for one `{title}`."""
     proposal_many: str = ""
-    """The change of several subjects in the what-if panel, after their ids."""
+    """Description of the change of several subjects in the what-if panel, after their ids."""
     preview: Callable[[Order, datetime], SnapshotChange] | None = None
-    """The change of the snapshot that a forecast is made with."""
+    """Returns the change of the snapshot for the forecast."""
     fate: str = "no forecast"
     """Word for a job that has no start after the change."""
     question: str = ""
-    """The first word of the question before the change; empty: none is asked."""
+    """First word of the question before the change; empty: no question."""
     asks_reason: bool = False
     ends_work: bool = False
-    """True if the verb ends running jobs: the what-if panel then shows the work that is lost."""
+    """True if the verb ends running jobs; the what-if panel then shows the lost work."""
     can_be_undone: bool = True
     shell_help: str
     """Help text of that command."""

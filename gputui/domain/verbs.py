@@ -1,8 +1,7 @@
-"""Declares every verb once: its name, key and texts, who may use it, on what, what it calls, costs and leaves undoable.
+"""Declares every verb once: name, key, texts, who may use it, on what, its call, cost and undo.
 
-Everything else follows from this table: the console's commands with their keys, footer, menus, palette and help; the
-what-if panel; actions on several jobs; which actions can be undone; docs/keys.md;
-and the help of the commands in a shell.
+Everything else is derived from this table: the console's commands with their keys, footer, menus, palette and help; the
+what-if panel; actions on several jobs; which actions can be undone; docs/keys.md; and the help of the shell commands.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gputui.domain.job import MAX_PRIORITY, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.running_verbs import RUNNING_VERBS
 from gputui.domain.state import JobState
 from gputui.domain.verb import FormVerb, Order, Verb, Who
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Controls
 
 STEP = 10
-"""Points of priority that one key adds or takes."""
+"""Points of priority per key press."""
 JOBS, QUEUE, GPUS, SCHEDULER = "Jobs", "Queue", "GPUs", "Scheduler"
 """Headings under which verbs are listed."""
 PRIORITY_HELP = "Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."
-"""Help text of `gputui priority`, which stands for several verbs."""
+"""Help text of `gputui priority`, which covers several verbs."""
 
 
 def is_drained(view: GpuView, controls: Controls) -> bool:
-    """Return whether a GPU is drained, or will be once the scheduler has read it."""
+    """Return whether a GPU is drained, or will be at the scheduler's next reading."""
     return view.drain is not None or view.gpu.uuid in controls.drains
 
 
@@ -42,7 +42,7 @@ def _is_waiting(job: Job) -> bool:
 
 
 def _hold(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif  # the planner comes with it, and an action needs none
+    from gputui.domain.policy import whatif  # it imports the planner, which actions do not need
 
     return whatif.held(order.ids, at)
 
@@ -142,7 +142,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         help="End the job, or take it out of the queue; asks first.",
         synonyms="kill, stop, end, delete, remove, terminate, abort, interrupt, rm, signal, scancel",
         group=JOBS,
-        needs="a job that is neither over nor being cancelled",
+        needs="a job that has neither ended nor is being cancelled",
         may=lambda job: not job.state.is_terminal and not job.cancel_requested,
         call=lambda actions, order: actions.cancel(order.ids),
         done="{subject} will be cancelled",
@@ -165,7 +165,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         help="Run the job again; a running job is stopped first.",
         synonyms="restart, rerun, retry, repeat, run again, resubmit",
         group=JOBS,
-        needs="a job that does not wait already",
+        needs="a job that is not waiting",
         may=lambda job: not _is_waiting(job) and not job.requeue_requested,
         call=lambda actions, order: actions.requeue(order.ids),
         done="{subject} will be requeued",
@@ -187,7 +187,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         help=f"Raise the job's priority by {STEP}, up to {MAX_PRIORITY}.",
         synonyms="increase, boost, priority up, urgent, nice, renice",
         group=JOBS,
-        needs=f"a job that is not over, of priority below {MAX_PRIORITY}",
+        needs=f"a job that has not ended, of priority below {MAX_PRIORITY}",
         may=lambda job: not job.state.is_terminal and job.priority < MAX_PRIORITY,
         call=lambda actions, order: actions.add_priority(order.ids, order.delta or STEP),
         done="{subject}: priority raised by {delta}",
@@ -207,7 +207,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         help=f"Lower the job's priority by {STEP}, down to 0.",
         synonyms="decrease, reduce, priority down, nice, renice",
         group=JOBS,
-        needs="a job that is not over, of priority above 0",
+        needs="a job that has not ended, of priority above 0",
         may=lambda job: not job.state.is_terminal and job.priority > 0,
         call=lambda actions, order: actions.add_priority(order.ids, order.delta or -STEP),
         done="{subject}: priority lowered by {delta}",
@@ -238,14 +238,14 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         shell_help=PRIORITY_HELP,
     ),
 )
-"""Verbs about jobs, as every screen with a job has them."""
+"""Verbs about jobs, on every screen with a job."""
 MOVE = Verb[Job](
     name="move",
     action="move(1)",
     keys=("J",),
     in_footer=False,
     label="move down",
-    help="Move the waiting job behind the next one, with the priority and the rank of that one.",
+    help="Move the waiting job behind the next one; it takes over that job's priority and rank.",
     synonyms="reorder, rearrange, down",
     group=QUEUE,
     needs="a waiting job of the queue",
@@ -260,7 +260,7 @@ MOVE = Verb[Job](
     shell="priority ID VALUE",
     shell_help=PRIORITY_HELP,
 )
-"""A move past neighbours; the place before the one above has a key of its own."""
+"""A move past neighbours; moving up has a key of its own."""
 GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
     Verb(
         name="drain",

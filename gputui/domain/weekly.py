@@ -21,7 +21,7 @@ class WeeklyTime(Struct, frozen=True):
     at: time
 
     def last(self, now: datetime, zone: tzinfo | None = None) -> datetime:
-        """Return the last such time that is not later than now; without a zone by the clock of this machine."""
+        """Return the last such time that is not later than now; without a zone, in local time."""
         today = now.astimezone(zone).date()
         for back in range(8):
             day = today - timedelta(days=back)
@@ -32,7 +32,7 @@ class WeeklyTime(Struct, frozen=True):
 
 
 def parse_weekly(text: str, *, where: str | None = None) -> WeeklyTime:
-    """Return the time that `Mon 08:00` means; raises InputError."""
+    """Parse a time such as `Mon 08:00`; raises InputError."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or match[1].lower() not in _DAYS:
         raise InputError("expected a weekday and a time", where=where, hint='write "Mon 08:00"')

@@ -1,9 +1,9 @@
 """Engine: the scheduler, the actions of users and operators, and the process that runs them.
 
 - `tick`: one pass of the scheduler: start protocol, retries, reconciliation, time limits, preemption, image pulls
-- `actions`: what users and operators may ask for, checked, audited and written into the store
-- `hooks`: commands, a webhook and mail that are told about ended jobs, sick GPUs and a full disk
-- `process`: the process around the scheduler: leading or looking on, the loop of ticks, faults, memory
+- `actions`: requests of users and operators: checked, audited and written into the store
+- `hooks`: commands, a webhook and mail that are notified of ended jobs, sick GPUs and a full disk
+- `process`: the process around the scheduler: leader or viewer, the loop of ticks, faults, memory
 - `files`: files in the state directory besides the queue: leadership, live view, GPU history, saved logs
 - `feed`: the latest snapshot and its subscribers; `job_exec`: shells and process lists of running jobs
 """

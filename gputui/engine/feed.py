@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Feed:
-    """Passes each snapshot whole to every subscriber. Safe to use from any thread."""
+    """Passes each snapshot to every subscriber. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -8,21 +8,23 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import ExecRequest, ProcessRow, Shell
 from gputui.domain.errors import GputuiError, RuntimeUnavailableError
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec, Permit
 
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
 RelayRequest = Callable[[Mapping[str, Any]], "Channel | None"]
-"""Asks the relay for a stream; None where nobody relays. Raises GputuiError where it refuses."""
+"""Asks the relay for a stream; None if no relay runs. Raises GputuiError if it refuses."""
 
 
 class JobExecRouter:
-    """Passes requests to the runtime of a job. Calls block; `processes` one at a time, from any thread.
+    """Passes requests to the runtime of a job. Calls block, from any thread; `processes` only one at a time.
 
-    `command` runs gputui with the same options, and `may_try` raises where it would be refused.
+    `command` runs gputui with the same options, and `may_try` raises if it would be refused.
     """
 
     def __init__(
@@ -77,13 +79,13 @@ class JobExecRouter:
         return self._noted(job, found.execute(self._name(job, job.attempts[-1]), request, self._permit(job)))
 
     def _noted(self, job: Job, channel: Channel) -> Channel:
-        """Return the channel, whose input counts as a sign of life where the job has an idle timeout."""
+        """Return the channel; for a job with an idle timeout, its input counts as activity."""
         if job.spec.idle_timeout:
             channel.on_input = self._note_input(job.id)
         return channel
 
     def _name(self, job: Job, attempt: Attempt) -> str:
-        """Return the name of the attempt's launch. The queue's container id is not used: members may write it."""
+        """Return the name of the attempt's launch, not the queue's container id, which members may write."""
         return f"gputui-{self._store_id}-{job.id}-{attempt.number}"
 
     def close(self) -> None:

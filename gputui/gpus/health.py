@@ -1,4 +1,4 @@
-"""Diagnoses of GPUs and of the driver, in sentences that say what to do."""
+"""Diagnoses of GPUs and of the driver, as sentences with advice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _THROTTLE = {
     0x80: "power brake",
     0x100: "display clock",
 }
-"""Bits of nvmlClocksEventReasons for throttling; idle clocks and clocks set by hand are left out."""
+"""Bits of nvmlClocksEventReasons for throttling, without idle clocks and clocks set by hand."""
 _WORDS = {
     ProbeCode.OK: "",
     ProbeCode.NO_LIBRARY: "no NVIDIA driver here: libnvidia-ml.so.1 was not found; "

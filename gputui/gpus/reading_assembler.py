@@ -1,4 +1,4 @@
-"""Assembly of the probe's lines into one ProbeReading: registry of GPUs, readings, and the host's figures."""
+"""Assembles the probe's lines into one ProbeReading: registry of GPUs, readings, and the host's figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReadingAssembler:
         self._fatal: dict[str, tuple[int, datetime]] = {}
         """First fatal Xid since the last reset and the time of its report, by UUID."""
         self.resumed: Mapping[str, datetime] = {}
-        """Times by UUID at which an operator last declared the GPU fit for jobs. Replaced as a whole, by any thread."""
+        """Times by UUID at which an operator last resumed the GPU. Replaced as a whole, by any thread."""
         self._strays: set[int] = set()
         self._foreign_pids = False
         self._driver: str | None = None
@@ -48,7 +48,7 @@ class ReadingAssembler:
             self._ingest_sweep(line, now)
 
     def reading(self, status: ProbeStatus) -> ProbeReading:
-        """Return all that is known now, as one reading."""
+        """Return all current data as one reading."""
         kept = {gpu.uuid: self._samples[gpu.uuid] for gpu in self.gpus if gpu.uuid in self._samples}
         samples = MappingProxyType(kept)
         return ProbeReading(
@@ -66,7 +66,7 @@ class ReadingAssembler:
         self._driver = facts.driver
         self._cuda = f"{facts.cuda // 1000}.{facts.cuda % 1000 // 10}" if facts.cuda else None
         found_again = self._registry.update(facts.gpus)
-        for uuid in found_again:  # it was reset or plugged in again: earlier faults are over
+        for uuid in found_again:  # it was reset or plugged in again: earlier faults no longer count
             self._fatal.pop(uuid, None)
             self._slow.pop(uuid, None)
         for uuid in self._registry.vanished:
@@ -142,7 +142,7 @@ class ReadingAssembler:
         )
 
     def _fatal_xid(self, uuid: str) -> int | None:
-        """Return the fatal Xid that still counts: neither a reset nor an operator's resume came after it."""
+        """Return the fatal Xid that still counts: neither a reset nor an operator's resume followed it."""
         code, at = self._fatal.get(uuid, (None, None))
         resumed_at = self.resumed.get(uuid)
         is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
@@ -166,7 +166,7 @@ class ReadingAssembler:
 
 
 def _newest(told: float | UnsetType | None, before: float | None) -> float | None:
-    """Return a reading that not every sweep has."""
+    """Return a value that not every sweep contains."""
     return before if told is UNSET else told
 
 
@@ -186,7 +186,7 @@ class GpuRegistry:
         return tuple(sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.mig_parent is not None)))
 
     def known_uuid(self, uuid: str) -> str:
-        """Return the known UUID of a GPU that the driver now lists under a placeholder."""
+        """Return the UUID of a known GPU that the driver now lists under a placeholder."""
         return self._names.get(uuid, uuid)
 
     def update(self, listing: Iterable[wire.GpuFacts]) -> frozenset[str]:
@@ -212,7 +212,7 @@ class GpuRegistry:
         return next((gpu.uuid for gpu in same if gpu.uuid not in named), None)
 
     def _stays(self, gpu: Gpu, present: set[str], named: set[str]) -> bool:
-        """Return whether an unlisted GPU is lost, rather than identified by now or partitioned differently."""
+        """Return whether an unlisted GPU is lost, rather than identified meanwhile or partitioned differently."""
         if gpu.uuid.startswith("GPU-unknown-"):
             return False
         return gpu.mig_parent is None or gpu.mig_parent not in named
@@ -246,15 +246,15 @@ def _gpu(facts: wire.GpuFacts, uuid: str, index: int) -> Gpu:
 
 
 LOOK_BACK = timedelta(minutes=10)
-"""Time over which the speed is measured by which a disk fills up."""
+"""Time over which the fill rate of a disk is measured."""
 LEAST = timedelta(minutes=1)
-"""Time over which it is measured at least: less would be a guess."""
+"""Minimum time of that measurement; less would be a guess."""
 SOON = timedelta(hours=24)
-"""Times until a disk is full beyond this are not given."""
+"""Maximum time until a disk is full that is reported."""
 
 
 class HostAssembler:
-    """Assembler of host readings. It keeps the last reading of the disks, which come seldom."""
+    """Assembles host readings. It keeps the last reading of the disks, which arrive rarely."""
 
     def __init__(self) -> None:
         self.sample: HostSample | None = None
@@ -279,7 +279,7 @@ class Filling:
         self._past: deque[tuple[datetime, int]] = deque()
 
     def full_in(self, free: int, now: datetime) -> timedelta | None:
-        """Add a reading; return the time until the disk is full at the present speed, if that is soon."""
+        """Add a reading; return the time until the disk is full at the present rate, if that is soon."""
         if self._past and now < self._past[-1][0]:  # the clock was set back
             self._past.clear()
         while self._past and now - self._past[0][0] > LOOK_BACK:

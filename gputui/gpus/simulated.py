@@ -6,6 +6,7 @@ import logging
 import math
 import re
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,17 +14,31 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import ForeignContainer
 from gputui.domain.gpu import ALL_SHARES, Gpu, GpuProcess, GpuSample, Health, Link, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.gpus.health import FATAL_XIDS, LOST, health_of
 from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
-from gputui.gpus.simulated_wave import chance, wave
 from gputui.gpus.wire import SlowReadings
 from gputui.ports import Clock
+
+
+def chance(*key: object) -> float:
+    """Return a number from 0 to 1 that depends only on the key."""
+    return zlib.crc32(repr(key).encode()) / 0xFFFFFFFF
+
+
+def wave(key: str, at: float, period: float) -> float:
+    """Return a smooth random walk between -1 and 1 at time `at`."""
+    step, rest = divmod(at / period, 1)
+    smooth = rest * rest * (3 - 2 * rest)
+    before, after = chance(key, period, int(step)), chance(key, period, int(step) + 1)
+    return 2 * (before + (after - before) * smooth) - 1
+
 
 _LANE = 25e9
 """Bytes per second of one NVLink 3 or 4 lane in one direction."""
@@ -32,7 +47,7 @@ _BOARD = 8
 _MOST_PATHS = 16
 """Number of GPUs above which only links within a board are listed: all pairs would be tens of thousands."""
 _RAMP = 8.0
-"""Seconds in which a job loads its data and gets up to speed."""
+"""Seconds in which a job loads its data and reaches full speed."""
 _DIP = 4.0
 """Seconds at the end of an epoch in which it validates and saves."""
 log = logging.getLogger(__name__)
@@ -87,7 +102,7 @@ class SimulatedProbe:
                 self._thread.start()
 
     def latest(self) -> ProbeReading:
-        """Return the last published reading; without the background thread, a reading of now."""
+        """Return the last published reading; without the background thread, a current one."""
         return self._latest or self.reading_at(self._clock.now())
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
@@ -102,7 +117,7 @@ class SimulatedProbe:
             self._wake.set()
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Add throughput and shares of processes to readings of this GPU alone."""
+        """Add throughput and shares of processes to readings of this GPU only."""
         self._pcie = uuid
 
     def watch_disks(self, paths: Mapping[str, str]) -> None:
@@ -172,7 +187,7 @@ class SimulatedProbe:
             self._wake.wait(self._interval)
 
     def _read(self) -> ProbeReading:
-        with self._lock:  # or a reading begun before `follow` could replace the one made after it
+        with self._lock:  # so that a reading begun before `follow` does not replace the one made after it
             self._latest = self.reading_at(self._clock.now())
             return self._latest
 
@@ -180,7 +195,7 @@ class SimulatedProbe:
         for tell in self._subscribers:
             try:
                 tell(reading)
-            except Exception:  # one listener's failure must not affect the others
+            except Exception:  # an error in one listener must not affect the others
                 log.exception("a listener of the simulated probe failed")
 
     def _sample(self, gpu: Gpu, now: datetime) -> GpuSample:
@@ -321,7 +336,7 @@ class Load:
 
     @property
     def warmth(self) -> float:
-        """Mean utilisation of the last half minute, 0 to 1, which temperature follows."""
+        """Mean utilisation of the last half minute, 0 to 1, which the temperature follows."""
         return sum(self._at(self.elapsed - back) for back in (0, 6, 12, 18, 24, 30)) / 6
 
     @property
@@ -342,7 +357,7 @@ class Load:
 
 
 def power(model: Model, utilization: float, jitter: float) -> float:
-    """Return watts at that utilisation: steep at first, close to the limit at the end."""
+    """Return watts at that utilisation: a steep rise at first, close to the limit at the end."""
     span = model.power_limit - model.idle_power
     return min(model.power_limit, model.idle_power + span * 0.93 * math.pow(utilization, 0.75) + 4 * jitter)
 
@@ -386,7 +401,7 @@ _DISKS = {STATE: ("/data", 7 * 1024 * _GIB, 0.78), DOCKER: ("/var/lib/docker", 1
 
 
 def simulated_host(seed: int, now: datetime, busy: float, roles: Iterable[str]) -> HostSample:
-    """Return the reading at that time; `busy` is the load of all GPUs, 1 for each that is fully used."""
+    """Return the reading at that time; `busy` is the load of all GPUs, 1 for each fully used one."""
     at = now.timestamp() // _EVERY * _EVERY
     flutter, slow = wave(f"{seed} host", at, 6), wave(f"{seed} host", at, 90)
     cpu = min(0.97, 0.03 + 0.055 * busy * (1 + 0.15 * flutter + 0.1 * slow))
@@ -413,14 +428,14 @@ def _disk(mount: str, total: int, used: float, role: str, at: float) -> DiskUse:
 
 
 FOREIGN, DRAINED, CAPPED = 5, 6, 2
-"""Indices of the GPU that somebody else uses, of the one that is drained, and of the one with a lower limit."""
+"""Indices of the GPU with a foreign container, of the drained one, and of the one with a lower limit."""
 _CAP = 0.65
 """Share of the board's power limit."""
 _CONTAINER = "c4a01" + "5ea5ide" * 8 + "bad"
 
 
 def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
-    """Put somebody else's container on a GPU, and cap another; return the containers. Few GPUs have neither."""
+    """Put a foreign container on a GPU, and cap another; return the containers. With few GPUs there is neither."""
     gpus = probe.gpus
     if len(gpus) <= max(FOREIGN, DRAINED, CAPPED):
         return ()
@@ -433,7 +448,7 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
 
 
 def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:
-    """Yield the readings that these jobs, which have ended, would have left; `probe` is changed and of no other use."""
+    """Yield the readings that these ended jobs would have left; changes `probe`, which is then useless."""
     known = tuple(jobs)
     at = since
     while at < now:
@@ -448,6 +463,6 @@ def _was_running(job: Job, at: datetime) -> bool:
 
 
 def _running(job: Job) -> Job:
-    """Return the job as it was while it ran."""
+    """Return the job as it was while running."""
     attempt = replace(job.attempts[-1], ended_at=None, cause=None, exit_code=None)
     return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)

@@ -29,7 +29,7 @@ class Model:
     """True if NVLink bridges join pairs of GPUs instead of a whole board of eight."""
     has_fan: bool = False
     has_counters: bool = False
-    """True if the driver tells the activity of multiprocessors and memory: from Hopper on."""
+    """True if the driver reports the activity of multiprocessors and memory; from Hopper on."""
 
 
 MODELS = {
@@ -44,14 +44,14 @@ MODELS = {
 
 @dataclass(frozen=True)
 class SimulatedGpus:
-    """Simulated GPUs that `sim:N[:MODEL]` asks for."""
+    """Simulated GPUs as requested by `sim:N[:MODEL]`."""
 
     count: int
     model: str = DEFAULT
     """Key of MODELS."""
 
 
-def parse_probe(text: str, *, where: str = "--probe") -> SimulatedGpus | None:
+def parse_simulated(text: str, *, where: str = "--probe") -> SimulatedGpus | None:
     """Return the GPUs to simulate; None for `nvml`, the real GPUs. Raises InputError."""
     kind, *rest = text.strip().split(":")
     if kind.lower() == "nvml" and not rest:

@@ -31,15 +31,15 @@ from gputui.ports import Clock, GpuProbe
 _MOST_OF_A_LINE = 64 * 1024**2
 log = logging.getLogger(__name__)
 PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before the first restart in a row, the second, and so on."""
+"""Seconds before the first consecutive restart, the second, and so on."""
 STEADY_AFTER = 3.0
-"""Seconds of life after which the end of a process counts as the first in a row."""
+"""Seconds of life after which the next end starts the count of restarts again."""
 MOST_STUCK = 3
-"""Number of abandoned processes that are still alive at which no new one is started."""
+"""Number of abandoned processes still alive at which no new one is started."""
 
 
 class ProbeProcess:
-    """Probe process and its pipes. Nothing waits for its death: it may be stuck in the kernel."""
+    """Probe process and its pipes. Its end is never waited for: it may be stuck in the kernel."""
 
     def __init__(self, settings: GpuSettings) -> None:
         self._lock = threading.Lock()
@@ -47,10 +47,10 @@ class ProbeProcess:
         self._buffer = b""
         self._complaints = b""
         intervals = (settings.sample_interval, settings.process_interval, settings.slow_interval)
-        # -P: a json.py in the directory where gputui was started is not to be imported instead of Python's own
+        # -P: keeps a json.py in the current directory from being imported instead of Python's own
         command = [sys.executable, "-P", "-m", "gputui.gpus.probe", *(str(i.total_seconds()) for i in intervals)]
         pipe = subprocess.PIPE
-        # a session of its own: Ctrl-C and a closed terminal are the supervisor's affair
+        # a session of its own: Ctrl-C and a closed terminal are handled by the supervisor
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
         )
@@ -72,13 +72,13 @@ class ProbeProcess:
         return self._closed and self._process.returncode is None
 
     def send(self, command: str) -> None:
-        """Send a command; it is dropped when the process is gone or does not read."""
+        """Send a command; it is dropped if the process has ended or does not read."""
         with self._lock, suppress(OSError):
             if not self._closed:
                 os.write(self._in, command.encode() + b"\n")
 
     def lines(self, wake: int, seconds: float) -> list[bytes] | None:
-        """Return new lines; empty after so many seconds or when `wake` becomes readable; None at the end."""
+        """Return new lines; empty after `seconds` or when `wake` becomes readable; None at the end."""
         ready, _, _ = select.select([self._out, self._err, wake], [], [], max(0.0, seconds))
         if self._err in ready:
             self._complaints = (self._complaints + os.read(self._err, 65536))[-2000:]
@@ -91,7 +91,7 @@ class ProbeProcess:
         return lines if data and len(self._buffer) < _MOST_OF_A_LINE else None
 
     def describe_end(self) -> str:
-        """Return how the process ended, in words."""
+        """Return how the process ended, as text."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         code = self._process.returncode
@@ -185,7 +185,7 @@ class NvmlProbe:
             child.send("refresh")
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read the details of this GPU alone; None: of no GPU."""
+        """Read the details of this GPU only; None: of no GPU."""
         self._pcie = uuid
         if child := self._process:
             child.send(f"pcie {uuid or '-'}")
@@ -295,7 +295,7 @@ class NvmlProbe:
         return True
 
     def _brief(self, child: ProbeProcess) -> None:
-        """Tell a new or restarted process what was asked of the one before."""
+        """Send a new or restarted process the requests that the previous one had received."""
         if self._pcie:
             child.send(f"pcie {self._pcie}")
         if self._shared:
@@ -321,7 +321,7 @@ class NvmlProbe:
         for tell in self._subscribers:
             try:
                 tell(self._latest)
-            except Exception:  # one listener's failure must not affect the others
+            except Exception:  # an error in one listener must not affect the others
                 log.exception("a listener of the GPU probe failed")
 
 
@@ -339,7 +339,7 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
 
 
 def _in_time(reading: ProbeReading, timeout: float) -> ProbeReading:
-    """Return the reading; without one after the time-out, its status says that the driver hangs."""
+    """Return the reading; if it is incomplete after the time-out, with a status that the driver hangs."""
     if reading.status.code is not ProbeCode.STARTING:
         return reading
     text = describe_failure(ProbeCode.WEDGED_AT_START, f"{timeout:g}s")

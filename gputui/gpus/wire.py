@@ -1,4 +1,4 @@
-"""Wire format of the probe process: one JSON line per message, as the supervisor decodes it."""
+"""Wire format of the probe process: one JSON line per message, as decoded by the supervisor."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class Reading(Struct):
     throttle: int | None = None
     sm_activity: float | UnsetType | None = UNSET
     memory_activity: float | UnsetType | None = UNSET
-    """Means since the last sweep that read them; unset when this one did not."""
+    """Means since the last sweep that read them; unset if this one did not."""
     pcie_tx: float | None = None
     pcie_rx: float | None = None
     nvlink_tx: float | None = None
     nvlink_rx: float | None = None
     slow: SlowReadings | None = None
     processes: tuple[GpuProcess, ...] | UnsetType | None = UNSET
-    """Processes; unset when this sweep read no lists, None when this list could not be read."""
+    """Processes; unset if this sweep read no lists, None if this list could not be read."""
 
 
 class DiskReading(Struct):
@@ -80,7 +80,7 @@ class HostReading(HostFigures, frozen=True):
     """Reading of the host in one sweep; rates are missing in the first."""
 
     disks: tuple[DiskReading, ...] | UnsetType = UNSET
-    """Unset when no disk was read since the last reading."""
+    """Disks; unset if none was read since the last reading."""
 
 
 class Facts(Struct, tag="facts", tag_field="kind"):
@@ -100,7 +100,7 @@ class Sweep(Struct, tag="sweep", tag_field="kind"):
     lists: bool = False
     hosts_pids: bool = True
     host: HostReading | None = None
-    """Reading of the host; None in a sweep that read no lists, and from a probe of an earlier version."""
+    """Reading of the host; None in a sweep without lists, and from a probe of an earlier version."""
 
 
 class Failed(Struct, tag="failed", tag_field="kind"):

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus. Only `gputui.metrics.families` is light; the others are imported once metrics are on."""
+"""Metrics for Prometheus. Only `gputui.metrics.families` imports little; the others are imported if metrics are on."""

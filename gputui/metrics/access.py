@@ -1,4 +1,4 @@
-"""Files that guard the port of metrics: certificate, key, and the users who may scrape."""
+"""Access to the metrics port: certificate, key, and the users who may scrape."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gputui.domain.settings import MetricsSettings
 
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
 _MOST_KEPT = 64
-"""Right passwords that are remembered, as hashes: bcrypt is slow on purpose, and a scrape comes every few seconds."""
+"""Maximum number of correct passwords remembered, as hashes: bcrypt is slow on purpose, and scrapes are frequent."""
 _NOBODY = b"$2b$10$7EqJtq98hPqEX7fNZaFWoOhi5BWX4Z1Z3MxE8lmyy6h6Zy/YPj4Oa"
-"""Hash of nobody's password: an unknown name takes as long as a known one."""
+"""Hash for unknown names, so that they take as long as known ones."""
 
 
 class Users:
@@ -33,10 +33,10 @@ class Users:
         self._salt = secrets.token_bytes(16)
         self._right: set[bytes] = set()
         self._lock = threading.Lock()
-        """Held while a hash is computed: one after another, so that wrong passwords cannot take all processors."""
+        """Held while a hash is computed: one at a time, so that wrong passwords cannot occupy all processors."""
 
     def admit(self, header: str) -> bool:
-        """Return whether the value of an Authorization header names a user with the right password."""
+        """Return whether the value of an Authorization header has a user with the correct password."""
         name, password = _credentials(header)
         digest = hmac.digest(self._salt, name.encode() + b"\0" + password, hashlib.sha256)
         if digest in self._right:
@@ -51,12 +51,12 @@ class Users:
 def _is_right(password: bytes, known: bytes | None) -> bool:
     import bcrypt
 
-    # bcrypt goes by the first 72 bytes, and newer versions refuse more
+    # bcrypt uses only the first 72 bytes, and newer versions refuse more
     return bcrypt.checkpw(password[:72], known or _NOBODY) and known is not None
 
 
 def _credentials(header: str) -> tuple[str, bytes]:
-    """Return name and password of a header; empty ones where it is no `Basic` header."""
+    """Return name and password of a header; empty if it is not a `Basic` header."""
     scheme, _, encoded = header.partition(" ")
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
@@ -87,7 +87,7 @@ def read_users(path: Path) -> Users:
 
 
 def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
-    """Return the context by which the port speaks TLS; None: it speaks plain HTTP. Raises InputError."""
+    """Return the TLS context of the port; None: plain HTTP. Raises InputError."""
     if settings.certificate is None and settings.key is None:
         if settings.client_ca is not None:
             raise InputError("needs certificate and key too", where="metrics.client_ca")
@@ -112,7 +112,7 @@ def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
 
 
 def _no_password() -> str:
-    """Raise ValueError: a key with a passphrase would be asked for on the terminal."""
+    """Raise ValueError; OpenSSL would ask for a passphrase on the terminal otherwise."""
     raise ValueError("the key has a passphrase")
 
 
@@ -130,7 +130,7 @@ def _stamp(path: str | None) -> object:
 
 
 def _read(path: Path, where: str, *, is_secret: bool) -> bytes:
-    """Return what the file holds; raises InputError where it cannot be read, or others could read or change it."""
+    """Return the contents of the file; raises InputError if it cannot be read, or others could read or change it."""
     try:
         with path.open("rb") as file:
             status, content = os.fstat(file.fileno()), file.read(1 << 20)

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 JOB = "gputui"
-"""Name of the job in the scrape configuration, by which a missing scheduler is noticed."""
+"""Name of the job in the scrape configuration, by which a missing scheduler is detected."""
 _SAME = "on (instance, job)"
 
 
@@ -20,12 +20,12 @@ class Alert(Struct, frozen=True):
     """Time for which the expression must hold."""
     severity: str
     summary: str
-    """Sentence; `{{ $labels.… }}` stands for labels of the series."""
+    """Sentence; `{{ $labels.… }}` is replaced by labels of the series."""
     advice: str
 
     @property
     def rule(self) -> dict[str, Any]:
-        """Return the rule as Prometheus reads it."""
+        """Return the rule in Prometheus' format."""
         return {
             "alert": self.name,
             "expr": self.expression,
@@ -80,7 +80,7 @@ ALERTS = (
         "15m",
         "warning",
         "The disk {{ $labels.mount }} of {{ $labels.instance }} ({{ $labels.role }}) fills up",
-        "Less than 5 % is free, or it is full within a day. Without room neither the queue nor logs can be written.",
+        "Less than 5 % is free, or it is full within a day. Without space neither the queue nor logs can be written.",
     ),
     Alert(
         "GputuiProbeStale",
@@ -88,7 +88,7 @@ ALERTS = (
         "1m",
         "critical",
         "The GPUs of {{ $labels.instance }} cannot be read",
-        "Nothing starts on GPUs whose readings are old. `gputui doctor` checks the driver.",
+        "No job starts on GPUs with old readings. `gputui doctor` checks the driver.",
     ),
     Alert(
         "GputuiNobodySchedules",
@@ -96,8 +96,8 @@ ALERTS = (
         "or time() - gputui_tick_last_success_timestamp_seconds > 120",
         "2m",
         "critical",
-        "Nobody schedules on {{ $labels.instance }}",
-        "Running jobs go on, and no job starts. `systemctl status gputui` and gputui.log say why.",
+        "No scheduler runs on {{ $labels.instance }}",
+        "Running jobs continue, but no job starts. `systemctl status gputui` and gputui.log say why.",
     ),
     Alert(
         "GputuiEngineDown",
@@ -108,12 +108,20 @@ ALERTS = (
         "Its jobs neither start nor end. `gputui doctor` says what helps.",
     ),
     Alert(
+        "GputuiBackupFailing",
+        "gputui_backup_up == 0 or time() - gputui_backup_last_success_timestamp_seconds > 172800",
+        "5m",
+        "critical",
+        "There is no new good backup of the queue of {{ $labels.instance }}",
+        "`systemctl status gputui-backup` and `gputui state verify` say why. Older good backups are kept meanwhile.",
+    ),
+    Alert(
         "GputuiHookFailing",
         "gputui_hook_up == 0",
         "15m",
         "warning",
         "The hook {{ $labels.hook }} of {{ $labels.instance }} does not work",
-        "Events are tried again and dropped in the end. gputui.log names the error.",
+        "Deliveries are retried, and dropped after a while. gputui.log names the error.",
     ),
 )
-"""All rules, in the order in which they are written."""
+"""All rules, in the order of the file."""

@@ -1,8 +1,9 @@
-"""Collector of the newest snapshot. A scrape reads what is in memory: neither driver, engine nor disk."""
+"""Collector of the latest snapshot. A scrape reads only memory: neither driver, engine nor disk."""
 
 from __future__ import annotations
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
@@ -10,24 +11,26 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gputui import __version__
+from gputui.domain.backup_record import BackupRecord
+from gputui.domain.conditions import Condition, ConditionTracker
 from gputui.domain.gpu import ProbeCode
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_changes import Update
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot
 from gputui.domain.text import plain
 from gputui.metrics import families
-from gputui.metrics.dcgm_series import add_dcgm
-from gputui.metrics.gpu_series import Holders, add_gpus
-from gputui.metrics.job_changes import Update
-from gputui.metrics.job_series import JobSeries
+from gputui.metrics.dcgm import add_dcgm
 from gputui.metrics.page import SeriesPage
+from gputui.metrics.series import Holders, JobSeries, add_gpus
 from gputui.metrics.tenant_labels import TenantLabels
 
 _SEVERITIES = ("error", "warning", "information")
 
 
 class SnapshotCollector(Collector):
-    """Makes samples of the snapshot that it was given last."""
+    """Converts the latest snapshot into samples."""
 
     def __init__(
         self, settings: Settings, tenants: TenantLabels, now: Callable[[], datetime], store_id: str = ""
@@ -38,8 +41,11 @@ class SnapshotCollector(Collector):
         self._store_id = store_id
         self._jobs = JobSeries(settings, tenants, now())
         self._latest: tuple[Snapshot, Mapping[JobId, Job]] = (EMPTY, {})
+        self._conditions = ConditionTracker()
         self.sizes: Mapping[str, int] = {}
         """Bytes of the store's files by kind, as last measured."""
+        self.backup: BackupRecord | None = None
+        """Result of the last backup into a directory, as last read."""
 
     @property
     def snapshot(self) -> Snapshot:
@@ -54,9 +60,10 @@ class SnapshotCollector(Collector):
         """Take the newest snapshot, with its difference to the last, and its jobs by id."""
         self._jobs.update(update)
         self._latest = snapshot, _holders(snapshot, jobs)
+        self._conditions.look(snapshot, self._now())
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the names are checked by a test, not at each registration."""
+        """Return nothing: a test checks the names, instead of each registration."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -67,6 +74,7 @@ class SnapshotCollector(Collector):
         if snapshot is EMPTY:
             return page.metrics()
         _add_scheduler(page, snapshot)
+        _add_conditions(page, self._conditions.shown)
         self._jobs.add(page, snapshot, now)
         page.add(families.FRAGMENTED, snapshot.fragmentation)
         for node in snapshot.nodes:
@@ -76,6 +84,9 @@ class SnapshotCollector(Collector):
                 add_dcgm(page, node, holders)
         for kind, size in self.sizes.items():
             page.add(families.STORE_SIZE, size, {"file": kind})
+        if (backup := self.backup) is not None:
+            page.add(families.BACKUP_UP, not backup.problem)
+            page.add(families.BACKUP_LAST, backup.good_at)
         return page.metrics()
 
 
@@ -92,8 +103,14 @@ def _add_scheduler(page: SeriesPage, snapshot: Snapshot) -> None:
         page.add(families.SCHEDULER_START, leader.started_at)
     page.add(families.PAUSED, snapshot.controls.paused)
     page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
-    for severity in _SEVERITIES:
-        count = sum(notice.severity == severity for notice in snapshot.notices)
+
+
+def _add_conditions(page: SeriesPage, found: Iterable[Condition]) -> None:
+    """Add how many conditions the console lists now; a condition of many jobs counts once for each."""
+    counts = Counter(dict.fromkeys(_SEVERITIES, 0))
+    for condition in found:
+        counts[condition.severity] += condition.count
+    for severity, count in counts.items():
         page.add(families.NOTICES, count, {"severity": severity})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gputui.metrics.alerts import ALERTS
-from gputui.metrics.dcgm_series import SERIES
+from gputui.metrics.dcgm import SERIES
 from gputui.metrics.families import FAMILIES, GPU_LABELS, Family
 from gputui.metrics.panels import DASHBOARDS
 

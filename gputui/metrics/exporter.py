@@ -1,7 +1,7 @@
 """Exporter: the monitor of a scheduler's term that serves metrics to Prometheus.
 
-A thread of its own opens the port, and again every while where that failed; it measures the store's files, follows
-changed certificates, and writes the files for dcgm-exporter. So neither a tick nor a scrape waits for a disk.
+Its own thread opens the port, and retries after failures; it measures the store's files, reloads changed certificates,
+and writes the files for dcgm-exporter. So neither a tick nor a scrape waits for a disk.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,21 +19,22 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from gputui.config import listen_address
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
+from gputui.domain.job_changes import JobChanges
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Notice, Snapshot
+from gputui.engine.files.backup_file import read_backup_record
+from gputui.engine.hooks.delivery import sinks
 from gputui.metrics import access
 from gputui.metrics.collector import SnapshotCollector
-from gputui.metrics.job_changes import JobChanges
-from gputui.metrics.job_mapping import JobMapping
+from gputui.metrics.dcgm import JobMapping
 from gputui.metrics.recorder import MetricsRecorder
 from gputui.metrics.server import MetricsServer
-from gputui.metrics.store_sizes import measure
 from gputui.metrics.tenant_labels import TenantLabels
 
 log = logging.getLogger(__name__)
 
 EVERY = 15.0
-"""Seconds between two looks at the files, and between two attempts to open the port."""
+"""Seconds between two checks of the files, and between two attempts to open the port."""
 
 
 CLOSE_WITHIN = 5.0
@@ -45,7 +46,7 @@ def _now() -> datetime:
 
 
 class Exporter:
-    """Monitor that counts, and serves what it counted. Made when a term begins; `close` ends it."""
+    """Monitor that counts, and serves the counts. Created when a term begins; `close` ends it."""
 
     def __init__(
         self,
@@ -69,6 +70,9 @@ class Exporter:
         self._recorder = MetricsRecorder(self.registry, tenants)
         self._jobs = JobChanges(jobs)
         self._collector.begin(self._jobs.jobs.values())
+        for hook, _, _ in sinks(settings.hooks, ""):
+            self._recorder.begin_hook(hook)
+        self._recorder.begin(dict.fromkeys(job.spec.tenant for job in self._jobs.jobs.values()))
         self.took, self.failed, self.wrote = self._recorder.took, self._recorder.failed, self._recorder.wrote
         self.called, self.delivered = self._recorder.called, self._recorder.delivered
         mapping = self._settings.hpc_job_mapping_dir
@@ -77,7 +81,7 @@ class Exporter:
         self._stamps: object = None
         self._fault = ""
         self._slip = ""
-        """The last error of counting: each is logged once."""
+        """The last error while counting; each is logged once."""
         self._woken = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._tend, name="gputui-metrics-files", daemon=True)
@@ -90,10 +94,10 @@ class Exporter:
         return (server.server_name, server.server_port) if server is not None else None
 
     def published(self, snapshot: Snapshot) -> None:
-        """Take the snapshot as the newest, and count what changed."""
+        """Store the snapshot as the latest, and count the changes."""
         try:
             self._take(snapshot)
-        except Exception as error:  # a border: a tick must not fail for its metrics
+        except Exception as error:  # a border: metrics must not fail a tick
             if str(error) != self._slip:
                 log.exception("a snapshot could not be counted")
             self._slip = str(error)
@@ -125,7 +129,8 @@ class Exporter:
         while not self._is_closed:
             self._woken.clear()
             try:
-                self._collector.sizes = measure(self._state)
+                self._collector.sizes = file_sizes(self._state)
+                self._collector.backup = read_backup_record(self._state)
                 self._open_or_renew()
                 if self._mapping is not None:
                     self._mapping.write(self._collector.snapshot)
@@ -134,7 +139,7 @@ class Exporter:
             self._woken.wait(EVERY)
 
     def _open_or_renew(self) -> None:
-        """Open the port where it is closed; read certificates and users again where they changed."""
+        """Open the port if it is closed; reload certificates and users if they changed."""
         stamps = access.stamps(self._settings)
         if self._server is not None and stamps == self._stamps:
             return
@@ -146,7 +151,7 @@ class Exporter:
             self._server.context, self._server.users = context, users
             self._stamps = stamps
             self._report("")
-        except InputError as error:  # what was read before stays in force
+        except InputError as error:  # earlier certificates and users stay in effect
             self._report(str(error))
         except OSError as error:
             self._report(f"{self._settings.listen}: {error.strerror or error}")
@@ -167,7 +172,7 @@ class Exporter:
         return server
 
     def _report(self, fault: str) -> None:
-        """Report a fault once, until it is another one or over."""
+        """Report a fault once, until it changes or is resolved."""
         if fault and fault != self._fault:
             log.error("no metrics are served: %s", fault)
             self._said(f"no metrics are served: {fault}; scheduling continues")
@@ -176,3 +181,25 @@ class Exporter:
 
 def _holders(snapshot: Snapshot) -> list[tuple[str, tuple[int, ...]]]:
     return [(view.gpu.uuid, view.job_ids) for view in snapshot.gpus]
+
+
+PATTERNS: Mapping[str, str] = {
+    "queue": "queue.json",
+    "journal": "queue.json.wal.*",
+    "history": "history-*",
+    "audit": "audit-*",
+    "log": "gputui.log*",
+}
+"""Names of the files by kind."""
+
+
+def file_sizes(state: Path) -> dict[str, int]:
+    """Return the bytes of the files of each kind. Blocks on the disk."""
+    return {kind: sum(_size(path) for path in state.glob(pattern)) for kind, pattern in PATTERNS.items()}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # removed since it was listed
+        return 0

@@ -1,4 +1,4 @@
-"""The table of all metric families: name, type, labels and help. Collectors and docs/observe.md go by it."""
+"""Table of all metric families: name, type, labels and help. Collectors and docs/observe.md use it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Family(Struct, frozen=True):
     """A metric family."""
 
     name: str
-    """Name as it is scraped; a histogram's has `_bucket`, `_sum` and `_count` behind it."""
+    """Scraped name; a histogram appends `_bucket`, `_sum` and `_count`."""
     kind: Kind
     labels: tuple[str, ...]
     help: str
 
     @property
     def unit(self) -> str:
-        """Return the unit that the name ends with; empty for numbers of things and for yes or no."""
+        """Return the unit at the end of the name; empty for counts and booleans."""
         name = self.name.removesuffix("_total").removesuffix("_timestamp_seconds")
         is_time = self.name.endswith(("_timestamp_seconds", "_start_time_seconds"))
         return "seconds since 1970" if is_time else next((unit for unit in _UNITS if name.endswith(f"_{unit}")), "")
@@ -35,7 +35,7 @@ class Family(Struct, frozen=True):
 
 _UNITS = ("bytes_per_second", "gpu_seconds", "seconds", "bytes", "ratio", "celsius", "watts", "hertz")
 GPU_LABELS = ("gpu", "UUID", "modelName", "hostname")
-"""Labels of a GPU, by the names that dcgm-exporter gives them. `gpu` is the index, which can shift."""
+"""Labels of a GPU, with dcgm-exporter's names. `gpu` is the index, which can shift."""
 
 
 def _gauge(name: str, labels: str, words: str) -> Family:
@@ -59,18 +59,20 @@ SCHEDULER_INFO = _gauge("scheduler_info", "kind host", "The process that schedul
 SCHEDULER_START = _gauge("scheduler_start_time_seconds", "", "Start of the process that schedules.")
 PAUSED = _gauge("scheduler_paused", "", "Whether an operator has paused the scheduler.")
 HALTED = _gauge("scheduler_halted", "", "Whether a problem keeps every job from starting.")
-NOTICES = _gauge("notices", "severity", "Problems that the console shows now.")
+NOTICES = _gauge(
+    "notices",
+    "severity",
+    "Problems and unusual states that the console lists now; each job that failed in the last hour is one.",
+)
 LAST_TICK = _gauge("tick_last_success_timestamp_seconds", "", "End of the last pass of the scheduler.")
 TICK = _histogram("tick_duration_seconds", "", "Duration of a pass of the scheduler.")
 PLAN = _histogram("plan_duration_seconds", "", "Duration of a plan: which jobs start now, and why others wait.")
-FAILURES = _counter("scheduler_failures", "part", "Faults of parts of the scheduler, which it survived.")
+FAILURES = _counter("scheduler_failures", "part", "Errors in parts of the scheduler that did not stop it.")
 
 JOBS = _gauge("jobs", "tenant state", "Jobs in the queue file; ended ones until they move to the history.")
-ELIGIBLE = _gauge(
-    "jobs_eligible", "tenant", "Waiting jobs that nothing but their turn and free GPUs keeps from starting."
-)
+ELIGIBLE = _gauge("jobs_eligible", "tenant", "Waiting jobs that only need their turn and free GPUs to start.")
 GATED = _gauge(
-    "jobs_gated", "reason", "Waiting jobs that cannot start whatever is free: held, back-off, dependency, cap."
+    "jobs_gated", "reason", "Waiting jobs that cannot start even on free GPUs: held, back-off, dependency, cap."
 )
 OLDEST = _gauge("jobs_oldest_eligible_wait_seconds", "", "Time since the submission of the oldest eligible job.")
 BACKLOG = _gauge(
@@ -79,8 +81,8 @@ BACKLOG = _gauge(
 SUBMITTED = _counter("jobs_submitted", "tenant", "Jobs that entered the queue.")
 STARTED = _counter("attempts_started", "tenant", "Attempts that started to run.")
 ENDED_ATTEMPTS = _counter("attempts_ended", "cause", "Attempts that ended, by cause; Completed is exit code 0.")
-ENDED = _counter("jobs_ended", "tenant state", "Jobs that ended for good.")
-RETRIES = _counter("job_retries", "cause", "Failed attempts whose job is tried again, by cause.")
+ENDED = _counter("jobs_ended", "tenant state", "Jobs that ended and will not be retried.")
+RETRIES = _counter("job_retries", "cause", "Failed attempts whose job is retried, by cause.")
 PREEMPTIONS = _counter("job_preemptions", "tenant", "Attempts that were preempted.")
 WAIT = _histogram("job_wait_seconds", "", "Time from submission, or from --begin, to the first start.")
 TENANT_WAIT = Family(
@@ -91,23 +93,23 @@ RUN = _histogram("job_run_seconds", "", "Duration of an attempt, however it ende
 GPUS = _gauge("gpus", "state", "GPUs by state; MIG instances count, GPUs that are cut into them do not.")
 FRAGMENTED = _gauge("gpus_fragmented", "", "GPUs that stay free while jobs wait, because none of these can use them.")
 ALLOCATION = _gauge("gpu_allocation_ratio", "", "Share of all GPUs that jobs hold.")
-GPU_TIME = _counter(
-    "gpu_allocated_seconds", "tenant", "GPU time of attempts from start to end, whatever they did with it."
-)
+GPU_TIME = _counter("gpu_allocated_seconds", "tenant", "GPU time of attempts from start to end, idle time included.")
 
-USAGE = _gauge("tenant_usage_gpu_seconds", "tenant", "GPU time that fair share counts: older use counts for less.")
+USAGE = _gauge("tenant_usage_gpu_seconds", "tenant", "GPU time that fair share counts: older use counts less.")
 FAIR_SHARE = _gauge("tenant_fair_share_ratio", "tenant", "1: used nothing lately, 0.5: exactly its share, 0: far more.")
 WEIGHT = _gauge("tenant_weight", "tenant", "Weight of a configured tenant.")
 HELD = _gauge("tenant_gpus", "tenant", "GPUs that the tenant's jobs hold.")
-GPU_CAP = _gauge("tenant_gpus_limit", "tenant", "Most GPUs that the tenant may hold.")
-RUNNING_CAP = _gauge("tenant_running_jobs_limit", "tenant", "Most jobs of the tenant that may run.")
-PENDING_CAP = _gauge("tenant_pending_jobs_limit", "tenant", "Most jobs of the tenant that may wait.")
+GPU_CAP = _gauge("tenant_gpus_limit", "tenant", "Maximum number of GPUs that the tenant may hold.")
+RUNNING_CAP = _gauge("tenant_running_jobs_limit", "tenant", "Maximum number of running jobs of the tenant.")
+PENDING_CAP = _gauge("tenant_pending_jobs_limit", "tenant", "Maximum number of waiting jobs of the tenant.")
 PRIORITY_CAP = _gauge("tenant_priority_limit", "tenant", "Highest priority of the tenant's jobs.")
 
 STORE_SIZE = _gauge("store_size_bytes", "file", "Size of the queue's files: queue, journal, history, audit.")
 WRITE = _histogram("store_write_duration_seconds", "", "Duration of a write to the journal, until it is on disk.")
 DISK_SIZE = _gauge("disk_size_bytes", "role mount", "Size of the disk with the state directory, or with Docker's data.")
 DISK_FREE = _gauge("disk_free_bytes", "role mount", "Free space there for ordinary users.")
+BACKUP_UP = _gauge("backup_up", "", "Whether the last backup into a directory was made, and can be read.")
+BACKUP_LAST = _gauge("backup_last_success_timestamp_seconds", "", "Last backup that can be read.")
 
 RUNTIME_UP = _gauge("runtime_up", "runtime", "Whether the engine answers: docker, or process for host jobs.")
 RUNTIME_LAST = _gauge("runtime_last_success_timestamp_seconds", "runtime", "Last call that the runtime answered.")
@@ -115,7 +117,7 @@ CALLS = _counter("runtime_calls", "runtime call result", "Commands to runtimes: 
 CALL_TIME = Family(
     "gputui_runtime_call_duration_seconds", Kind.SUMMARY, ("runtime", "call"), "Duration of commands to runtimes."
 )
-DELIVERIES = _counter("hook_deliveries", "hook result", "Tries to deliver an event to a hook, and dropped events.")
+DELIVERIES = _counter("hook_deliveries", "hook result", "Attempts to deliver an event to a hook, and dropped events.")
 HOOK_UP = _gauge("hook_up", "hook", "Whether the last delivery to the hook worked.")
 HOOK_LAST = _gauge("hook_last_success_timestamp_seconds", "hook", "Last delivery that worked.")
 
@@ -126,19 +128,21 @@ HOST_CPU = _gauge("host_cpu_ratio", "", "Busy share of all processors.")
 HOST_CORES = _gauge("host_cpus", "", "Processors that are online.")
 HOST_LOAD = _gauge("host_load1", "", "Load average of one minute.")
 HOST_MEMORY = _gauge("host_memory_size_bytes", "", "Memory of the host.")
-HOST_MEMORY_USED = _gauge("host_memory_used_bytes", "", "Memory that new programs could not have.")
+HOST_MEMORY_USED = _gauge("host_memory_used_bytes", "", "Memory that is not available to new programs.")
 HOST_RECEIVED = _gauge("host_network_receive_bytes_per_second", "", "Bytes received over all physical interfaces.")
 HOST_SENT = _gauge("host_network_transmit_bytes_per_second", "", "Bytes sent over all physical interfaces.")
 
 GPU_INFO = _gpu("info", "A GPU and its driver; always 1.", more=("pci_bus_id", "driver_version"))
 GPU_UP = _gpu("up", "Whether the latest reading of the GPU is fresh and the GPU is not lost.")
-GPU_HEALTHY = _gpu("healthy", "Whether jobs may be started on it as far as its health goes; left out while unknown.")
+GPU_HEALTHY = _gpu("healthy", "Whether its health allows jobs to start on it; left out while unknown.")
 GPU_HEALTH = _gpu("health", "The GPU's health, as a label; always 1.", more=("code",))
 GPU_STATE = _gpu("state", "The GPU's state for the scheduler, as a label; always 1.", more=("state",))
-GPU_IDLE = _gpu("idle_since_timestamp_seconds", "Time since when its jobs leave it unused, once that is told.")
+GPU_IDLE = _gpu(
+    "idle_since_timestamp_seconds", "Time since which its jobs have not used it, once the scheduler reports it as idle."
+)
 GPU_JOB = _gpu(
     "job_info",
-    "A job on the GPU; always 1. To be joined by UUID.",
+    "A job on the GPU; always 1. Join it by UUID.",
     more=("job_id", "job_name", "tenant", "container", "container_id"),
 )
 UTILIZATION = _gpu("utilization_ratio", "Share of the last interval in which a kernel ran.")
@@ -153,7 +157,7 @@ POWER_LIMIT = _gpu("power_limit_watts", "Power limit.")
 SM_CLOCK = _gpu("sm_clock_hertz", "Clock of the multiprocessors.")
 MEMORY_CLOCK = _gpu("memory_clock_hertz", "Clock of the memory.")
 FAN = _gpu("fan_speed_ratio", "Fan speed.")
-THROTTLED = _gpu("throttled", "A reason for which clocks are slowed down now; always 1.", more=("reason",))
+THROTTLED = _gpu("throttled", "A reason why the clocks are slowed down now; always 1.", more=("reason",))
 PROCESSES = _gpu("processes", "Processes on the GPU.")
 ECC = _gpu("ecc_errors_total", "ECC errors since the driver was loaded.", Kind.COUNTER, ("type",))
 LAST_XID = _gpu("last_xid", "Number of the last Xid error since the probe began.")

@@ -1,4 +1,4 @@
-"""A page of samples under construction: values that are not known are left out, never written as 0."""
+"""A page of samples under construction; unknown values are omitted, never written as 0."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.samples import Sample
 
 from gputui.metrics.families import Family
 
-Value: TypeAlias = float | int | bool | datetime | timedelta | None
+SeriesValue: TypeAlias = float | int | bool | datetime | timedelta | None
 NO_LABELS: Mapping[str, str] = {}
 
 
@@ -21,8 +21,8 @@ class SeriesPage:
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
 
-    def add(self, family: Family, value: Value, labels: Mapping[str, str] = NO_LABELS) -> None:
-        """Add a sample; none for None. Times become seconds since 1970, durations seconds."""
+    def add(self, family: Family, value: SeriesValue, labels: Mapping[str, str] = NO_LABELS) -> None:
+        """Add a sample; None adds nothing. Times become seconds since 1970, durations seconds."""
         if value is None:
             return
         if isinstance(value, datetime):

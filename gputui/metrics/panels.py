@@ -1,4 +1,4 @@
-"""The dashboards: panels with their queries, as a table. `grafana.py` makes Grafana's JSON of it."""
+"""The dashboards: panels with their queries, as a table. `provisioning.py` converts them into Grafana's JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _FILTERS = {
     "%here": 'instance=~"$instance"',
     "%rate": "$__rate_interval",
 }
-"""Short forms in the queries below: what the variables at the head of a dashboard select."""
+"""Short forms in the queries below for the selection in a dashboard's variables."""
 
 
 class Query(Struct, frozen=True):
-    """A query of Prometheus, and how its series are named."""
+    """A query of Prometheus, and the names of its series."""
 
     expression: str
     legend: str = ""
@@ -40,7 +40,7 @@ class Dashboard(Struct, frozen=True):
     title: str
     panels: tuple[Panel, ...]
     variables: tuple[tuple[str, str], ...] = ()
-    """Names of variables beside `instance`, and the queries for their values."""
+    """Names of variables besides `instance`, and the queries for their values."""
 
 
 def _panel(
@@ -128,7 +128,7 @@ SERVER = Dashboard(
         _panel(
             "Commands to engines",
             "{{runtime}} {{call}} {{result}} = "
-            "sum by (runtime, call, result) (rate(gputui_runtime_calls_total{%here}[%rate]))",
+            "sum by (runtime, call, result) (rate(gputui_runtime_calls_total{%here}[%rate])) > 0",
             unit="ops",
         ),
         _panel(

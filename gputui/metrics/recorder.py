@@ -1,27 +1,73 @@
-"""Counters and histograms of one term of a scheduler, in a registry of their own.
+"""Counters and histograms of one term of a scheduler, in their own registry.
 
 They begin at 0 with the term, which Prometheus sees as a reset. The library's `_created` series are left out:
-Prometheus makes nothing of them in the text format, and they would double the counters.
+Prometheus ignores them in the text format, and they would double the counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Blame, Cause, CauseCode
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_changes import Change
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import TERMINAL
+from gputui.engine.process.monitored_runtime import RECORDED
 from gputui.metrics import families
-from gputui.metrics.gpu_time import GpuTime
-from gputui.metrics.job_changes import Change
 from gputui.metrics.tenant_labels import TenantLabels
+
+
+class GpuTime:
+    """GPU-seconds since a term began.
+
+    An attempt counts by the clock while it runs, and afterwards by its recorded end, which is shortly before the tick
+    that detected it. The sum then pauses for that time instead of decreasing, which Prometheus would take for a
+    restart.
+    """
+
+    def __init__(self) -> None:
+        self._since: datetime | None = None
+        self._ended: defaultdict[str, float] = defaultdict(float)
+        self._shown: defaultdict[str, float] = defaultdict(float)
+
+    def begin(self, now: datetime) -> None:
+        """Start counting, unless that has been done."""
+        self._since = self._since or now
+
+    def end(self, tenant: str, attempt: Attempt) -> None:
+        """Count an attempt that has ended."""
+        if attempt.ended_at is not None:
+            self._ended[tenant] += self._seconds(attempt, attempt.ended_at)
+
+    def passed(self, running: Iterable[tuple[str, Attempt]], now: datetime) -> Iterator[tuple[str, float]]:
+        """Yield the increase of each tenant's sum; `running` are the active attempts, by tenant."""
+        sums = dict(self._ended)
+        for tenant, attempt in running:
+            sums[tenant] = sums.get(tenant, 0.0) + self._seconds(attempt, now)
+        for tenant, seconds in sums.items():
+            if seconds > self._shown[tenant]:
+                yield tenant, seconds - self._shown[tenant]
+                self._shown[tenant] = seconds
+
+    def _seconds(self, attempt: Attempt, end: datetime) -> float:
+        if attempt.started_at is None or self._since is None:
+            return 0.0
+        seconds = (end - max(attempt.started_at, self._since)).total_seconds()
+        return max(0.0, seconds) * len(attempt.gpus) * attempt.gpu_share
+
 
 COMPLETED = "Completed"
 """Cause of an attempt that ended with exit code 0."""
 CAUSES = (COMPLETED, *map(str, CauseCode))
+CALL_RESULTS = ("ok", "unavailable", "error")
+DELIVERY_RESULTS = ("ok", "failed", "dropped")
 _TRIED_AGAIN = frozenset({Blame.JOB, Blame.INFRASTRUCTURE})
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -37,7 +83,7 @@ BUCKETS = {
 
 
 class MetricsRecorder:
-    """Counts what happens. Its calls come from any thread."""
+    """Counts events. Its methods may be called from any thread."""
 
     def __init__(self, registry: CollectorRegistry, tenants: TenantLabels) -> None:
         self._tenants = tenants
@@ -49,9 +95,29 @@ class MetricsRecorder:
         self._summaries = {each: Summary(each.name, each.help, each.labels, registry=registry) for each in _SUMMARIES}
         self._gauges = {each: Gauge(each.name, each.help, each.labels, registry=registry) for each in _GAUGES}
         self._begun: set[str] = set()
+        self._named: set[tuple[str, str]] = set()
+        """Runtimes and hooks whose counters are shown, by family."""
         self._gpu_time = GpuTime()
         for cause in CAUSES:
             self._counters[families.ENDED_ATTEMPTS].labels(cause)
+        for code in CauseCode:
+            if Cause(code, "").blame in _TRIED_AGAIN and code is not CauseCode.PREEMPTED:
+                self._counters[families.RETRIES].labels(code)
+        for label in tenants.given:
+            self._begin(label)
+
+    def begin(self, tenants: Iterable[str]) -> None:
+        """Show the counters of these tenants, at 0: Prometheus does not count what is in a counter's first sample."""
+        for tenant in tenants:
+            self._begin(self._tenants.label(tenant))
+
+    def begin_runtime(self, runtime: str) -> None:
+        """Show the counters of a runtime's calls, at 0."""
+        self._begin_results(families.CALLS, runtime, [(each, how) for each in RECORDED for how in CALL_RESULTS])
+
+    def begin_hook(self, hook: str) -> None:
+        """Show the counters of a hook's deliveries, at 0."""
+        self._begin_results(families.DELIVERIES, hook, [(how,) for how in DELIVERY_RESULTS])
 
     def took(self, step: str, seconds: float) -> None:
         """Record the duration of a `tick` or `plan`."""
@@ -69,6 +135,7 @@ class MetricsRecorder:
 
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
         """Record a call to a runtime."""
+        self.begin_runtime(runtime)
         self._counters[families.CALLS].labels(runtime, call, result).inc()
         self._summaries[families.CALL_TIME].labels(runtime, call).observe(seconds)
         if result == "ok":
@@ -76,15 +143,26 @@ class MetricsRecorder:
 
     def delivered(self, hook: str, result: str) -> None:
         """Record a delivery to a hook."""
+        self.begin_hook(hook)
         self._counters[families.DELIVERIES].labels(hook, result).inc()
         self._gauges[families.HOOK_UP].labels(hook).set(result == "ok")
         if result == "ok":
             self._gauges[families.HOOK_LAST].labels(hook).set_to_current_time()
 
+    def _begin_results(self, family: families.Family, name: str, results: Iterable[tuple[str, ...]]) -> None:
+        """Show the counters of all results at 0 with the first of them, so that `increase` shows the first error."""
+        if (family.name, name) not in self._named:
+            self._named.add((family.name, name))
+            for result in results:
+                self._counters[family].labels(name, *result)
+
     def published(self, snapshot: Snapshot, changes: Iterable[Change], jobs: Mapping[JobId, Job]) -> None:
-        """Count what changed since the last snapshot; `jobs` are those of this one by id."""
+        """Count the changes since the last snapshot; `jobs` are those of this one by id."""
         now = snapshot.taken_at
         self._gpu_time.begin(now)
+        for node in snapshot.nodes:
+            for runtime in node.runtimes:
+                self.begin_runtime(runtime.name)
         for change in changes:
             self._count(change)
         held = {job_id for view in snapshot.gpus for job_id in view.job_ids}
@@ -94,16 +172,20 @@ class MetricsRecorder:
             self._counters[families.GPU_TIME].labels(tenant).inc(seconds)
 
     def _label(self, job: Job) -> str:
-        """Return the label of the job's tenant, whose counters begin at 0 when it is first met."""
+        """Return the label of the job's tenant, whose counters begin at the latest now."""
         label = self._tenants.label(job.spec.tenant)
-        if label not in self._begun:
-            self._begun.add(label)
-            for family in (families.SUBMITTED, families.STARTED, families.PREEMPTIONS, families.GPU_TIME):
-                self._counters[family].labels(label)
-            for state in TERMINAL:
-                self._counters[families.ENDED].labels(label, state)
-            self._summaries[families.TENANT_WAIT].labels(label)
+        self._begin(label)
         return label
+
+    def _begin(self, label: str) -> None:
+        if label in self._begun:
+            return
+        self._begun.add(label)
+        for family in (families.SUBMITTED, families.STARTED, families.PREEMPTIONS, families.GPU_TIME):
+            self._counters[family].labels(label)
+        for state in TERMINAL:
+            self._counters[families.ENDED].labels(label, state)
+        self._summaries[families.TENANT_WAIT].labels(label)
 
     def _count(self, change: Change) -> None:
         job, tenant = change.job, self._label(change.job)

@@ -1,4 +1,4 @@
-"""HTTP server of metrics. It shares a process with the scheduler, so threads and times of requests are bounded."""
+"""HTTP server of metrics. It shares a process with the scheduler, so threads and request times are limited."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 """Seconds that a client may be silent."""
 MOST = 8
-"""Requests at a time; further connections are closed."""
+"""Maximum number of concurrent requests; further connections are closed."""
 _PATHS = {"/metrics"}
 _LINK = b'<!doctype html><title>gputui</title><a href="/metrics">metrics</a>\n'
 Environ: TypeAlias = dict[str, Any]
@@ -29,7 +29,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 
 
 class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
-    """Server of one registry, not yet serving. Raises OSError where the port cannot be opened."""
+    """Server of one registry, not yet serving. Raises OSError if the port cannot be opened."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -46,12 +46,13 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self.context, self.users = context, users
         """May be replaced while it serves."""
         self._slots = threading.BoundedSemaphore(MOST)
-        self._page = make_wsgi_app(registry, disable_compression=True)  # it would take longer than to make the page
+        # compressing takes longer than creating the page
+        self._page = make_wsgi_app(registry, disable_compression=True)
         super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
         self.set_app(self._answer)
 
     def server_bind(self) -> None:
-        """Bind without a look-up of the host's name, which may wait for a name server."""
+        """Bind without looking up the host's name, which may wait for a name server."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
@@ -66,7 +67,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or close the connection where too many are open."""
+        """Answer in a thread, or close the connection if too many are open."""
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -80,7 +81,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             self._slots.release()
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Answer a request, by TLS where there is a certificate, whose handshake is then made in this thread."""
+        """Answer a request; with a certificate, do the TLS handshake in this thread first."""
         request.settimeout(TIMEOUT)
         if self.context is None:
             super().finish_request(request, client_address)
@@ -91,7 +92,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
                 secure.unwrap()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log an error of a request: a client that goes away or speaks another language is no fault of ours."""
+        """Log an error of a request; a disconnecting client or another protocol is not an error of ours."""
         log.debug("a request for metrics by %s failed", client_address, exc_info=True)  # noqa: LOG014 - called where it is handled
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -103,9 +104,8 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         if path not in _PATHS:
             start_response("200 OK" if path == "/" else "404 Not Found", [("Content-Type", "text/html")])
             return [_LINK if path == "/" else b"not found\n"]
-        environ.pop(
-            "HTTP_ACCEPT", None
-        )  # the text format, which every Prometheus reads: OpenMetrics takes twice as long
+        # answer in the text format, which every Prometheus reads: OpenMetrics takes twice as long
+        environ.pop("HTTP_ACCEPT", None)
         try:
             found: Iterable[bytes] = self._page(environ, start_response)
             return found

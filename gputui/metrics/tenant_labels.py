@@ -10,11 +10,11 @@ from gputui.domain.text import plain
 OTHER = "other"
 """Label of all tenants beyond the limit."""
 LONGEST = 64
-"""Characters of a name."""
+"""Maximum number of characters of a name."""
 
 
 class TenantLabels:
-    """Gives the first tenants that it meets a label each; a label once given stays."""
+    """Assigns a label each to the first tenants; a label never changes."""
 
     def __init__(self, most: int, configured: Iterable[str] = ()) -> None:
         self._most = most

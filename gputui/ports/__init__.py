@@ -1,4 +1,4 @@
-"""Interfaces (ports) that the engine needs: a store, runtimes, a probe of GPUs and a clock.
+"""Interfaces (ports) that the engine needs: a store, runtimes, a GPU probe and a clock.
 
 Adapters implement them; `gputui.bootstrap` chooses the adapters. Every call may block on disk, on the engine or on the
 driver unless its docstring says otherwise, so none is made on an event loop.

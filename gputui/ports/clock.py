@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gputui.domain.job import BootTime
+    from gputui.domain.attempt import BootTime
 
 
 class Clock(Protocol):

@@ -1,6 +1,6 @@
-"""Interfaces to processes and containers that are not gputui's. Calls block, and raise GputuiError.
+"""Interfaces to foreign processes and containers. Calls block, and raise GputuiError.
 
-Adapters act with the rights of this very process: the person at the keyboard, never the scheduler.
+Adapters act with the rights of this process, that is of its user, never with those of the scheduler.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ class HostProcesses(Protocol):
     """Processes of this machine."""
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
-        """Return the processes that live, by pid, and with `with_parents` their parents."""
+        """Return the live processes by pid, and with `with_parents` their parents."""
         ...
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
-        """Return `NAME=value` of a process; refused for the processes of others, except to root."""
+        """Return `NAME=value` of a process; refused for other users' processes, except to root."""
         ...
 
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
         """Send a signal to exactly that process and watch it for `patience` seconds.
 
-        `before` is called when nothing but sending is left to do.
+        `before` is called right before the signal is sent.
         """
         ...
 
 
 class ForeignContainers(Protocol):
-    """Containers of others on this machine's engine."""
+    """Foreign containers on this machine's engine."""
 
     def inspect(self, name: str) -> ContainerDetail:
         """Return the container with that name or id; raises NotFoundError."""
         ...
 
     def stop(self, container_id: str, patience: int) -> ContainerDetail:
-        """Stop the container as `docker stop` does, with SIGKILL after `patience` seconds; return it as it is then."""
+        """Stop the container as `docker stop` does, with SIGKILL after `patience` seconds; return its final state."""
         ...
 
     def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool) -> LogStream:

@@ -32,7 +32,7 @@ class GpuProbe(Protocol):
         ...
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Add PCIe and NVLink throughput and shares of processes to readings of this GPU alone; None: of no GPU.
+        """Add PCIe and NVLink throughput and shares of processes to readings of this GPU only; None: of no GPU.
 
         ALL_SHARES: shares of processes of all GPUs, and no throughput. Throughput costs 40 ms a sweep. Never blocks.
         """

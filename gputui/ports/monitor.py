@@ -1,4 +1,4 @@
-"""Interface of a monitor of the scheduler, which counts what happens and how long it takes."""
+"""Interface of a monitor of the scheduler, which counts events and durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Monitor(Protocol):
-    """Monitor of one term of a scheduler. Calls come from any thread; they do not block and raise nothing."""
+    """Monitor of one term of a scheduler. Calls may come from any thread; they neither block nor raise."""
 
     def published(self, snapshot: Snapshot) -> None:
         """Record the snapshot at the end of a tick."""
@@ -36,7 +36,7 @@ class Monitor(Protocol):
         ...
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return what keeps the monitor itself from working."""
+        """Return notices of problems of the monitor itself."""
         ...
 
     def close(self) -> None:
@@ -74,4 +74,4 @@ class NoMonitor:
 
 
 NO_MONITOR = NoMonitor()
-"""Monitor where metrics are off."""
+"""Monitor for when metrics are off."""

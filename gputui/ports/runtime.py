@@ -19,15 +19,15 @@ if TYPE_CHECKING:
         ProcessRow,
         RuntimeStatus,
     )
-    from gputui.domain.job import Interactive
+    from gputui.domain.job_spec import Interactive
     from gputui.ports.channel import Channel
 
 
 Permit: TypeAlias = "Callable[[int | None], None]"
-"""Raises GputuiError where the caller may not enter an attempt that was created for the submitter of this uid.
+"""Raises GputuiError if the caller may not enter an attempt that was created for the submitter of this uid.
 
-None: the scheduler recorded none. It is told what the scheduler recorded with the attempt itself, because others may
-write the queue.
+None: the scheduler recorded none. It gets the scheduler's own record of the attempt, because others may write the
+queue.
 """
 
 
@@ -44,13 +44,13 @@ class LogStream(Protocol):
 
 
 class StampedLogStream(LogStream, Protocol):
-    """Output whose lines, if `is_stamped`, begin with the time they were written: RFC 3339 in UTC, and a blank."""
+    """Output whose lines, if `is_stamped`, begin with their time in RFC 3339 and UTC, and a blank."""
 
     is_stamped: bool
 
 
 class Runtime(Protocol):
-    """Runtime in which attempts run. Calls raise RuntimeUnavailableError when it does not answer, else RuntimeFault."""
+    """Runtime in which attempts run. Calls raise RuntimeUnavailableError if it does not answer, else RuntimeFault."""
 
     name: str
 
@@ -59,7 +59,7 @@ class Runtime(Protocol):
         ...
 
     def check(self) -> RuntimeStatus:
-        """Ask for the status now, reconnecting if necessary. Does not raise: problems are in the answer."""
+        """Check the status now, reconnecting if necessary. Does not raise: the result contains problems."""
         ...
 
     def has_image(self, image: str) -> bool:
@@ -76,7 +76,7 @@ class Runtime(Protocol):
     def create(self, launch: Launch) -> Created:
         """Create the container without starting it. An existing one of that name is returned as adopted.
 
-        One that was never started and has other GPUs than requested is replaced, not adopted.
+        One that was never started and has other GPUs than requested is replaced instead.
         """
         ...
 
@@ -85,7 +85,7 @@ class Runtime(Protocol):
         ...
 
     def terminate(self, container_id: str) -> None:
-        """Ask it to end, by the image's stop signal, else SIGTERM. Does nothing if it has ended."""
+        """Ask it to end, with the image's stop signal, else SIGTERM. Does nothing if it has ended."""
         ...
 
     def signal(self, container_id: str, number: int) -> None:
@@ -93,7 +93,7 @@ class Runtime(Protocol):
         ...
 
     def suspend(self, container_id: str) -> None:
-        """Stop its processes until `unsuspend`; terminate and kill wake them too. Does nothing if it has ended."""
+        """Stop its processes until `unsuspend`; terminate and kill continue them too. Does nothing if it has ended."""
         ...
 
     def unsuspend(self, container_id: str) -> None:
@@ -109,19 +109,19 @@ class Runtime(Protocol):
         ...
 
     def inspect(self, container_id: str) -> ContainerRecord | None:
-        """Return one container; None when there is none with that id."""
+        """Return one container; None if there is none with that id."""
         ...
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
-        """Return running containers that are not gputui's and requested GPUs."""
+        """Return running foreign containers that requested GPUs."""
         ...
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
-        """Return other stores' containers, running or just created, that share a GPU with this one; asked now."""
+        """Return other stores' containers, running or just created, that share a GPU with this one; not cached."""
         ...
 
     def save_log(self, container_id: str, path: Path) -> None:
-        """Write all of its output to the file, completely or not at all."""
+        """Write all of its output to the file, atomically."""
         ...
 
     def logs(
@@ -134,23 +134,23 @@ class Runtime(Protocol):
         ...
 
     def activity(self, container_id: str) -> object:
-        """Return a token that becomes another with output, and with input where the runtime notices it."""
+        """Return a token that changes with output, and with input if the runtime notices it."""
         ...
 
     def consumption(self, container_id: str) -> Consumption | None:
-        """Return what a running one has used of the machine; None where it cannot be read. Asks no engine."""
+        """Return the resources that a running one has used; None if they cannot be read. Does not ask the engine."""
         ...
 
     def remove(self, container_id: str) -> None:
-        """Remove a container that does not run. Does nothing if it is gone."""
+        """Remove a container that is not running. Does nothing if it is gone."""
         ...
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, from any thread, when a container may have ended and when the runtime is back."""
+        """Call `wake`, from any thread, when a container may have ended and when the runtime answers again."""
         ...
 
     def close(self) -> None:
-        """Close connections and threads. Containers run on."""
+        """Close connections and threads. Containers keep running."""
         ...
 
 
@@ -158,7 +158,7 @@ class JobExec(Protocol):
     """Commands and processes in running attempts, and streams of interactive ones. Calls raise RuntimeFault."""
 
     def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
-        """Return the processes that run in the attempt now."""
+        """Return the present processes of the attempt."""
         ...
 
     def attach(self, name: str, interactive: Interactive, permit: Permit, detach_keys: str = "") -> Channel:

@@ -12,21 +12,22 @@ if TYPE_CHECKING:
     from gputui.domain.audit import Actor, AuditEntry
     from gputui.domain.container import RunAs
     from gputui.domain.entries import Entries
-    from gputui.domain.job import Job, JobId, JobSpec
+    from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
+    from gputui.domain.job_spec import JobId, JobSpec
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Unreadable
 
 
 class Transaction(Protocol):
-    """Transaction: its changes are visible inside at once, and outside all together or not at all."""
+    """Transaction; its changes are visible inside at once, and outside all together or not at all."""
 
     def add(self, job: Job) -> Job:
         """Store a new job under the next id, which the returned job carries; `job.id` is ignored."""
         ...
 
     def get(self, job_id: JobId) -> Job:
-        """Return the job from the queue or from history; for an entry, that element alone. Raises NotFoundError."""
+        """Return the job from the queue or from history; for an entry, only that element. Raises NotFoundError."""
         ...
 
     def chosen(self, ids: Iterable[JobId]) -> Iterator[Job]:
@@ -104,7 +105,7 @@ class JobStore(Protocol):
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Begin an all-or-nothing change that excludes other writers; durable when the block ends.
 
-        An exception inside undoes it. Raises StoreFullError or StoreAccessError when it cannot be made durable; then
+        An exception inside undoes it. Raises StoreFullError or StoreAccessError if it cannot be made durable; then
         nothing was changed.
         """
         ...
@@ -120,8 +121,8 @@ class JobStore(Protocol):
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs with their audit entries, all or none, ignoring their ids; return the new ids in order.
 
-        An entry takes one id per element and is returned as the id of its first element. An `array` with a negative
-        id is made to point at the element with that position.
+        An entry takes one id per element and is returned as the id of its first element. A negative `array` id is
+        replaced by the id of the element at that position.
 
         Does not load the queue. The jobs are durable when it returns: they survive kill -9 and power loss. Inside a
         transaction they become durable with it.
@@ -136,11 +137,11 @@ class JobStore(Protocol):
         ...
 
     def run_as(self, spec: JobSpec) -> RunAs:
-        """Return the user as whom a job of this spec runs; raises WarrantError without a valid warrant."""
+        """Return the account that a job of this spec runs as; raises WarrantError without a valid warrant."""
         ...
 
     def caps_waiting(self) -> bool:
-        """Return whether any tenant's submissions have limits. Does not load the queue."""
+        """Return whether submissions of any tenant are limited. Does not load the queue."""
         ...
 
     def jobs(self) -> Entries:
@@ -152,7 +153,7 @@ class JobStore(Protocol):
         ...
 
     def get(self, job_id: JobId) -> Job:
-        """Return a job from the queue or from history; for an entry, that element alone. Raises NotFoundError."""
+        """Return a job from the queue or from history; for an entry, only that element. Raises NotFoundError."""
         ...
 
     def controls(self) -> Controls:
@@ -168,9 +169,9 @@ class JobStore(Protocol):
         ...
 
     def watch(self) -> StoreWatch | None:
-        """Return a watch for writes from now on; None when the system allows none.
+        """Return a watch for writes from now on; None if the system does not support one.
 
-        Compare the version now and then all the same: a writer killed during its write may not have been reported.
+        Still compare the version now and then: a writer killed during its write may not have been reported.
         """
         ...
 
@@ -179,15 +180,15 @@ class JobStore(Protocol):
         ...
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield the jobs that `history` yields, latest month first and otherwise in any order: faster for many."""
+        """Yield the jobs that `history` yields, latest month first, else unordered: faster for many."""
         ...
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        """Yield what accounting needs of all jobs in the queue, and of those that `past` yields, in any order."""
+        """Yield the accounting records of all jobs in the queue, and of those that `past` yields, unordered."""
         ...
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        """Yield the audit log, oldest entry first; with a target, its entries alone."""
+        """Yield the audit log, oldest entry first; with a target, only its entries."""
         ...
 
     def maintain(self, now: datetime) -> None:
@@ -195,7 +196,7 @@ class JobStore(Protocol):
         ...
 
     def damage(self) -> tuple[str, ...]:
-        """Return sentences about unreadable parts, each with its file; empty when all is well."""
+        """Return sentences about unreadable parts, each with its file; empty if there are none."""
         ...
 
     def history_damage(self) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ class JobStore(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise StoreDamagedError when acknowledged changes are missing, as far as the queue was read.
+        """Raise StoreDamagedError if acknowledged changes are missing, as far as the queue was read.
 
         Until a repair nothing can be written; reads return the last complete queue known, or a part of it.
         """

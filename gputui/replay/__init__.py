@@ -1,1 +1,1 @@
-"""The very policy run over a trace of jobs, beside named baselines: pure but for reading the trace."""
+"""The scheduling policy run over a trace of jobs, besides named baselines; pure except for reading the trace."""

@@ -1,4 +1,4 @@
-"""The finished jobs of a server as a trace, with the schedule that really was."""
+"""The finished jobs of a server as a trace, with their real schedule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import run_kind
 from gputui.domain.state import JobState
 from gputui.replay.trace import Ran, TraceJob, rebased
@@ -15,25 +17,25 @@ from gputui.replay.trace import Ran, TraceJob, rebased
 
 @dataclass(frozen=True)
 class JobHistory:
-    """Finished jobs that held GPUs, with what an operator should know before believing their replay."""
+    """Finished jobs that held GPUs, with facts on how reliable their replay is."""
 
     jobs: tuple[TraceJob, ...]
-    """Jobs in the order of the times from which they could have started, the first at 0."""
+    """Jobs in the order of the times at which they could have started, the first at 0."""
     starts: tuple[float, ...]
     """Seconds at which each of them really started."""
     lost: tuple[tuple[int, float], ...]
     """Preemptions of each, and the GPU-seconds lost by them."""
     since: datetime
     until: datetime
-    """The first could have started then, and the last ended."""
+    """First possible start, and last end."""
     failed: int
-    """Number of jobs that held GPUs and did not end well."""
+    """Number of jobs that held GPUs and did not complete."""
     left_out: int
-    """Number of jobs that never held any."""
+    """Number of jobs that never held GPUs."""
     shared: int
-    """Number of jobs that shared theirs."""
+    """Number of jobs that shared their GPUs."""
     gpus: int
-    """Number of different GPUs that they had."""
+    """Number of different GPUs that they held."""
 
     @property
     def span(self) -> timedelta:
@@ -41,13 +43,13 @@ class JobHistory:
         return timedelta(seconds=self.jobs[-1].submit)
 
     def as_it_was(self, jobs: Sequence[TraceJob]) -> list[Ran]:
-        """Return the schedule that really was, of these very jobs with the limits they are replayed with."""
+        """Return the real schedule of these jobs, with the limits they are replayed with."""
         each = zip(jobs, self.starts, self.lost, strict=True)
         return [Ran(job, at, at + job.duration, job.gpus, *lost) for job, at, lost in each]
 
 
 def job_history(jobs: Iterable[Job]) -> JobHistory | None:
-    """Return the history that these finished jobs make; None when none of them ever held a GPU."""
+    """Return the history of these finished jobs; None if none of them ever held a GPU."""
     finished = [job for job in jobs if job.state.is_terminal]
     ends = {job.id: job.ended_at for job in finished if job.ended_at is not None}
     held = [job for job in finished if _held(job)]
@@ -71,7 +73,7 @@ def job_history(jobs: Iterable[Job]) -> JobHistory | None:
 
 
 def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
-    """Return when nothing but GPUs was missing: submitted, its time come, its dependencies ended; at most its start."""
+    """Return when the job lacked only GPUs: submitted, begin time reached, dependencies ended; at most its start."""
     moments = [job.submitted_at, *([job.spec.begin_at] if job.spec.begin_at else [])]
     moments += [ends[other] for other in (*job.spec.after, *job.spec.after_any) if other in ends]
     started = _held(job)[0].started_at
@@ -79,21 +81,21 @@ def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
 
 
 def _held(job: Job) -> list[Attempt]:
-    """Return its attempts that held GPUs and are over."""
+    """Return its ended attempts that held GPUs."""
     return [attempt for attempt in job.attempts if attempt.gpus and attempt.started_at and attempt.ended_at]
 
 
 def _kept(job: Job) -> list[Attempt]:
-    """Return those of them that were not preempted; all where there are no others.
+    """Return those that were not preempted; all if there are no others.
 
-    A replay decides anew who is preempted, and then has the work run again.
+    A replay decides for itself which jobs are preempted, and then runs the work again.
     """
     held = _held(job)
     return [attempt for attempt in held if not _was_preempted(attempt)] or held
 
 
 def _lost(job: Job) -> tuple[int, float]:
-    """Return how often it was preempted before it ran to its end, and the GPU-seconds lost by that."""
+    """Return how often it was preempted before it ran to its end, and the GPU-seconds lost."""
     kept = _kept(job)
     lost = [attempt for attempt in _held(job) if attempt not in kept]
     return len(lost), sum(len(attempt.gpus) * _seconds(attempt) for attempt in lost)
@@ -104,7 +106,7 @@ def _was_preempted(attempt: Attempt) -> bool:
 
 
 def _trace_job(job: Job, submit: float) -> TraceJob:
-    """Return the job as wide as it ran last, for as long as all its attempts together but the preempted ones."""
+    """Return the job with the width of its last run, and the duration of all its attempts except preempted ones."""
     attempts = _kept(job)
     gpus = len(attempts[-1].gpus)
     work = sum(len(attempt.gpus) * _seconds(attempt) for attempt in attempts)

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from gputui.domain.job import CLASSES, whole_class
+from gputui.domain.job_spec import CLASSES, whole_class
 from gputui.replay.trace import Ran, TraceJob
 
 TAU = 60.0
-"""Seconds: shorter jobs count as this long in a slowdown (Feitelson's bounded slowdown)."""
+"""Minimum seconds of a job in a slowdown (Feitelson's bounded slowdown)."""
 WIDE = 4
 
 
@@ -28,11 +28,11 @@ class Figures:
     wide_wait_p95: float | None
     """95th percentile of the wait of jobs with 4 GPUs and more; None: there are none."""
     starvation: float
-    """The longest wait in times of the job's own limit."""
+    """The longest wait in multiples of the job's own limit."""
     fairness: float
-    """Jain's index over the tenants' mean bounded slowdowns, inverted: 1 when all fare alike."""
+    """Jain's index over the inverses of the tenants' mean bounded slowdowns: 1 if all are equal."""
     worst_tenant_wait_mean: float
-    """The mean wait of the tenant whose mean wait is longest."""
+    """The mean wait of the tenant with the longest one."""
     wait_mean_high: float | None
     """Mean wait of jobs of priority 75 to 100; None: there are none."""
     wait_mean_normal: float | None
@@ -42,11 +42,11 @@ class Figures:
     preemptions: float
     """Number of preemptions; the mean over several schedules."""
     gpu_seconds_lost: float
-    """GPU-seconds of preempted runs, which had to be run again."""
+    """GPU-seconds of preempted runs, which had to be repeated."""
 
 
 def figures(ran: Sequence[Ran], gpus: int) -> Figures:
-    """Return all figures of a schedule on so many GPUs; the schedule must not be empty."""
+    """Return all figures of a schedule on that many GPUs; the schedule must not be empty."""
     waits = sorted(map(wait, ran))
     wide = sorted(wait(each) for each in ran if each.job.gpus >= WIDE)
     low, normal, high = (wait_of_class(ran, grade) for grade in range(len(CLASSES)))
@@ -70,7 +70,7 @@ def figures(ran: Sequence[Ran], gpus: int) -> Figures:
 
 
 def wait(ran: Ran) -> float:
-    """Seconds from submission to the start of the run that came to its end; preempted runs are part of the wait."""
+    """Return the seconds from submission to the start of the completed run; preempted runs are part of the wait."""
     return ran.start - ran.job.submit
 
 
@@ -89,14 +89,17 @@ def worst_tenant_wait_mean(ran: Sequence[Ran]) -> float:
 
 
 def allocation_ratio(ran: Sequence[Ran], gpus: int) -> float:
-    """A: GPU-seconds given to jobs up to the last submission, over all there were up to then; lost work is left out."""
+    """Return A: GPU-seconds given to jobs up to the last submission, over all available ones; without lost work."""
     last = max(each.job.submit for each in ran)
     given = math.fsum(each.gpus * max(0.0, min(each.end, last) - each.start) for each in ran if each.start < last)
     return given / (gpus * last) if last else 0.0
 
 
 def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
-    """Return a bound on every policy's A: all work that has come is done at once, as if it came in crumbs."""
+    """Return an upper bound of every policy's A.
+
+    All submitted work is done at once, as if it were infinitely divisible.
+    """
     last = max(job.submit for job in jobs)
     at = waiting = done = 0.0
     for job in jobs:
@@ -131,5 +134,5 @@ def fairness(ran: Sequence[Ran]) -> float:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the smallest value that this share of them does not exceed."""
+    """Return the smallest value that is not exceeded by this share of them."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Policies a trace is replayed under: the product's own decision, and what people do instead."""
+"""Policies under which a trace is replayed: gputui's own decision, and common alternatives."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from gputui.replay.trace import HOUR, Ran, Site, TraceJob
 Started: TypeAlias = tuple[TraceJob, float, float, int]
 LEASE = 24 * HOUR
 _PARTS = 8
-"""A split has at most so many parts."""
+"""Maximum number of parts of a split."""
 
 
 class Hosts:
-    """Free GPUs by host: best fit inside one, whole free hosts for what is wider."""
+    """Free GPUs by host: best fit within one host, whole free hosts for wider jobs."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self.nodes = tuple(nodes)
         self.free = list(nodes)
 
     def take(self, gpus: int, among: Iterable[int] | None = None) -> tuple[tuple[int, int], ...] | None:
-        """Take so many GPUs and return them by host; None when they are not available."""
+        """Take this many GPUs and return them by host; None if they are not available."""
         hosts = range(len(self.free)) if among is None else among
         if gpus > max(self.nodes):
             whole = [host for host in hosts if self.free[host] == self.nodes[host]]
@@ -56,7 +56,7 @@ def play(
     start: Callable[[float], Iterable[tuple[TraceJob, tuple[tuple[int, int], ...]]]],
     end: Callable[[TraceJob, tuple[tuple[int, int], ...]], None],
 ) -> Iterator[Started]:
-    """Yield the starts of a trace. At each moment ends come first, then submissions, then a look at what starts."""
+    """Yield the starts of a trace. At each moment ends come first, then submissions, then starts."""
     ends: list[tuple[float, int, TraceJob, tuple[tuple[int, int], ...]]] = []
     coming, count = deque(jobs), 0
     while coming or ends:
@@ -73,7 +73,7 @@ def play(
 
 
 def fifo(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """Strictly in order of submission: who does not fit blocks all behind."""
+    """Run jobs strictly in order of submission: one that does not fit blocks all behind it."""
     hosts, queue = Hosts(site.nodes), deque[TraceJob]()
 
     def start(_: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
@@ -84,7 +84,7 @@ def fifo(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
 
 
 def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """Sorted by priority, then submission; whatever fits runs, and nothing is kept for who does not."""
+    """Run jobs by priority, then submission: any that fits starts, and nothing is reserved for others."""
     hosts = Hosts(site.nodes)
     queues: dict[tuple[int, int], deque[TraceJob]] = defaultdict(deque)
 
@@ -106,7 +106,7 @@ def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
 
 
 def static_equal(jobs: Sequence[TraceJob], site: Site, deal: int | None = None) -> Iterator[Started]:
-    """GPUs cut into equal parts, tenants dealt out to them by the alphabet or by chance: nobody weighs them."""
+    """Divide the GPUs into equal parts, with tenants assigned alphabetically or at random, regardless of their load."""
     tenants = sorted({job.tenant for job in jobs})
     if deal is not None:
         random.Random(deal).shuffle(tenants)
@@ -116,7 +116,7 @@ def static_equal(jobs: Sequence[TraceJob], site: Site, deal: int | None = None) 
 
 
 def static_proportional(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """GPUs cut in proportion to what each group of tenants will really use, which nobody could know beforehand."""
+    """Divide the GPUs in proportion to each group's actual use, which is unknown in advance in practice."""
     work: dict[str, float] = defaultdict(float)
     for job in jobs:
         work[job.tenant] += job.duration * job.gpus
@@ -129,7 +129,7 @@ def static_proportional(jobs: Sequence[TraceJob], site: Site) -> Iterator[Starte
 
 
 def apportion(gpus: int, loads: Sequence[float]) -> list[int]:
-    """Split the GPUs in proportion to the loads: at least one each, the others by largest remainder."""
+    """Split the GPUs in proportion to the loads: at least one each, the rest by largest remainder."""
     total, spare = math.fsum(loads) or 1.0, gpus - len(loads)
     exact = [max(0.0, gpus * load / total - 1) for load in loads]
     scale = spare / (math.fsum(exact) or 1.0)
@@ -164,7 +164,7 @@ def _narrowed(job: TraceJob, gpus: int) -> TraceJob:
 
 
 class _Leases:
-    """Hosts with the tenants that have them, and since when."""
+    """Hosts with the tenants that lease them, and since when."""
 
     def __init__(self, site: Site) -> None:
         self.hosts = Hosts(site.nodes)
@@ -172,7 +172,7 @@ class _Leases:
         self.since = [0.0] * len(site.nodes)
         self.running = [0] * len(site.nodes)
         self.queue: dict[str, dict[int, deque[TraceJob]]] = defaultdict(dict)
-        """Waiting jobs of each tenant by width; only widths of which some wait."""
+        """Waiting jobs of each tenant by width; only widths with waiting jobs."""
 
     def arrive(self, job: TraceJob) -> None:
         self.queue[job.tenant].setdefault(job.gpus, deque()).append(job)
@@ -195,7 +195,7 @@ class _Leases:
                 yield started
 
     def _pack(self, tenant: str, now: float) -> tuple[TraceJob, tuple[tuple[int, int], ...]] | None:
-        """Start the first of the tenant's jobs that fits on a host that it has, or on one that nobody has."""
+        """Start the first of the tenant's jobs that fits on one of its hosts, or on a free host."""
         queue = self.queue[tenant]
         own = [h for h, who in enumerate(self.tenant) if who == tenant and now < self.since[h] + LEASE]
         unleased = [host for host, who in enumerate(self.tenant) if who is None]
@@ -217,7 +217,7 @@ class _Leases:
 
 
 def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """A host goes to one tenant for 24 hours, first come, first served; its jobs pack inside as they fit."""
+    """Lease hosts to one tenant for 24 hours, first come, first served; its jobs are packed as they fit."""
     leases = _Leases(site)
     return play(jobs, leases.arrive, leases.start, leases.end)
 
@@ -225,18 +225,18 @@ def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
 HostGpus: TypeAlias = tuple[tuple[int, int], ...]
 """Pairs of a host and a number of GPUs."""
 JobOrder: TypeAlias = Callable[[TraceJob], tuple[float, ...]]
-"""Sorts first what starts first."""
+"""Sort key; the least starts first."""
 _OVERRUN = 60.0
-"""Seconds that a job which outruns its limit is taken to go on at least."""
+"""Minimum seconds that a job which exceeds its limit is expected to continue."""
 
 
 def easy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """EASY in order of submission: the first job that does not fit has a reservation, and others run round it."""
+    """Run EASY in order of submission: the first job that does not fit gets a reservation, others fill the gaps."""
     return _Backfill(site, lambda job: (job.submit, job.number)).replay(jobs)
 
 
 def saf(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """EASY with the smallest area first, that is GPUs times limit: short waits, and no bound for wide long jobs."""
+    """Run EASY with the smallest area (GPUs times limit) first: short waits, but unlimited ones for wide long jobs."""
     return _Backfill(site, lambda job: (job.gpus * job.limit, job.submit, job.number)).replay(jobs)
 
 
@@ -246,11 +246,11 @@ class _Reservation:
 
     at: float
     extra: dict[int, int]
-    """Number of GPUs by host that the job will not need there."""
+    """Number of GPUs by host that the job will not need."""
 
 
 class _Backfill:
-    """Waiting jobs by width, and those that run with the moments at which they should end."""
+    """Waiting jobs by width, and running ones with their expected ends."""
 
     def __init__(self, site: Site, order: JobOrder) -> None:
         self.hosts = Hosts(site.nodes)
@@ -269,7 +269,7 @@ class _Backfill:
         del self.running[job.number]
 
     def start(self, now: float) -> Iterator[tuple[TraceJob, HostGpus]]:
-        """Walk along the widths, always from the job that is first, and start what fits."""
+        """Go through the widths, always from the first job, and start those that fit."""
         reservation: _Reservation | None = None
         heap = [(self.order(queue[0]), width, 0) for width, queue in self.queues.items() if queue]
         heapify(heap)
@@ -290,7 +290,7 @@ class _Backfill:
                 heappop(heap)
 
     def _next(self, queue: list[TraceJob], place: int, reservation: _Reservation, now: float) -> int:
-        """Return the place of the next job as wide that ends before the reservation; past the end: none."""
+        """Return the position of the next job of that width that ends before the reservation; past the end if none."""
         if self._fits(queue[place].gpus) is None:
             return len(queue)
         latest = reservation.at - now
@@ -303,7 +303,7 @@ class _Backfill:
         return taken
 
     def _take(self, job: TraceJob, reservation: _Reservation | None, now: float) -> HostGpus | None:
-        """Return the GPUs that the job gets now; None where there are none but those of the reservation."""
+        """Return the GPUs that the job gets now; None if only those of the reservation are left."""
         if reservation is None or now + job.limit <= reservation.at:
             return self.hosts.take(job.gpus)
         free = self.hosts.free
@@ -317,7 +317,7 @@ class _Backfill:
         return taken
 
     def _reserve(self, width: int, now: float) -> _Reservation:
-        """Return when and where so many GPUs will be free by the limits of those that run."""
+        """Return when and where that many GPUs will be free by the limits of the running jobs."""
         then = Hosts(self.hosts.nodes)
         then.free = list(self.hosts.free)
         ends = sorted((_expected_end(began, limit, now), taken) for began, limit, taken in self.running.values())
@@ -332,7 +332,7 @@ class _Backfill:
 
 
 def _expected_end(began: float, limit: float, now: float) -> float:
-    """Return when a job should end: doubled each time it outruns that, so that it always lies ahead."""
+    """Return when a job should end; doubled each time it exceeds that, so that it is always in the future."""
     lasts = limit
     while began + lasts <= now:
         lasts = 2 * max(lasts, _OVERRUN)
@@ -345,7 +345,7 @@ Policy: TypeAlias = Callable[[Sequence[TraceJob], Site], Iterator[Ran]]
 
 
 def plan(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings | None = None) -> Iterator[Ran]:
-    """Yield what `plan()` decides, from the same lines of code, at every submission and every end."""
+    """Yield the decisions of `plan()`, by the same code, at every submission and every end."""
     yield from TraceReplay(jobs, site, settings or PolicySettings()).run()
 
 
@@ -372,11 +372,11 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 DEALS = 8
-"""Number of deals, always the same ones: an equal split depends on which tenants share a part."""
+"""Number of deals, always the same ones, since an equal split depends on which tenants share a part."""
 
 
 def measure(policy: str, jobs: Sequence[TraceJob], site: Site, settings: PolicySettings | None = None) -> Figures:
-    """Return the figures of a policy, `plan` by these settings; of the equal split the means over several deals."""
+    """Return the figures of a policy; `plan` uses these settings, the equal split is the mean over several deals."""
     if policy == "plan":
         return figures(list(plan(jobs, site, settings)), site.gpus)
     if policy == "static-equal":
@@ -385,5 +385,5 @@ def measure(policy: str, jobs: Sequence[TraceJob], site: Site, settings: PolicyS
 
 
 def dealt(jobs: Sequence[TraceJob], site: Site, deal: int | None) -> Figures:
-    """Return the figures of one equal split; None deals by the alphabet."""
+    """Return the figures of one equal split; None assigns alphabetically."""
     return figures([Ran(*each) for each in static_equal(jobs, site, deal)], site.gpus)

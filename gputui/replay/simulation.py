@@ -1,4 +1,4 @@
-"""A trace played through the scheduler's own decision, with true durations, predictions and preemption."""
+"""Replays a trace through the scheduler's own decision, with true durations, predictions and preemption."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from gputui.domain.job import JobId, whole_class
+from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
 from gputui.domain.policy.decide import Outcome, can_decide, decide
 from gputui.domain.policy.durations import predict_seconds
@@ -24,7 +24,7 @@ _HOUR = 3600.0
 
 
 class ReplayPreemption:
-    """The rules of preemption, and what happened by them so far."""
+    """The rules of preemption, and their results so far."""
 
     def __init__(self, jobs: Mapping[JobId, TraceJob], settings: PolicySettings) -> None:
         self.grace = settings.preemption_grace.total_seconds()
@@ -35,12 +35,12 @@ class ReplayPreemption:
         self._told_at: deque[float] = deque()
         self._counts: Counter[JobId] = Counter()
         self._making_way: dict[JobId, JobId] = {}
-        """Victims that have not ended yet, and for whom."""
+        """Victims that have not ended yet, each with its preemptor."""
         self._gone_at: dict[JobId, float] = {}
         """Time at which the last victim of each preemptor ended."""
 
     def victims(self, cluster: ClusterState, now: float) -> Victims:
-        """Return who may be preempted now."""
+        """Return the jobs that may be preempted now."""
         while self._told_at and self._told_at[0] <= now - _HOUR:
             self._told_at.popleft()
         served = {job_id for job_id, at in self._gone_at.items() if now - at < SETTLING.total_seconds()}
@@ -61,35 +61,35 @@ class ReplayPreemption:
                 yield Candidate(-run.id, whole_class(job.priority), int(run.width * (now - run.started)))
 
     def count_preemption(self, victim: JobId, preemptor: JobId, now: float) -> None:
-        """Count a job that is told to make way for another."""
+        """Count a job that is preempted for another."""
         self._told_at.append(now)
         self._counts[victim] += 1
         self._making_way[victim] = preemptor
 
     def ended(self, job_id: JobId, at: float) -> None:
-        """Take note that a job has ended, whether it was told to or not."""
+        """Record that a job has ended, whether preempted or not."""
         preemptor = self._making_way.pop(job_id, None)
         if preemptor is not None:
             self._gone_at[preemptor] = at
 
     def started(self, run: RunningJob) -> float | None:
-        """Take note of a start; return when that job may be preempted from, if ever."""
+        """Record a start; return when that job may be preempted, if ever."""
         self._gone_at.pop(run.id, None)
         return run.started + self._min_run if self._jobs[run.id].preemptible else None
 
     def moments(self, now: float) -> tuple[float, ...]:
-        """Return when more may be preempted than now, after some were told to end."""
+        """Return when further jobs may be preempted, after some were told to end."""
         return (now + self.grace + SETTLING.total_seconds(), now + _HOUR)
 
 
 TraceKind: TypeAlias = tuple[str, str]
 """Tenant and name of a job."""
 _SHORTEST = 1.0
-"""Seconds: a job of a trace may have taken none."""
+"""Minimum seconds of a job; a job of a trace may have taken none."""
 
 
 class Predictions:
-    """Planned and expected durations: by the limits, and by what the jobs that have ended so far took."""
+    """Planned and expected durations, from the limits and from the jobs that have ended so far."""
 
     def __init__(self, jobs: Iterable[TraceJob], settings: PolicySettings) -> None:
         self._most = settings.max_time.total_seconds() if settings.max_time else None
@@ -98,24 +98,24 @@ class Predictions:
         self._last: dict[TraceKind, tuple[float, ...]] = {}
 
     def planned(self, job: TraceJob) -> float:
-        """Return the seconds that the turn of a job goes by: without a limit the longest allowed."""
+        """Return the planned seconds, which determine its turn; without a limit the longest allowed."""
         limit = job.limit if job.is_limited else max(job.limit, self._longest_stated)
         if self._most is not None:
             limit = min(self._most, limit) if job.is_limited else self._most
         return max(_SHORTEST, limit)
 
     def kind(self, job: TraceJob) -> TraceKind | None:
-        """Return what a job that runs is predicted by; None where its limit alone counts."""
+        """Return the kind by which a running job is predicted; None if only its limit counts."""
         return (job.tenant, job.name) if self._predicts and job.name and not job.is_limited else None
 
     def expected(self, job: TraceJob) -> float | None:
-        """Return the seconds that a job is expected to take once it has started; None: as planned."""
+        """Return the expected seconds of a job once it has started; None: as planned."""
         kind = self.kind(job)
         found = None if kind is None else predict_seconds(self._last.get(kind, ()))
         return found if found is not None and found < self.planned(job) else None
 
     def ended(self, job: TraceJob) -> TraceKind | None:
-        """Take into account that a job came to its end; return which jobs that says something about, if any."""
+        """Record the end of a job; return the kind that this predicts, if any."""
         if not (self._predicts and job.name and job.ended_well):
             return None
         kind = (job.tenant, job.name)
@@ -125,11 +125,11 @@ class Predictions:
 
 _NEVER = math.inf
 _AT_ITS_END, _PREEMPTED = 0, 1
-"""Kinds of ends; of two ends at the same time the natural one comes first."""
+"""Kinds of ends; of two ends at the same time the regular one comes first."""
 
 
 class TraceReplay:
-    """A replay under way: the board, the jobs to come and the ends of those that run."""
+    """A running replay: the cluster state, the jobs to come and the ends of running jobs."""
 
     def __init__(self, jobs: Sequence[TraceJob], site: Site, settings: PolicySettings) -> None:
         self.now = 0.0
@@ -146,21 +146,21 @@ class TraceReplay:
         self.cluster.expects = self._expected
         self._waiting: dict[JobId, tuple[LaneKey, Waiting]] = {}
         self._of_kind: dict[TraceKind, set[JobId]] = {}
-        """Jobs that run and are expected to end by a prediction."""
+        """Running jobs whose expected end is a prediction."""
         self._ends: list[tuple[float, int, JobId, int]] = []
         """Ends as a heap: time, kind, job and number of its run."""
         self._looks: list[float] = []
         self._runs: dict[JobId, int] = {}
-        """Number of the run of each job that runs."""
+        """Number of the current run of each running job."""
         self._waits: dict[JobId, float] = {}
         """Seconds that jobs had waited when they started."""
         self._lost: dict[JobId, tuple[int, float]] = {}
-        """Preemptions and lost GPU-seconds of those that were preempted."""
+        """Preemptions and lost GPU-seconds of preempted jobs."""
         self._ran: list[tuple[int, Ran]] = []
         self._count = 0
 
     def run(self) -> list[Ran]:
-        """Play the trace to its end; return the runs that came to their ends, in the order of their starts."""
+        """Replay the trace to its end; return the completed runs, in the order of their starts."""
         while (at := self._following()) < _NEVER:
             self.now = at
             while self._ends and self._ends[0][0] <= at:
@@ -193,11 +193,11 @@ class TraceReplay:
             self._preempt(self._preemption, outcome.hold.id, outcome.hold.preempts)
 
     def decided(self) -> Outcome:
-        """Return what is decided now; the starts are made on the board already."""
+        """Return the present decision; the cluster state already contains the starts."""
         return decide(self.cluster, self.now, preemption=self._victims)
 
     def _wait(self, job: TraceJob, since: float) -> None:
-        """Add a job to the queue as one that has waited without a break since then."""
+        """Add a job to the queue as one that has waited without interruption since then."""
         planned = self._predictions.planned(job)
         key = LaneKey(job.tenant, self._asks.of(job.gpus), job.priority, planned, max(0, job.nice))
         self._put(key, Waiting(since, job.number))
@@ -221,7 +221,7 @@ class TraceReplay:
 
     def _end(self, at: float, how: int, job_id: JobId, number: int) -> None:
         if self._runs.get(job_id) != number:
-            return  # it ended otherwise before
+            return  # it ended earlier in another way
         del self._runs[job_id]
         run, job, waited = self.cluster.end(job_id, at), self._jobs[job_id], self._waits.pop(job_id)
         if self._preemption is not None:
@@ -240,11 +240,11 @@ class TraceReplay:
             self.cluster.runs[other].expected = self._expected(other)
 
     def _expected(self, job_id: JobId) -> float | None:
-        """Return the seconds that a job is expected to take, by what is known by now; None: as planned."""
+        """Return the expected seconds of a job by what is known now; None: as planned."""
         return self._predictions.expected(self._jobs[job_id])
 
     def _preempt(self, preemption: ReplayPreemption, head: JobId, victims: Sequence[JobId]) -> None:
-        """Tell these to end for the head, which is put first as if by hand."""
+        """Stop these for the head, which is put first as if by hand."""
         for victim in victims:
             gone = self.now + preemption.grace
             self.cluster.runs[victim].leaving = gone
@@ -258,7 +258,7 @@ class TraceReplay:
 
 
 class Asks:
-    """Asks by number of GPUs: the same object for the same number."""
+    """Asks by number of GPUs; the same object for the same number."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -266,7 +266,7 @@ class Asks:
         self._asks: dict[int, Ask] = {}
 
     def of(self, gpus: int) -> Ask:
-        """Return the ask of a job of so many GPUs; one wider than a node takes whole nodes."""
+        """Return the ask of a job of that width; one wider than a node takes whole nodes."""
         found = self._asks.get(gpus)
         if found is None:
             nodes = 0 if gpus <= max(self._site.nodes) else min(-(-gpus // self._site.per_node), len(self._site.nodes))
@@ -275,7 +275,7 @@ class Asks:
 
 
 def empty_cluster(site: Site, settings: PolicySettings, cpu_jobs: int = 0) -> ClusterState:
-    """Return an empty board of the site."""
+    """Return an empty cluster state of the site."""
     masks = [(1 << count) - 1 for count in site.nodes]
     ledger = UsageLedger(settings.half_life.total_seconds(), 0.0)
     return ClusterState(PolicyRules.of(settings, cpu_jobs), [NodeLayout(mask) for mask in masks], masks, ledger)

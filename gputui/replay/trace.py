@@ -1,4 +1,4 @@
-"""Traces: jobs as they once came, read from CSV, stretched to the load wanted and given time limits."""
+"""Traces: jobs read from CSV, with submit times stretched to the wanted load, and with time limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY
 from gputui.domain.text import plain
 from gputui.domain.units import parse_duration
 
@@ -23,7 +24,7 @@ LIMITS = ("exact", "bucket", "none")
 MAX_TIME = 72 * HOUR
 REQUIRED = ("submit_time_s", "duration_s", "gpus")
 OPTIONAL = ("vc", "priority", "name", "limit", "preemptible", "status")
-"""Columns that are read where they are there; others are ignored."""
+"""Optional columns; unknown ones are ignored."""
 _ALIASES = {"tenant": "vc", "limit_s": "limit", "time_limit_s": "limit"}
 _BOOLEANS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 _ENDED_BADLY = ("fail", "kill", "cancel", "timeout", "node_fail", "out_of_memory", "oom", "error", "preempt")
@@ -32,12 +33,12 @@ _SHOWN = 40
 """Maximum number of characters of a cell that a message quotes."""
 
 TraceRow: TypeAlias = Mapping[str, str]
-"""Cells of a line by column; the columns that the file lacks are not in it."""
+"""Cells of a line by column; without the columns that the file lacks."""
 
 
 @dataclass(frozen=True)
 class TraceJob:
-    """Job of a trace. Times are seconds since the trace begins."""
+    """Job of a trace. Times are seconds since the start of the trace."""
 
     number: int
     submit: float
@@ -49,15 +50,15 @@ class TraceJob:
     priority: int = NORMAL_PRIORITY
     nice: int = 0
     stated: float | None = None
-    """Limit in seconds that its user set, where that is known."""
+    """Limit in seconds that its user set, if known."""
     name: str = ""
-    """Name or image: what a prediction goes by; empty where it is unknown."""
+    """Name or image, for predictions; empty if unknown."""
     preemptible: bool = False
-    """True if a job of a higher class may stop it, where preemption is on."""
+    """True if a job of a higher class may stop it, when preemption is on."""
     is_limited: bool = True
-    """True if its user stated `limit`; else that is only the longest it may be planned to run."""
+    """True if its user set `limit`; else that is only the longest planned duration."""
     ended_well: bool = True
-    """True if its run time says something about the next job of its name."""
+    """True if its run time counts for the prediction of the next job of its name."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Site:
 
 
 def read(path: Path) -> tuple[list[TraceJob], str]:
-    """Return the jobs of a file by submit time, and its SHA-256; raises InputError for what is no trace."""
+    """Return the jobs of a file by submit time, and its SHA-256; raises InputError for an invalid trace."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE + 1)
@@ -92,7 +93,7 @@ def read(path: Path) -> tuple[list[TraceJob], str]:
 
 
 def parse(text: str, where: str) -> list[TraceJob]:
-    """Return the jobs of a CSV text, by submit time; raises InputError with line and column of what is wrong."""
+    """Return the jobs of a CSV text, by submit time; raises InputError with line and column of the error."""
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         columns = _columns(next(lines, []), where)
@@ -109,7 +110,7 @@ def parse(text: str, where: str) -> list[TraceJob]:
 
 
 def _columns(header: Sequence[str], where: str) -> list[str]:
-    """Return the columns in their order, under the names used here; raises InputError where one lacks or is twice."""
+    """Return the columns in order, under the names used here; raises InputError for a missing or duplicate one."""
     written = [cell.strip().lower() for cell in header]
     names = [name if _ALIASES.get(name, name) in written else _ALIASES.get(name, name) for name in written]
     hint = "the first line names the columns: " + ",".join(REQUIRED) + ",vc; it may name " + ",".join(OPTIONAL[1:])
@@ -124,7 +125,7 @@ def _columns(header: Sequence[str], where: str) -> list[str]:
 
 
 def _row(cells: Sequence[str], columns: Sequence[str], place: str) -> TraceRow:
-    """Return the cells by column, empty where the line ends early; raises InputError where there are too many."""
+    """Return the cells by column, empty if the line ends early; raises InputError if there are too many."""
     if len(cells) > len(columns):
         raise InputError(
             f"has {len(cells)} cells, but the first line names {len(columns)} columns",
@@ -175,7 +176,7 @@ def _priority(row: TraceRow, place: str) -> int:
 
 
 def _limit(row: TraceRow, place: str) -> float | None:
-    """Return the limit in seconds that the user stated; None where the cell is empty."""
+    """Return the user's limit in seconds; None if the cell is empty."""
     text = row.get("limit", "")
     if not text:
         return None
@@ -198,7 +199,7 @@ def _odd(column: str, expected: str, text: str, place: str) -> InputError:
 
 
 def rebased(jobs: Iterable[TraceJob]) -> list[TraceJob]:
-    """The jobs, given by submit time, numbered from 0 and counted from the first of them."""
+    """Return the jobs, given by submit time, numbered from 0 and with times relative to the first."""
     kept = list(jobs)
     first = kept[0].submit if kept else 0.0
     return [replace(job, number=number, submit=job.submit - first) for number, job in enumerate(kept)]
@@ -212,9 +213,9 @@ def prepare(
     max_time: float = MAX_TIME,
     unlimited: float | None = None,
 ) -> list[TraceJob]:
-    """Return the jobs as they are replayed: durations capped, none wider than the site, stretched, with limits.
+    """Return the jobs for the replay: durations capped, none wider than the site, stretched, with limits.
 
-    A job without a limit is planned to run for `unlimited` seconds at most; None: `max_time`.
+    A job without a limit is planned to run for at most `unlimited` seconds; None: `max_time`.
     """
     jobs = [replace(job, duration=min(job.duration, max_time), gpus=min(job.gpus, site.gpus)) for job in trace]
     stretch = 1.0 if load is None else _stretch(jobs, site, load)
@@ -222,7 +223,7 @@ def prepare(
 
 
 def _stretch(jobs: Sequence[TraceJob], site: Site, load: float) -> float:
-    """Return the factor for times of submission that leads to the load; raises InputError where none does."""
+    """Return the factor for submit times that leads to the load; raises InputError if there is none."""
     found = offered(jobs, site)
     if not 0 < found < math.inf:
         what = "all jobs arrive at the same time" if found else "no job takes any time"
@@ -231,7 +232,7 @@ def _stretch(jobs: Sequence[TraceJob], site: Site, load: float) -> float:
 
 
 def _limited(job: TraceJob, how: str, max_time: float, unlimited: float | None) -> TraceJob:
-    """Return the job with the limit that its user stated, or else with one made up."""
+    """Return the job with its user's limit, or with a generated one."""
     if job.stated is not None:
         return replace(job, limit=min(max_time, job.stated), is_limited=True)
     if how == "none" and unlimited is not None:
@@ -246,7 +247,7 @@ def offered(jobs: Sequence[TraceJob], site: Site) -> float:
 
 
 def limit(duration: float, how: str, max_time: float = MAX_TIME) -> float:
-    """Return what a user says that a job takes: the truth, twice that rounded up to a usual figure, or nothing."""
+    """Return a user's limit for a job: the exact duration, twice that rounded up to a usual figure, or none."""
     if how == "exact":
         return duration
     if how == "bucket":
@@ -264,4 +265,62 @@ class Ran(NamedTuple):
     preemptions: int = 0
     """Number of times it was preempted before, and had to begin again."""
     lost: float = 0.0
-    """GPU-seconds that it held before, and that were lost so."""
+    """GPU-seconds of its earlier runs, which were lost."""
+
+
+WIDTHS = (1, 2, 4, 8, 16)
+_OF_JOBS = (93.2, 2.2, 2.3, 2.0, 0.4)
+_LOG_DURATION = {1: (6.72, 1.97), 2: (4.52, 3.27), 4: (9.11, 2.78), 8: (9.65, 2.79), 16: (8.94, 3.20)}
+"""Mean and deviation of ln(seconds)."""
+_DAY = 24 * HOUR
+_BURST_LOG_MEAN, _BURST_LOG_DEVIATION = math.log(2.0), 1.8
+"""Sizes of sweeps: median 2, one in ten above 14, the largest some hundreds."""
+_LONGEST = 60 * _DAY
+
+
+def generate(
+    jobs: int, seed: int = 0, *, tenants: int = 10, days: float = 28.0, widest: int = 16, burst_most: int = 400
+) -> list[TraceJob]:
+    """Return `jobs` jobs by submit time; the same seed gives the same jobs."""
+    rng = random.Random(seed)
+    widths = [width for width in WIDTHS if width <= widest]
+    weights = [1 / (rank + 1) for rank in range(tenants)]
+    rows: list[tuple[float, int, float, int, str]] = []
+    while len(rows) < jobs:
+        tenant = f"tenant{rng.choices(range(tenants), weights)[0]:02}"
+        size = round(rng.lognormvariate(_BURST_LOG_MEAN, _BURST_LOG_DEVIATION))
+        width = _one(rng, widths)
+        at = _moment(rng, days)
+        for _ in range(min(max(1, size), burst_most, jobs - len(rows))):
+            rows.append((at, len(rows), _duration(rng, width), width, tenant))
+            at += rng.expovariate(1 / 60)
+            width = width if rng.random() < 0.8 else _one(rng, widths)
+    rows.sort()
+    first = rows[0][0]
+    return [
+        TraceJob(number, round(at - first, 3), duration, width, tenant)
+        for number, (at, _, duration, width, tenant) in enumerate(rows)
+    ]
+
+
+def _one(rng: random.Random, widths: Sequence[int]) -> int:
+    return rng.choices(widths, _OF_JOBS[: len(widths)])[0]
+
+
+def _duration(rng: random.Random, width: int) -> float:
+    mean, deviation = _LOG_DURATION[width]
+    return float(round(min(_LONGEST, max(1.0, rng.lognormvariate(mean, deviation)))))
+
+
+def _moment(rng: random.Random, days: float) -> float:
+    """Return a random second of the span; the busiest hour of the day gets three times the quietest one's."""
+    while True:
+        at = rng.uniform(0, days * _DAY)
+        if rng.uniform(0, 2) < 1.3 + 0.7 * math.sin(2 * math.pi * (at % _DAY) / _DAY - 2.4):
+            return at
+
+
+def digest(trace: Sequence[TraceJob]) -> str:
+    """Return the SHA-256 of the trace as CSV, so that figures name their input."""
+    lines = (f"{job.submit:.3f},{job.duration:.0f},{job.gpus},{job.tenant}\n" for job in trace)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

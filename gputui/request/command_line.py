@@ -1,47 +1,55 @@
-"""A `docker run` command line before click reads it: docker's own ways to write options, and all that is wrong at once.
+"""Preprocesses a `docker run` command line before click: docker's ways to write options, and all errors at once.
 
-Options end at the first word that is none, which is the image, or at `--`.
+Options end at the first word that is not an option, which is the image, or at `--`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import Struct, field
 
 from gputui.domain.errors import InputError
-from gputui.request import command_line
-from gputui.request.texts import quoted
+from gputui.domain.units import quoted
 
+_DURATION = re.compile(r"(\d+[dhms])+|\d+(:\d\d){1,2}")
+"""The value of Slurm's `-t`; no image has such a name."""
 _TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 class Tidied(Struct):
-    """The words for click, and what was found on the way."""
+    """The words for click, and the findings on the way."""
 
     words: list[str] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
-    """Options of docker's that change nothing here."""
+    """Docker's options that change nothing here."""
     faults: list[InputError] = field(default_factory=list)
 
     @property
     def note(self) -> str:
-        """Return what the taken options mean here, in one line; empty where there is nothing to say."""
+        """Return in one line what the ignored options mean here; empty if there is nothing to say."""
         by_words: dict[str, list[str]] = {}
         for option in dict.fromkeys(self.taken):
-            if words := command_line.TAKEN[option]:
+            if words := TAKEN[option]:
                 by_words.setdefault(words, []).append(option)
         return "; ".join(f"{', '.join(options)}: {words}" for words, options in by_words.items())
 
 
 def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
-    """Return the words without docker's own options; `options`: those of the command, and whether each has a value."""
+    """Return the words without docker's own options.
+
+    `options` are those of the command, with whether each takes a value.
+    """
     reader = _Reader(options)
     place = 0
     while place < len(arguments) and reader.is_option(arguments[place]):
         place += reader.take(arguments[place], arguments[place + 1 :])
     reader.found.words += arguments[place:]
+    if "-t" in reader.found.taken and place < len(arguments) and _DURATION.fullmatch(arguments[place]):
+        hint = f"write --time-limit {arguments[place]}; -t is docker's terminal"
+        reader.found.faults.append(InputError("takes no time", where="-t", hint=hint))
     return reader.found
 
 
@@ -49,8 +57,8 @@ class _Reader:
     """Takes one option after the other."""
 
     def __init__(self, options: Mapping[str, bool]) -> None:
-        others = dict.fromkeys((*command_line.TAKEN, *command_line.REFUSED), True)
-        self._options = {**others, **dict.fromkeys(command_line.WITHOUT_VALUE, False), **options}
+        others = dict.fromkeys((*TAKEN, *REFUSED), True)
+        self._options = {**others, **dict.fromkeys(WITHOUT_VALUE, False), **options}
         self._own = options
         self.found = Tidied()
 
@@ -60,7 +68,7 @@ class _Reader:
         return word.startswith("-") and word not in {"-", "--"}
 
     def take(self, word: str, rest: Sequence[str]) -> int:
-        """Take the option and its value; returns how many words that were."""
+        """Process the option and its value; return the number of words consumed."""
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             return self._long(name, value if equals else None, rest)
@@ -79,7 +87,7 @@ class _Reader:
         return self._separate(name, rest)
 
     def _short(self, letters: str, rest: Sequence[str]) -> int:
-        """`-dit`, `-p80:80`, `-itp 80:80`, `-d=true`."""
+        """Process short options: `-dit`, `-p80:80`, `-itp 80:80`, `-d=true`."""
         while letters:
             name, letters = f"-{letters[0]}", letters[1:]
             if name not in self._options:
@@ -122,15 +130,15 @@ class _Reader:
             self._others(name, "")
 
     def _others(self, name: str, value: str) -> None:
-        """An option of docker's that is not ours."""
-        if name in command_line.REFUSED:
-            hint = command_line.REFUSED[name]
+        """Process an option of docker's that gputui does not have."""
+        if name in REFUSED:
+            hint = REFUSED[name]
             self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))
         elif not (name == "--restart" and value == "no"):
             self.found.taken.append(name)
 
     def _unknown(self, name: str) -> None:
-        import difflib  # not for every command
+        import difflib  # rarely needed
 
         near = difflib.get_close_matches(name, [each for each in self._own if each.startswith("--")], 1, 0.75)
         hint = f"did you mean {near[0]}?" if near else "gputui submit --help lists the options"
@@ -138,12 +146,12 @@ class _Reader:
 
 
 def _is_value(rest: Sequence[str]) -> bool:
-    """Return whether the next word looks like the value of an option nobody knows, not like the image."""
+    """Return whether the next word looks like the value of an unknown option, rather than the image."""
     return len(rest) > 1 and not rest[0].startswith("-") and rest[1].startswith("-") and not set(rest[0]) & {"/", ":"}
 
 
 def raised(faults: Iterable[InputError]) -> None:
-    """Raise what is wrong: one error as it is, several together."""
+    """Raise the errors: one as it is, several together."""
     from gputui.domain.errors import InputErrors
 
     found = tuple(faults)
@@ -179,18 +187,18 @@ TAKEN = MappingProxyType(
         "--disable-content-trust": SILENT,
     }
 )
-"""Options that change nothing about a job, each with what it means here; empty: as docker has it."""
+"""Options that change nothing about a job, each with its meaning here; empty: as in docker."""
 
 ANYHOW = frozenset({"-d", "--detach", "--rm"})
-"""Taken options that every job has anyway: dropping them loses nothing."""
+"""Ignored options that describe every job anyway, so that nothing is lost."""
 
-_WINDOWS = "Windows containers alone have it"
+_WINDOWS = "only Windows containers have it"
 _SLURM = "sbatch's option"
 
 REFUSED = MappingProxyType(
     {
         "--cidfile": "gputui show ID --json names the container",
-        "--kernel-memory": "engines have given it up: --memory bounds all memory",
+        "--kernel-memory": "engines no longer support it: --memory bounds all memory",
         "--use-api-socket": "write -v /var/run/docker.sock:/var/run/docker.sock",
         "--isolation": _WINDOWS,
         "--cpu-count": f"{_WINDOWS}: write --cpus N",
@@ -203,7 +211,7 @@ REFUSED = MappingProxyType(
         "--dependency": f"{_SLURM}: write --after ID or --after-any ID",
     }
 )
-"""Options that cannot be honoured, each with what to write instead."""
+"""Options that cannot be honoured, each with its replacement."""
 
 WITHOUT_VALUE = frozenset(
     {
@@ -211,4 +219,4 @@ WITHOUT_VALUE = frozenset(
         *("-q", "--quiet", "--disable-content-trust", "--use-api-socket"),
     }
 )
-"""Taken and refused options that have no value."""
+"""Ignored and refused options without a value."""

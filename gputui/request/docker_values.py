@@ -1,4 +1,4 @@
-"""Values of `docker run`'s rarer options, checked as docker checks them before anything is submitted."""
+"""Values of `docker run`'s rarer options, checked as docker checks them, before the submission."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from gputui.domain import docker_args
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.units import parse_duration, parse_size
-from gputui.request.texts import any_text, one_line, quoted, token
+from gputui.domain.units import parse_duration, parse_size, quoted
+from gputui.request.texts import any_text, one_line, token
 
 Reader = Callable[[str, str], str]
 MAX_PROFILE = 1024**2
@@ -25,7 +25,7 @@ _CONTAINER = r"container:[\w][\w.-]{0,127}"
 
 
 def _shaped(pattern: str, noun: str, hint: str) -> Reader:
-    """Return a reader of texts of that shape."""
+    """Return a parser for texts of that pattern."""
 
     def read(text: str, where: str) -> str:
         if not re.fullmatch(pattern, one_line(text, where, 4096), re.ASCII):
@@ -36,7 +36,7 @@ def _shaped(pattern: str, noun: str, hint: str) -> Reader:
 
 
 def _parsed(parse: Callable[[str], object]) -> Reader:
-    """Return a reader of texts that `parse` takes without a ValueError."""
+    """Return a parser for texts that `parse` accepts without a ValueError."""
 
     def read(text: str, where: str) -> str:
         try:
@@ -73,7 +73,7 @@ def network(text: str, where: str) -> str:
 
 
 def hostname(text: str, where: str) -> str:
-    """Return a host name: a value that looks like an option is one, taken for a value."""
+    """Return a host name; refuse a value that looks like an option, which is probably a mistake."""
     if text.startswith("-"):
         hint = "as in docker run, -h names the host; the help is --help"
         raise InputError(f"{quoted(text)} is not a host name", where=where, hint=hint)
@@ -81,7 +81,7 @@ def hostname(text: str, where: str) -> str:
 
 
 def device(text: str, where: str) -> str:
-    """Return a device of the host; a GPU is none."""
+    """Return a device of the host; refuse GPUs."""
     _parsed(docker_args.device)(text, where)
     spec = docker_args.device(text)
     if spec.cdi.startswith("nvidia.com/") or re.fullmatch(r"/dev/nvidia\d+", spec.host, re.ASCII):
@@ -91,7 +91,7 @@ def device(text: str, where: str) -> str:
 
 
 def device_rate(text: str, where: str) -> str:
-    """Return a device with bytes a second: `/dev/sda:10mb`."""
+    """Return a device with bytes per second: `/dev/sda:10mb`."""
     path, colon, rate = one_line(text, where, 4096).rpartition(":")
     if not colon or not path.startswith("/"):
         raise InputError(f"{quoted(text)} is not a device with its rate", where=where, hint="write /dev/sda:10mb")
@@ -140,7 +140,7 @@ def security(text: str, where: str) -> str:
 
 
 def _profile(value: str, where: str) -> str:
-    """Return the JSON of a profile, given as that or as the name of a file."""
+    """Return the JSON of a profile, given as JSON or as the name of a file."""
     import json  # few jobs have a profile
 
     try:
@@ -168,7 +168,7 @@ def cpu_list(text: str, where: str) -> str:
 
 
 def stop_signal(text: str, where: str) -> str:
-    """Return a signal's name or number."""
+    """Return the name or number of a signal."""
     name = text.upper().removeprefix("SIG")
     known = {each.name.removeprefix("SIG") for each in signal.Signals}
     if not (name in known or re.fullmatch(r"RTM(IN|AX)([+-]\d{1,2})?", name) or _is_signal_number(text)):
@@ -184,12 +184,12 @@ def log_driver(text: str, where: str) -> str:
     """Return a log driver whose logs can be read again."""
     if text not in {"json-file", "local"}:
         hint = "write json-file or local, or leave it out"
-        raise InputError(f"what {quoted(text)} takes away, gputui logs cannot show", where=where, hint=hint)
+        raise InputError(f"gputui logs cannot show output that goes to {quoted(text)}", where=where, hint=hint)
     return text
 
 
 def swap(text: str, where: str) -> int:
-    """Return bytes of memory and swap together; -1 for no limit of swap."""
+    """Return bytes of memory and swap together; -1: swap is not limited."""
     return -1 if text.strip() == "-1" else parse_size(text, where=where)
 
 
@@ -213,7 +213,7 @@ def go_duration(text: str, where: str) -> timedelta:
 
 MAX_ENV_FILE = 1024**2
 RESERVED_LABELS = ("gputui.", "user")
-"""`user` is the tenant; the others are how gputui finds its containers again."""
+"""`user` is the tenant; gputui finds its containers by the others."""
 
 _IMAGE = re.compile(r"[a-zA-Z0-9\[][a-zA-Z0-9._:/@\[\]-]*", re.ASCII)
 _ULIMIT = re.compile(
@@ -225,7 +225,7 @@ _MODE = re.compile(r"r[ow]|[zZ]|r?(?:shared|slave|private)|nocopy|cached|delegat
 
 
 def image(text: str, where: str) -> str:
-    """A reference to an image: `name`, `name:tag`, `registry/name@sha256:…`."""
+    """Return an image reference: `name`, `name:tag`, `registry/name@sha256:…`."""
     one_line(text, where)
     if not _IMAGE.fullmatch(text):
         raise InputError(f"{quoted(text)} is not the name of an image", where=where)
@@ -239,12 +239,12 @@ def image(text: str, where: str) -> str:
 
 
 def image_name(reference: str) -> str:
-    """The last part of an image's name, without registry, tag or digest."""
+    """Return the last part of an image's name, without registry, tag or digest."""
     return reference.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0]
 
 
 def pair(text: str, where: str) -> tuple[str, str | None]:
-    """Name and value of `NAME=VALUE`; the value of `NAME` alone is None."""
+    """Return name and value of `NAME=VALUE`; for `NAME` alone the value is None."""
     name, equals, value = any_text(text, where).partition("=")
     if not name or re.search(r"\s", name) or not name.isprintable():
         raise InputError(f"{quoted(text.partition('=')[0])} is not a name", where=where, hint="write NAME=VALUE")
@@ -252,7 +252,7 @@ def pair(text: str, where: str) -> tuple[str, str | None]:
 
 
 def merged_env(pairs: Iterable[tuple[str, str | None]], environ: Mapping[str, str], where: str) -> Pairs:
-    """The environment, later ones over earlier; a name without a value takes this process's, or is left out."""
+    """Return the environment, where later ones override; a name alone copies this process's value, if any."""
     env: dict[str, str] = {}
     for name, value in pairs:
         if value is None and name in environ:
@@ -288,7 +288,7 @@ def _env_lines(lines: Iterable[str], where: str) -> Iterator[tuple[str, str | No
 
 
 def label(text: str, where: str) -> tuple[str, str | None]:
-    """A label; the value of a name alone is empty."""
+    """Return a label; the value of a name alone is empty."""
     name, value = pair(text, where)
     if name.startswith(RESERVED_LABELS[0]) or name == RESERVED_LABELS[1]:
         hint = "give --tenant instead" if name == "user" else "choose another name"
@@ -305,7 +305,7 @@ def label_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
 
 
 def volume(text: str, where: str) -> str:
-    """`source:target[:mode]` or `target`; a source that begins with a dot is made absolute here."""
+    """Return `source:target[:mode]` or `target`; a source that begins with a dot is made absolute."""
     parts = one_line(text, where, 8192).split(":")
     source, target = (None, parts[0]) if len(parts) == 1 else (parts[0], parts[1])
     if len(parts) > 3 or not target.startswith("/"):
@@ -324,7 +324,7 @@ def volume(text: str, where: str) -> str:
 
 
 def mount(text: str, where: str) -> str:
-    """Return `type=bind,source=…,target=…`, checked; a bind source that begins with a dot is made absolute here."""
+    """Return `type=bind,source=…,target=…`, checked; a bind source that begins with a dot is made absolute."""
     one_line(text, where, 8192)
     text = re.sub(r"(^|,)(source|src)=(\.[^,]*)", lambda found: f"{found[1]}{found[2]}={_absolute(found[3])}", text)
     try:
@@ -359,7 +359,7 @@ def ipc(text: str, where: str) -> str:
 
 
 def user(text: str, where: str) -> str:
-    """`name`, `uid` or either with `:group`."""
+    """Return `name`, `uid` or either with `:group`."""
     if not re.fullmatch(r"[^\s:]+(:[^\s:]+)?", token(text, where)):
         raise InputError(f"{quoted(text)} is not a user", where=where, hint="write NAME, UID or UID:GID")
     return text
@@ -373,10 +373,10 @@ def workdir(text: str, where: str) -> str:
 
 
 def entrypoint(text: str, where: str) -> str:
-    """Return a program; empty, also as a pair of quotes: none, whatever the image says."""
+    """Return a program; empty, or a pair of quotes: none, regardless of the image."""
     return "" if text in {"''", '""'} else any_text(text, where)
 
 
 def entrypoint_text(program: str) -> str:
-    """Return the text of an entry point in a draft, where blank means that nothing was said."""
+    """Return the text of an entry point in a draft, where blank means unset."""
     return program or "''"

@@ -1,7 +1,7 @@
-"""A job as somebody writes it into a form: a text for each thing that can be asked for, by its name in a job file.
+"""A job as entered in a form: a text per option, by its name in a job file.
 
-Texts are what follows the option on a command line. Several of a kind are words quoted as in a shell, a flag is
-`yes`, and what is blank is not asked for. Where there is no image, the command is a process of the host.
+Texts are the values of options on a command line. Repeatable options are words quoted as in a shell, a flag is `yes`,
+and blank means unset. Without an image, the command is a process of the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, LimitWarning, Submission
 from gputui.domain.redaction import SECRET_NAME
 from gputui.request import command_line, docker_values, job_values, submitter
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
@@ -25,17 +25,17 @@ from gputui.request.submitter import Submitter, is_taken_over
 
 Draft: TypeAlias = Mapping[str, str]
 MASK = "••••••"
-"""Placeholder for the value of a variable that is not to be shown."""
+"""Placeholder for the value of a variable that must not be shown."""
 FURTHER = "further"
-"""Name of a form's text of docker's rarer options, in a draft only while it cannot be read."""
+"""Name of the form's text with docker's rarer options; a draft contains it only if it cannot be parsed."""
 NAMES = ("image", "command", *BY_NAME)
 """Names of all texts that a draft may have."""
 FURTHER_NAMES = tuple(name for name in BY_NAME if (name in RARER and name != "publish") or name == "label_file")
-"""Names of the options that the text `further` holds."""
+"""Names of the options in the text `further`."""
 
 
 def asked(draft: Draft, by: Submitter) -> Submission:
-    """The submission meant; raises InputError, whose `where` is the name of what is wrong."""
+    """Return the submission; raises InputError, whose `where` is the name of the invalid text."""
     check_further(draft)
     if not text_of(draft, "image") and not text_of(draft, "command"):
         raise InputError("name an image, or a command to run on this host", where="image")
@@ -65,7 +65,7 @@ def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
 
 
 def check_further(draft: Draft) -> None:
-    """Raise InputError for options of docker run that a form holds as one text, because they cannot be read."""
+    """Raise InputError for unparseable options of docker run that a form holds as one text."""
     if text := text_of(draft, FURTHER):
         read_further(text)
         raise InputError("is not taken apart", where=FURTHER)
@@ -73,7 +73,7 @@ def check_further(draft: Draft) -> None:
 
 def read_further(text: str) -> dict[str, str]:
     """Return the draft of a text; raises InputError, whose `where` is the field."""
-    from gputui.request import pasted_line  # few drafts have the text
+    from gputui.request import pasted_line  # few drafts contain it
 
     try:
         given, found = pasted_line.parsed(list(split_words(text, FURTHER)))
@@ -91,9 +91,9 @@ def read_further(text: str) -> dict[str, str]:
 def _check_further_words(given: Mapping[str, object], taken: list[str]) -> None:
     if taken:
         hint = command_line.TAKEN.get(taken[0]) or command_line.REFUSED.get(taken[0]) or "leave it out"
-        raise InputError("is no option of a job", where=taken[0], hint=hint)
+        raise InputError("is not an option of a job", where=taken[0], hint=hint)
     if words := given["arguments"]:
-        raise InputError(f"{str(words)[:60]} are no options", where=FURTHER, hint="write --cap-add SYS_PTRACE")
+        raise InputError(f"{str(words)[:60]} are not options", where=FURTHER, hint="write --cap-add SYS_PTRACE")
     for name, value in given.items():
         if name in BY_NAME and name not in FURTHER_NAMES and value not in (None, (), False):
             raise InputError("has a field of its own", where=BY_NAME[name].option)
@@ -106,7 +106,7 @@ def _check(draft: Draft, name: str, by: Submitter) -> None:
 
 
 def value_of(draft: Draft, name: str) -> object:
-    """Return the value of one text; None where it is blank."""
+    """Return the value of one text; None if blank."""
     text = text_of(draft, name)
     if not text:
         return None
@@ -123,12 +123,12 @@ def value_of(draft: Draft, name: str) -> object:
 
 
 def text_of(draft: Draft, name: str) -> str:
-    """Return one text; empty where it is blank."""
+    """Return one text; empty if blank."""
     return draft.get(name, "").strip()
 
 
 def split_words(text: str, where: str) -> tuple[str, ...]:
-    """The words of a text, quoted as in a shell."""
+    """Return the words of a text, quoted as in a shell."""
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
     try:
@@ -144,13 +144,13 @@ def filled_texts(draft: Draft) -> dict[str, str]:
 
 def _image(text: str) -> str:
     if re.search(r"\s", text):
-        raise InputError("an image is one word", where="image", hint="the command goes into the field below")
+        raise InputError("an image name has no blanks", where="image", hint="write the command into the field below")
     return docker_values.image(text, "image")
 
 
 def _flag(text: str, where: str) -> bool:
     if text != YES:
-        raise InputError("is yes, or blank", where=where)
+        raise InputError("must be yes or blank", where=where)
     return True
 
 
@@ -166,18 +166,18 @@ def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:
 
 
 def env_names(draft: Draft) -> tuple[str, ...]:
-    """The variables that it sets."""
+    """Return the names of the environment variables."""
     return tuple(word.partition("=")[0] for word in _env_words(draft))
 
 
 def masked(draft: Draft) -> dict[str, str]:
-    """The draft with no value of its environment."""
+    """Return the draft without values of its environment."""
     shown = [f"{name}={MASK}" if equals else name for name, equals, _ in _env_pairs(draft)]
     return {**draft, "env": shlex.join(shown)} if shown else dict(draft)
 
 
 def revealed(draft: Draft, hidden: Mapping[str, str]) -> dict[str, str]:
-    """The draft with the values that were masked, as far as they are known."""
+    """Return the draft with the masked values filled in again, if known."""
     if MASK not in draft.get("env", ""):
         return dict(draft)
     shown = [
@@ -187,8 +187,8 @@ def revealed(draft: Draft, hidden: Mapping[str, str]) -> dict[str, str]:
     return {**draft, "env": shlex.join(shown)}
 
 
-def without_secrets(draft: Draft) -> dict[str, str]:
-    """The draft to be kept in a file: variables that look like secrets are taken from the environment there."""
+def draft_without_secrets(draft: Draft) -> dict[str, str]:
+    """Return the draft for a file: variables that look like secrets are taken from the environment instead."""
     shown = [
         name if value == MASK or SECRET_NAME.search(name) else f"{name}{equals}{value}"
         for name, equals, value in _env_pairs(draft)
@@ -208,7 +208,7 @@ def _env_words(draft: Draft) -> tuple[str, ...]:
 
 
 def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
-    """The draft that asks for the same; a time to begin that is over is left out.
+    """Return the draft of a spec; a begin time in the past is left out.
 
     A host process finds its programs as its submitter does, so those variables are the next submitter's.
     """
@@ -259,7 +259,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def env_values(spec: JobSpec) -> Mapping[str, str]:
-    """The values of its environment, by name."""
+    """Return the values of its environment, by name."""
     return dict(spec.options.env)
 
 

@@ -23,16 +23,16 @@ _KEYS = "# Keys are the options of `gputui submit`, with underscores.\n"
 
 
 class Editor:
-    """Remembers a file with mistakes, so that the next try goes on with it."""
+    """Edits drafts; keeps a file with mistakes, so that the next try continues with it."""
 
     def __init__(self, head: str) -> None:
         self._head = "".join(f"# {line}\n" for line in head.splitlines()) + _KEYS
         self._path: Path | None = None
         self._before: bytes | None = None
-        """Content of the file as the editor got it; None where it had mistakes: then nothing counts as unchanged."""
+        """Content of the file as the editor got it; None if it had mistakes: then nothing counts as unchanged."""
 
     def edit(self, draft: Draft, by: Submitter) -> dict[str, str] | None:
-        """Return the draft as it was saved; None when nothing was changed. Raises GputuiError, and keeps the file then.
+        """Return the draft as saved; None if nothing was changed. Raises GputuiError, and keeps the file then.
 
         Blocks until the editor ends.
         """
@@ -45,17 +45,17 @@ class Editor:
         return self.end(words, code, by)
 
     def begin(self, draft: Draft, by: Submitter) -> tuple[str, ...]:
-        """Write the draft to a file; return the command that edits it. Raises GputuiError where there is no editor."""
+        """Write the draft to a file; return the command that edits it. Raises GputuiError if there is no editor."""
         words = command(by.environ)
         if self._path is None or not self._path.exists():
-            directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # readable by its owner alone
+            directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # only readable by its owner
             self._path = directory / "job.toml"
             self._path.write_text(self._head + job_file.draft_as_toml(draft, with_others=True), encoding="utf-8")
             self._before = self._path.read_bytes()
         return *words, os.fspath(self._path)
 
     def end(self, words: Sequence[str], code: int, by: Submitter) -> dict[str, str] | None:
-        """Return the draft as that command saved it, which ended with `code`; as `edit` does."""
+        """Return the draft as that command saved it, given its exit code; like `edit`."""
         path, before = Path(words[-1]), self._before
         if code:
             raise GputuiError(f"ended with {code}: nothing was changed", where=words[0], hint=f"the file is {path}")
@@ -78,7 +78,7 @@ class Editor:
 
 
 def command(environ: Mapping[str, str]) -> list[str]:
-    """The editor that the environment names, or one that is there; raises GputuiError."""
+    """Return the editor of the environment, or an installed one; raises GputuiError."""
     for name in ("VISUAL", "EDITOR"):
         if words := _words(environ.get(name, ""), name):
             return words
@@ -97,7 +97,7 @@ def _words(text: str, name: str) -> list[str]:
 
 @contextmanager
 def _deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C is for the editor alone, which the terminal sends it to as well. A handler is not inherited."""
+    """Ignore Ctrl-C, which the terminal also sends to the editor. A handler is not inherited."""
 
     def nothing(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -1,4 +1,4 @@
-"""Edits of jobs as drafts: a form, a file and a command line use the same."""
+"""Edits of jobs as drafts, shared by form, job file and command line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from gputui.domain.edit import Edit, check_suits_state
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobSpec, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.state import JobState
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, quoted
 from gputui.request import draft as drafts
 from gputui.request import numbers
 from gputui.request.draft import NAMES, YES, Draft
 from gputui.request.job_options import DOCKER_KEYS
 from gputui.request.submitter import Submitter, is_taken_over
-from gputui.request.texts import quoted
 
 _PLACES: Mapping[str, str] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ _PLACES: Mapping[str, str] = MappingProxyType(
         **{key.name: key.field for key in DOCKER_KEYS if key.field},
     }
 )
-"""Fields that go by another name than the option."""
+"""Fields whose names differ from the option's."""
 _OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "gpus": ("minimum", "maximum", "devices", "everything", "capabilities", "driver", "driver_options"),
@@ -45,7 +45,7 @@ _OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _LIMIT = "time_limit"
 _RUNS = "the job runs: only its time limit and its comment can be changed"
 _WHILE_RUNNING = frozenset({"time_limit", "comment"})
-"""Names of what can be changed while a job runs."""
+"""Names of the options that can be changed while a job runs."""
 
 
 def draft_of(job: Job, now: datetime) -> dict[str, str]:
@@ -55,25 +55,25 @@ def draft_of(job: Job, now: datetime) -> dict[str, str]:
 
 
 def locked(job: Job) -> dict[str, str]:
-    """Return what cannot be changed, each with the reason."""
+    """Return the names of texts that cannot be changed, each with the reason."""
     if job.state is not JobState.PENDING:
         return {name: _RUNS for name in NAMES if name not in _WHILE_RUNNING}
     found = {
-        "tenant": "whom a job is charged to stays; a clone may differ",
+        "tenant": "cannot be changed; a clone may have another",
         "env_all": "the environment was taken over when the job was submitted; name variables in env",
     }
-    found["sweep"] = found["sweep_limit"] = "the elements of a sweep stay as they are; submit another"
+    found["sweep"] = found["sweep_limit"] = "the values of a sweep cannot be changed; submit another sweep"
     if job.array is None:
-        found["array"] = "one job stays one; a clone may be an array"
+        found["array"] = "a job cannot become an array; clone it as an array"
     else:
         found["array"] = f"it is element {job.array.index} of array {job.array.id}, which stays as it is"
     if job.spec.is_host:
-        found["image"] = "a process of the host stays one; a clone may have an image"
+        found["image"] = "a host job cannot get an image; clone it with an image"
     return found
 
 
 def changed(before: Draft, after: Draft) -> tuple[str, ...]:
-    """The names of what differs."""
+    """Return the names of the texts that differ."""
     return tuple(name for name in NAMES if drafts.text_of(before, name) != drafts.text_of(after, name))
 
 
@@ -82,7 +82,7 @@ def settled(job: Job, draft: Draft) -> Draft:
     text = drafts.text_of(draft, _LIMIT)
     if text[:1] not in {"+", "-"}:
         return draft
-    limit, change = job.spec.time_limit, numbers.time_limit(text[1:].strip(), _LIMIT)
+    limit, change = job.spec.time_limit, numbers.time_span(text[1:].strip(), _LIMIT)
     if limit is None:
         hint = "give the whole time, such as 4h"
         raise InputError(f"the job has no time limit that {quoted(text)} could change", where=_LIMIT, hint=hint)
@@ -94,7 +94,7 @@ def settled(job: Job, draft: Draft) -> Draft:
 def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
     """Return the edit between two drafts; raises InputError, whose `where` is the name.
 
-    What was left as it is, is not read at all: it may be such as nobody could write.
+    Unchanged texts are not parsed at all: they may be impossible to enter.
     """
     after = settled(job, after)
     drafts.check_further(after)
@@ -133,18 +133,18 @@ def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputE
     """Return the errors of changes that are never allowed."""
     found = {name: InputError(why, where=name) for name, why in locked(job).items() if name in names}
     if not job.spec.is_host and not drafts.text_of(after, "image"):
-        found["image"] = InputError("a job of a container stays one", where="image", hint="name an image")
+        found["image"] = InputError("a container job cannot become a host job", where="image", hint="name an image")
     return found
 
 
 def _environ(job: Job, by: Submitter) -> Mapping[str, str]:
-    """The environment that values are taken from; a host process keeps what it took over from who submitted it."""
+    """Return the environment for values; a host process keeps the variables that it took over from its submitter."""
     kept = {name: value for name, value in job.spec.options.env if is_taken_over(name)}
     return {**{name: value for name, value in by.environ.items() if not is_taken_over(name)}, **kept}
 
 
 def _with(spec: JobSpec, name: str, asked: Submission) -> JobSpec:
-    """The spec, with one thing as it is asked for."""
+    """Return the spec with one option as requested."""
     if name in _OF_GPUS:
         return replace(spec, gpus=replace(spec.gpus, **_fields(asked.spec.gpus, _OF_GPUS[name])))
     field = _PLACES.get(name, name)

@@ -1,4 +1,4 @@
-"""Rarer options of `docker run` in one text, as on a command line: a form has one field for all of them."""
+"""Rarer options of `docker run` as one text, as on a command line: a form has a single field for them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _words(name: str, text: str) -> Iterator[str]:
 
 
 def of_form(fields: Draft) -> dict[str, str]:
-    """Return the draft of a form's fields; a text that cannot be read stays as it is, under the field's name."""
+    """Return the draft of a form's fields; an unparseable text is kept under the field's name."""
     kept = {name: text for name, text in fields.items() if name != FIELD}
     text = draft.text_of(fields, FIELD)
     try:

@@ -1,4 +1,4 @@
-"""Drafts as job files, so that what a form holds is a file that `gputui submit -f` takes, and the other way round."""
+"""Drafts as job files: a form's contents as a file that `gputui submit -f` accepts, and vice versa."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import Any
 
 from gputui.config import read_toml
 from gputui.domain.errors import InputError
-from gputui.domain.job import Submission
-from gputui.request import job_file
+from gputui.domain.job_spec import Submission
+from gputui.domain.units import quoted
 from gputui.request.command_line import raised
 from gputui.request.draft import Draft, check_further, filled_texts
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
 from gputui.request.submitter import Submitter, submission
-from gputui.request.texts import quoted
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def draft_as_toml(draft: Draft, *, with_others: bool = False) -> str:
-    """The job file; `with_others` has a line, commented out, for each key that it does not use."""
+    """Return the job file; `with_others` adds a commented-out line for each unused key."""
     check_further(draft)
     texts = filled_texts(draft)
     lines = ["[[job]]", *_head(texts)]
@@ -53,7 +52,7 @@ def _toml_value(name: str, text: str) -> str:
 
 
 def _pairs(listed: list[str]) -> str:
-    """A table, where each has a value and a name of its own; else a list, which can say more."""
+    """Return a table if each has a value and a unique name; else a list, which can express more."""
     pairs = [word.partition("=") for word in listed]
     if not all(equals for _, equals, _ in pairs) or len({name for name, _, _ in pairs}) < len(pairs):
         return _list(listed)
@@ -66,12 +65,12 @@ def _list(listed: list[str]) -> str:
 
 
 def _toml_text(text: str) -> str:
-    """A basic string: TOML's escapes are those of JSON, but that DEL needs one too."""
+    """Return a basic string: TOML's escapes are those of JSON, except that DEL needs one too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _words(text: str) -> list[str]:
-    """The words; of a text with an open quotation, what stands between blanks."""
+    """Return the words; of a text with an open quotation, its parts between blanks."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -83,15 +82,15 @@ def _example(kind: OptionKind) -> str:
 
 
 def read_draft(path: Path, by: Submitter) -> dict[str, str]:
-    """The draft in a file of one job; raises InputError that names file, job and key."""
-    jobs = job_file.tables(str(path))
+    """Return the draft in a file of one job; raises InputError that names file, job and key."""
+    jobs = tables(str(path))
     if len(jobs) != 1:
         hint = f"gputui submit -f {path} submits them all"
         raise InputError(f"has {len(jobs)} jobs, and a form takes one", where=str(path), hint=hint)
-    job_file.read_jobs(str(path), by)
+    read_jobs(str(path), by)
     table, place = jobs[0]
     draft = {
-        name: shlex.join(job_file.option_texts(value, f"{place}.{name}", has_lists=_has_lists(name)))
+        name: shlex.join(option_texts(value, f"{place}.{name}", has_lists=_has_lists(name)))
         for name, value in table.items()
         if _many(name)
     }
@@ -110,19 +109,19 @@ def _has_lists(name: str) -> bool:
 def _one(value: object, where: str) -> str:
     if isinstance(value, bool):
         return "yes" if value else ""
-    return job_file.option_texts(value, where)[0]
+    return option_texts(value, where)[0]
 
 
 _BESIDES = ("image", "host", "command")
 
 
 def read_jobs(path: str, submitter: Submitter) -> tuple[Submission, ...]:
-    """The submissions of a file; raises InputError that names file, job and key."""
+    """Return the submissions of a file; raises InputError that names file, job and key."""
     return tuple(_job(table, place, submitter) for table, place in tables(path))
 
 
 def tables(path: str) -> list[tuple[dict[str, Any], str]]:
-    """The tables of a file, not read yet, and how each is named in an error."""
+    """Return the unparsed tables of a file, each with its name for errors."""
     if "\0" in path:
         raise InputError("has a NUL character", where="--file")
     whole = read_toml(Path(path), path)
@@ -160,7 +159,7 @@ def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
 
 
 def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
-    """Yield an error for each key that there is not."""
+    """Yield an error for each unknown key."""
     import difflib
 
     known = (*_BESIDES, *BY_NAME)
@@ -171,7 +170,7 @@ def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[Inp
 
 
 def _image(table: dict[str, Any], where: Callable[[str], str]) -> str | None:
-    """The image; None for a host job."""
+    """Return the image; None for a host job."""
     host, image = table.get("host", False), table.get("image")
     if not isinstance(host, bool):
         raise InputError("expected true or false", where=where("host"))
@@ -199,7 +198,7 @@ def _value(key: JobOption, value: object, where: str) -> object:
 
 
 def option_texts(value: object, where: str, *, has_lists: bool = False) -> tuple[str, ...]:
-    """A value, a list of them or a table of pairs, as each would be written after an option.
+    """Return a value, a list or a table of pairs in the notation of an option.
 
     `has_lists` allows lists in that table: `{lr = [0.1, 0.2]}`.
     """
@@ -214,20 +213,20 @@ def option_texts(value: object, where: str, *, has_lists: bool = False) -> tuple
 def _pair_text(value: object, where: str, *, has_lists: bool) -> str:
     if not (has_lists and isinstance(value, list)):
         return _text(value, where)
-    from gputui.domain.sweep import joined
+    from gputui.domain.sweep import quoted_list
 
-    return joined(_texts(value, where))
+    return quoted_list(_texts(value, where))
 
 
 def _text(value: object, where: str) -> str:
-    """A value as it would be written after an option."""
+    """Return a value in the notation of an option."""
     if isinstance(value, datetime.datetime):
         return value.isoformat()
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise InputError("expected text or a number", where=where)
     try:
         return str(value)
-    except ValueError as error:  # Python refuses to print a number of thousands of digits
+    except ValueError as error:  # Python refuses to print numbers with thousands of digits
         raise InputError("is too large a number", where=where) from error
 
 

@@ -1,4 +1,4 @@
-"""Table of everything a job may be asked for, for the options of `submit`, the keys of a job file and the form."""
+"""Table of all options of a job, for `submit`, the keys of a job file and the form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class OptionKind(Enum):
 
 
 class JobOption(Struct, frozen=True):
-    """Property that a job may be asked for."""
+    """An option of a job."""
 
     name: str
     """The key in a job file; the option is the same with hyphens."""
@@ -34,15 +34,15 @@ class JobOption(Struct, frozen=True):
     metavar: str = "TEXT"
     kind: OptionKind = OptionKind.ONE
     short: tuple[str, ...] = ()
-    """Other ways to write the option."""
+    """Short forms of the option."""
     container: bool = False
-    """Makes sense for containers alone."""
+    """True if it applies to containers only."""
     has_lists: bool = False
     """True if a value in a job file may be a list."""
     field: str = ""
-    """The field of ContainerOptions that takes its value as it is."""
+    """The field of ContainerOptions that takes its value unchanged."""
     write: Callable[[Any], str] = str
-    """The text that is read as this value."""
+    """Converts a value back to its text."""
 
     @property
     def option(self) -> str:
@@ -55,7 +55,7 @@ class JobOption(Struct, frozen=True):
         return self.kind in {OptionKind.MANY, OptionKind.PAIRS}
 
     def written(self, value: Any) -> str:
-        """Return the text of a value in a draft; empty for nothing."""
+        """Return the text of a value in a draft; empty for none."""
         if self.kind is OptionKind.FLAG:
             return YES if value else ""
         if isinstance(value, tuple):
@@ -69,7 +69,7 @@ _FLAG = OptionKind.FLAG
 _USUAL = (
     JobOption(
         "env",
-        "Set an environment variable; NAME alone takes its value from here.",
+        "Set an environment variable; NAME alone copies its value from your environment.",
         docker_values.pair,
         "NAME[=VALUE]",
         OptionKind.PAIRS,
@@ -105,9 +105,14 @@ _USUAL = (
         field="entrypoint",
         write=docker_values.entrypoint_text,
     ),
-    JobOption("cpus", "How many CPUs it may use.", numbers.cpus, "N", field="cpus", write=numbers.cpus_text),
+    JobOption("cpus", "Maximum number of CPUs.", numbers.cpus, "N", field="cpus", write=numbers.cpus_text),
     JobOption(
-        "cpu_shares", "Its weight where CPUs are scarce.", numbers.cpu_shares, "N", short=("-c",), field="cpu_shares"
+        "cpu_shares",
+        "CPU weight relative to other containers.",
+        numbers.cpu_shares,
+        "N",
+        short=("-c",),
+        field="cpu_shares",
     ),
     JobOption(
         "memory", "Memory limit.", numbers.memory, "SIZE", short=("-m",), field="memory", write=numbers.size_text
@@ -149,7 +154,7 @@ def _key(
     short: tuple[str, ...] = (),
     write: object = str,
 ) -> JobOption:
-    """Return a key of containers alone, whose field has its own name."""
+    """Return a key for containers only, whose field has the same name."""
     return JobOption(name, help, read, metavar, kind, short, container=True, field=name, write=write)  # type: ignore[arg-type]
 
 
@@ -164,13 +169,13 @@ _RARER = (
     ),
     _key("publish_all", "Publish all exposed ports on free ports of the host.", kind=_FLAG, short=("-P",)),
     _key("expose", "Expose a port without publishing it.", docker_values.expose, "PORT[/PROTOCOL]", _MANY),
-    _key("hostname", "Host name inside.", docker_values.hostname, short=("-h",)),
-    _key("domainname", "NIS domain name inside."),
+    _key("hostname", "Host name of the container.", docker_values.hostname, short=("-h",)),
+    _key("domainname", "NIS domain name of the container."),
     _key("add_host", "Add a line to /etc/hosts.", docker_values.add_host, "NAME:ADDRESS", _MANY),
     _key("dns", "DNS server.", docker_values.address, "ADDRESS", _MANY),
     _key("dns_option", "Option of the resolver.", kind=_MANY, metavar="OPTION", short=("--dns-opt",)),
     _key("dns_search", "Domain to search.", kind=_MANY, metavar="DOMAIN"),
-    _key("network_alias", "Further name in the network.", kind=_MANY, short=("--net-alias",)),
+    _key("network_alias", "Additional name in the network.", kind=_MANY, short=("--net-alias",)),
     _key("ip", "IPv4 address in the network.", docker_values.address, "ADDRESS"),
     _key("ip6", "IPv6 address in the network.", docker_values.address, "ADDRESS"),
     _key("link", "Link to another container.", docker_values.link, "NAME[:ALIAS]", _MANY),
@@ -181,19 +186,19 @@ _RARER = (
     _key("volume_driver", "Driver of volumes."),
     _key("storage_opt", "Option of the storage driver.", docker_values.name_value, "NAME=VALUE", _MANY),
     _key("read_only", "Make the root file system read-only.", kind=_FLAG),
-    _key("device", "Add a device of the host; GPUs are asked for by --gpus.", docker_values.device, "DEVICE", _MANY),
+    _key("device", "Add a device of the host; GPUs are requested with --gpus.", docker_values.device, "DEVICE", _MANY),
     _key("device_cgroup_rule", "Allow a kind of device.", docker_values.device_rule, "'c 10:* rwm'", _MANY),
     _key("device_read_bps", "Limit reads of a device.", docker_values.device_rate, "DEVICE:SIZE", _MANY),
     _key("device_read_iops", "Limit reads of a device.", docker_values.device_operations, "DEVICE:N", _MANY),
     _key("device_write_bps", "Limit writes to a device.", docker_values.device_rate, "DEVICE:SIZE", _MANY),
     _key("device_write_iops", "Limit writes to a device.", docker_values.device_operations, "DEVICE:N", _MANY),
-    _key("blkio_weight", "Its weight where disks are busy.", numbers.whole(0, 1000), "N"),
-    _key("blkio_weight_device", "The same for one device.", docker_values.weight_device, "DEVICE:N", _MANY),
+    _key("blkio_weight", "Disk I/O weight relative to other containers.", numbers.whole(0, 1000), "N"),
+    _key("blkio_weight_device", "Disk I/O weight on one device.", docker_values.weight_device, "DEVICE:N", _MANY),
     _key("privileged", "Give it all privileges of the host.", kind=_FLAG),
     _key("cap_add", "Add a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
     _key("cap_drop", "Drop a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
     _key("security_opt", "Security option.", docker_values.security, "NAME=VALUE", _MANY),
-    _key("group_add", "Further group of its user.", kind=_MANY, metavar="GROUP"),
+    _key("group_add", "Additional group of the user.", kind=_MANY, metavar="GROUP"),
     _key("sysctl", "Kernel parameter of its namespaces.", docker_values.name_value, "NAME=VALUE", _MANY),
     _key("pid", "PID namespace.", docker_values.pid, "host|container:NAME"),
     _key("uts", "UTS namespace.", docker_values.uts, "host"),
@@ -214,14 +219,16 @@ _RARER = (
         write=docker_values.swap_text,
     ),
     _key("memory_reservation", "Soft memory limit.", numbers.memory, "SIZE", write=numbers.size_text),
-    _key("memory_swappiness", "How readily its memory is swapped.", numbers.whole(-1, 100), "N"),
+    _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", numbers.whole(-1, 100), "N"),
     _key("oom_kill_disable", "Do not kill it when it is out of memory.", kind=_FLAG),
-    _key("oom_score_adj", "Preference of the kernel to kill it.", numbers.whole(-1000, 1000), "N"),
-    _key("pids_limit", "How many processes it may have; -1: no limit but the site's.", numbers.whole(-1, 2**22), "N"),
+    _key(
+        "oom_score_adj", "OOM score adjustment, -1000 to 1000; higher is killed first.", numbers.whole(-1000, 1000), "N"
+    ),
+    _key("pids_limit", "Maximum number of processes; -1: no limit except the site's.", numbers.whole(-1, 2**22), "N"),
     _key("stop_signal", "Signal that asks it to end.", docker_values.stop_signal, "SIGNAL"),
     _key("stop_timeout", "Seconds from that signal to SIGKILL.", numbers.whole(0, 3600), "N"),
     _key("no_init", "Make the command process 1 itself (--init=false).", kind=_FLAG),
-    _key("pull", "Fetch the image before it starts.", docker_values.pull, "always|missing|never"),
+    _key("pull", "When to pull the image.", docker_values.pull, "always|missing|never"),
     _key("platform", "Platform that the image must have.", docker_values.platform, "OS/ARCH"),
     _key("health_cmd", "Command that checks its health.", texts.any_text, "COMMAND"),
     _key(
@@ -236,14 +243,14 @@ _RARER = (
     ),
     _key(
         "health_start_period",
-        "Time to start before checks count.",
+        "Start-up time during which failed checks do not count.",
         docker_values.go_duration,
         "DURATION",
         write=numbers.duration_text,
     ),
     _key(
         "health_start_interval",
-        "Pause between checks in that time.",
+        "Pause between checks during the start-up time.",
         docker_values.go_duration,
         "DURATION",
         write=numbers.duration_text,
@@ -257,7 +264,7 @@ _RARER = (
 
 DOCKER_KEYS = (*_USUAL, *_RARER)
 RARER = frozenset(key.name for key in _RARER)
-"""Options that few jobs need: a form has no field of its own for most of them."""
+"""Rarely needed options: a form has no field of its own for most of them."""
 
 
 KEYS = (
@@ -269,22 +276,22 @@ KEYS = (
     ),
     JobOption("gpu_memory", "Memory each GPU must have in total.", numbers.size, "SIZE"),
     JobOption("share", "Share its GPUs with other such jobs; the job gets --gpu-memory of each.", kind=OptionKind.FLAG),
-    JobOption("gpu_model", "Part of the model's name, such as h100.", job_values.gpu_model),
+    JobOption("gpu_model", "Part of the GPU model's name, such as h100.", job_values.gpu_model),
     JobOption("priority", "0 to 100; the default is 50, higher goes first.", numbers.priority, "N"),
     JobOption(
         "nice", "Put the job behind jobs of its priority with a lower value; below 0 counts as 0.", numbers.nice, "N"
     ),
-    JobOption("time_limit", "End the job after this long.", numbers.time_limit, "DURATION"),
+    JobOption("time_limit", "End the job after this long.", numbers.time_span, "DURATION"),
     JobOption(
         "signal",
-        "Announce the time limit by a signal so long before it: TERM@60, USR1@2m.",
+        "Send a signal this long before the time limit: TERM@60, USR1@2m.",
         job_values.warning,
         "SIGNAL@DURATION",
     ),
     JobOption(
         "idle_timeout",
-        "End the job after so long without output, input and use of its GPUs.",
-        numbers.time_limit,
+        "End the job after this long without output, input and use of its GPUs.",
+        numbers.time_span,
         "DURATION",
     ),
     JobOption("retries", "Maximum number of retries of a failed job.", numbers.retries, "N"),
@@ -293,7 +300,7 @@ KEYS = (
     ),
     JobOption(
         "retry_on",
-        "Only after these: exit codes, EXIT, SIGNAL, OOM, GPU_OOM, TIMEOUT; the default is all but TIMEOUT.",
+        "Retry only after these: exit codes, EXIT, SIGNAL, OOM, GPU_OOM, TIMEOUT; the default is all but TIMEOUT.",
         job_values.retry_on,
         "CODE|WORD[,…]",
         OptionKind.MANY,
@@ -303,13 +310,17 @@ KEYS = (
     ),
     JobOption(
         "after",
-        "Start when all of these jobs COMPLETED (afterok); an array's id means all its elements, 12_5 one.",
+        "Start when all of these jobs have COMPLETED (afterok); an array's id means all its elements, 12_5 one.",
         numbers.job_ids,
         "ID[,ID…]",
         OptionKind.MANY,
     ),
     JobOption(
-        "after_any", "Start when all of these jobs ended, however.", numbers.job_ids, "ID[,ID…]", OptionKind.MANY
+        "after_any",
+        "Start when all of these jobs have ended, in any state (afterany).",
+        numbers.job_ids,
+        "ID[,ID…]",
+        OptionKind.MANY,
     ),
     JobOption("begin", "Do not start before: in 2h, 18:00, tomorrow 9am, Mon 14:00, 2026-03-02T18:00.", metavar="TIME"),
     JobOption("array", "One job for each index: 0-9, 1,3,5-9; %2: two at a time.", job_values.array, "INDICES[%N]"),
@@ -323,17 +334,19 @@ KEYS = (
     ),
     JobOption(
         "sweep_limit",
-        "Run at most so many elements of the sweep at a time.",
+        "Run at most this many elements of the sweep at a time.",
         numbers.whole(1, job_values.MAX_ARRAY),
         "N",
     ),
-    JobOption("tenant", "Whom the job is charged to; the default is you.", texts.tenant_name, "NAME"),
+    JobOption("tenant", "Tenant that the job is charged to; the default is you.", texts.tenant_name, "NAME"),
     JobOption("hold", "Wait until released.", kind=OptionKind.FLAG),
     JobOption("preemptible", "May be stopped and requeued for a higher class.", kind=OptionKind.FLAG),
     JobOption("name", "The job's name; the default is the image's or the command's.", texts.job_name, "NAME"),
     JobOption("comment", "A note about the job, for people and for filters.", texts.one_line),
     JobOption(
-        "env_all", "Host jobs: take over all of your environment, not PATH and its like alone.", kind=OptionKind.FLAG
+        "env_all",
+        "Host jobs: take over all of your environment, not only PATH and similar variables.",
+        kind=OptionKind.FLAG,
     ),
     *DOCKER_KEYS,
 )

@@ -1,4 +1,4 @@
-"""Model of a GPU, elements of an array, times, changes of priority: compound values of `submit` and `priority`."""
+"""Compound values of `submit` and `priority`: GPUs, array indices, times, changes of priority."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec import Struct
 
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest, LimitWarning
+from gputui.domain.job_spec import GpuRequest, LimitWarning
 from gputui.domain.policy.retry import RETRY_WORDS
-from gputui.domain.units import parse_duration
+from gputui.domain.units import parse_duration, quoted
 from gputui.request import numbers
-from gputui.request.texts import any_text, one_line, quoted
+from gputui.request.texts import any_text, one_line
 
 MAX_ARRAY = 100_000
 
 
 def gpu_model(text: str, where: str) -> str:
-    """Part of a model's name."""
+    """Return a part of a model's name."""
     return one_line(text, where, 80)
 
 
@@ -38,7 +38,7 @@ _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def array(text: str, where: str) -> Array:
-    """The elements of `0-9`, `1,3,5-9`, `0-20:5`, each with `%2` for at most two at a time (Slurm's notation)."""
+    """Return the elements of `0-9`, `1,3,5-9`, `0-20:5`; `%2` behind: at most two at a time (Slurm's notation)."""
     listed, percent, limit = text.strip().partition("%")
     indices: dict[int, None] = {}
     for part in listed.split(","):
@@ -73,7 +73,7 @@ def sweep(text: str, where: str) -> tuple[str, str]:
 
 def check_sweep(pairs: Pairs, where: str) -> int:
     """Return the number of elements of a sweep; raise InputError."""
-    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
 
     try:
         return sweeps.check(pairs, MAX_ARRAY)
@@ -82,9 +82,9 @@ def check_sweep(pairs: Pairs, where: str) -> int:
 
 
 def begin(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
-    """Return the time meant by `in 2h`, `18:00`, `tomorrow 09:00` or an ISO time; one without a zone is local.
+    """Return the time for `in 2h`, `18:00`, `tomorrow 09:00` or an ISO time; one without a zone is local.
 
-    A time of day is the next one, from `after` on where that is given.
+    A time of day is the next one, after `after` if given.
     """
     from gputui.request import times  # few jobs have a time
 
@@ -92,7 +92,7 @@ def begin(text: str, where: str, now: datetime, after: datetime | None = None) -
 
 
 class PriorityChange(Struct, frozen=True):
-    """Change of priority that `gputui priority` is asked for."""
+    """Change of priority as requested by `gputui priority`."""
 
     value: int = 0
     relative: bool = False
@@ -100,7 +100,7 @@ class PriorityChange(Struct, frozen=True):
 
 
 def priority_change(text: str, where: str) -> PriorityChange:
-    """The change meant by `70`, `+10`, `-10` or `top`."""
+    """Return the change for `70`, `+10`, `-10` or `top`."""
     if text == "top":
         return PriorityChange(top=True)
     if text[:1] in {"+", "-"}:
@@ -110,14 +110,14 @@ def priority_change(text: str, where: str) -> PriorityChange:
 
 MAX_GPUS = 1024
 CAPABILITIES = ("compute", "compat32", "graphics", "utility", "video", "display", "gpu", "nvidia")
-"""Names an engine knows; `all` is not among them."""
+"""Capabilities that an engine knows; `all` is not among them."""
 _KEYS = ("count", "device", "capabilities", "driver", "options")
 _LISTS = frozenset({"device", "capabilities", "options"})
 _gpu_count = numbers.whole(0, MAX_GPUS)
 
 
 def gpus(text: str, where: str) -> GpuRequest:
-    """Return the request meant by `2`, `2-4`, `all`, `device=0,GPU-…` or `"device=0,1","capabilities=video"`."""
+    """Return the request for `2`, `2-4`, `all`, `device=0,GPU-…` or `"device=0,1","capabilities=video"`."""
     fields = _fields(any_text(text, where), where)
     if "driver" in fields and fields["driver"] not in (["nvidia"], [""]):
         hint = "leave it out, or write driver=nvidia"
@@ -135,7 +135,7 @@ def gpus(text: str, where: str) -> GpuRequest:
 
 
 def _fields(text: str, where: str) -> dict[str, list[str]]:
-    """Return the fields by key. A bare word is a count, or goes on with the list before it where it fits there."""
+    """Return the fields by key. A bare word is a count, or continues the previous list if it fits there."""
     found: dict[str, list[str]] = {}
     last = ""
     for field in _split(text, where):
@@ -166,7 +166,10 @@ def _split(text: str, where: str) -> list[str]:
 
 
 def _continues(last: str, word: str) -> bool:
-    """Return whether a bare word belongs to the list of `last`: shells take away the quotes docker wants around it."""
+    """Return whether a bare word belongs to the list of `last`.
+
+    Shells remove the quotes that docker requires around it.
+    """
     if last == "device":
         return True
     return last == "capabilities" and word in CAPABILITIES
@@ -224,7 +227,7 @@ def _options(words: Iterable[str], where: str) -> Pairs:
 
 
 def gpus_text(request: GpuRequest) -> str:
-    """Return the value that asks for the same: `2`, `2-4`, `all`, `device=…`, with docker's further fields if any."""
+    """Return the text of a request: `2`, `2-4`, `all`, `device=…`, with docker's further fields if any."""
     fields = [_count_written(request)]
     fields += [f"capabilities={','.join(request.capabilities)}"] if request.capabilities else []
     fields += [f"driver={request.driver}"] if request.driver else []
@@ -255,18 +258,19 @@ _exit_code = numbers.whole(1, 255)
 
 
 def warning(text: str, where: str) -> LimitWarning:
-    """The warning meant by `TERM@60`, `SIGUSR1@2m` or `10@30s`."""
+    """Return the warning for `TERM@60`, `SIGUSR1@2m` or `10@30s`."""
     name, at, before = text.strip().partition("@")
     if not at:
         raise InputError(f"{quoted(text)} does not say when", where=where, hint="write TERM@60 or USR1@2m")
     wait = parse_duration(before, where=where)
     if wait < timedelta(seconds=1):
-        raise InputError("is no warning", where=where, hint="at least 1 second before the limit")
+        hint = "at least 1 second before the limit: write TERM@60 or USR1@2m"
+        raise InputError(f"{quoted(text)} is too close to the limit", where=where, hint=hint)
     return LimitWarning(_signal(name.strip(), where), wait)
 
 
 def signal_number(text: str, where: str) -> int:
-    """The signal meant by `USR1`, `SIGINT` or `10`."""
+    """Return the signal for `USR1`, `SIGINT` or `10`."""
     number = _known_signal(text.strip(), where)
     if number in _STOPPING:
         hint = "gputui suspend stops a job, and gputui unsuspend lets it continue"
@@ -295,7 +299,7 @@ def _known_signal(name: str, where: str) -> int:
 
 
 def retry_on(text: str, where: str) -> tuple[str, ...]:
-    """The exit codes and words of `1,75,OOM`, each once."""
+    """Return the exit codes and words of `1,75,OOM`, each once."""
     wanted: dict[str, None] = {}
     for part in text.split(","):
         word = part.strip().upper().replace("-", "_")

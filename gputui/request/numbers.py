@@ -1,4 +1,4 @@
-"""Numbers, sizes and durations as options give them, each within bounds, and the text that gives them again."""
+"""Numbers, sizes and durations of options, checked for their range, and their conversion back to text."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_PRIORITY
-from gputui.domain.units import parse_duration, parse_size
-from gputui.request.texts import quoted
+from gputui.domain.job_spec import MAX_PRIORITY
+from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
 
 MAX_ID = 2**53
-"""The largest whole number that every JSON reader keeps exact."""
+"""The largest whole number that every JSON parser keeps exactly."""
 _UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
 _PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def whole(low: int, high: int) -> Callable[[str, str], int]:
-    """A reader of whole numbers from `low` to `high`."""
+    """Return a parser of whole numbers from `low` to `high`."""
 
     def read(text: str, where: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
@@ -40,7 +39,7 @@ attempt = whole(1, 10**6)
 
 
 def cpus(text: str, where: str) -> float:
-    """A number of processors, in fractions too."""
+    """Return a number of processors; fractions are allowed."""
     if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII):
         raise InputError(f"{quoted(text)} is not a number of CPUs", where=where, hint="write 2 or 1.5")
     if not 0.01 <= float(text) <= 8192:
@@ -59,7 +58,7 @@ def size(text: str, where: str) -> int:
 
 
 def memory(text: str, where: str) -> int:
-    """A memory limit: engines refuse one below 6 MiB."""
+    """Return a memory limit; engines refuse less than 6 MiB."""
     value = parse_size(text, where=where)
     if value < 6 * 1024**2:
         raise InputError(f"{quoted(text)} is too little to start a container", where=where, hint="at least 6m")
@@ -71,16 +70,13 @@ def duration(text: str, where: str) -> timedelta:
     return parse_duration(text, where=where)
 
 
-def time_limit(text: str, where: str) -> timedelta:
+def time_span(text: str, where: str) -> timedelta:
     """A duration above 0."""
-    value = parse_duration(text, where=where)
-    if not value:
-        raise InputError("a time limit of 0 ends a job before it starts", where=where)
-    return value
+    return parse_time_span(text, where=where)
 
 
 def job_ids(text: str, where: str) -> tuple[int, ...]:
-    """The ids of `7`, `7,9` or `7-9`, each once, in the order written."""
+    """Return the ids of `7`, `7,9` or `7-9`, each once, in the order given."""
     ids: dict[int, None] = {}
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
@@ -95,7 +91,7 @@ def job_ids(text: str, where: str) -> tuple[int, ...]:
 
 
 def size_text(size: int | None) -> str:
-    """The size to the byte, in the largest unit that goes into it."""
+    """Return the exact size, in the largest unit that divides it."""
     if size is None:
         return ""
     letter, unit = next(((letter, unit) for letter, unit in _UNITS if size and size % unit == 0), ("", 1))
@@ -103,7 +99,7 @@ def size_text(size: int | None) -> str:
 
 
 def duration_text(length: timedelta | None) -> str:
-    """The duration to the microsecond."""
+    """Return the duration, exact to the microsecond."""
     if length is None:
         return ""
     seconds, shown = length.total_seconds(), ""

@@ -1,4 +1,4 @@
-"""The options of `gputui submit`, made of the one table, and the submission that they ask for."""
+"""The options of `gputui submit`, built from the table of options, and the resulting submission."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.request import submitter
 from gputui.request.command_line import Tidied, raised, tidy
 from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
@@ -19,7 +19,7 @@ _TIDIED = "gputui.request.tidied"
 
 
 class SubmitCommand(click.Command):
-    """Reads options as docker run does, and finds all that is wrong with them before it says so."""
+    """Parses options as docker run does, and reports all errors together."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; options end at the image, or at `--`."""
@@ -36,12 +36,12 @@ class SubmitCommand(click.Command):
 
 
 def _only_names_the_host(found: Tidied) -> bool:
-    """Return whether the line is `-h` alone, by which somebody wants the help."""
+    """Return whether the line is only `-h`, which probably asks for the help."""
     return not found.words and [fault.where for fault in found.faults] == ["-h"]
 
 
 def tidied(ctx: click.Context) -> Tidied:
-    """Return what was found when the arguments of this command were read."""
+    """Return the findings from parsing this command's arguments."""
     found = ctx.meta.get(_TIDIED)
     return found if isinstance(found, Tidied) else Tidied()
 
@@ -66,7 +66,7 @@ def _option(key: JobOption, completer: Callable[..., Any] | None) -> Callable[[C
 def submission_of(
     given: dict[str, Any], arguments: tuple[str, ...], host: bool, by: Submitter, found: Tidied | None = None
 ) -> Submission:
-    """Return the submission that options and arguments ask for; raises InputError, or InputErrors with all faults."""
+    """Return the submission for options and arguments; raises InputError, or InputErrors with all errors."""
     faults = list(found.faults) if found else []
     image, rest = (None, arguments) if host else (arguments[0] if arguments else "", arguments[1:])
     if image == "" and not faults:
@@ -91,7 +91,7 @@ def _read(key: JobOption, value: Any) -> object:
 
 
 def unsigned(key: JobOption, text: str) -> str:
-    """The value of `-m=16g` or `-e=A=1`, where docker takes the first sign away: no such value begins with one."""
+    """Return the value of `-m=16g` or `-e=A=1` without its first sign, as docker does; no value begins with one."""
     has_letter = any(len(name) == 2 for name in key.short)
     if not has_letter or (key.kind is OptionKind.PAIRS and "=" not in text[1:]):
         return text

@@ -1,4 +1,4 @@
-"""A whole `docker run …` or `gputui submit …` line as a draft, read by the options of `submit` themselves."""
+"""A whole `docker run …` or `gputui submit …` line as a draft, parsed by the options of `submit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.request import command_line, docker_values, pasted_line
+from gputui.request import command_line, docker_values
 from gputui.request.command_line import Tidied, raised
 from gputui.request.job_options import BY_NAME, YES, JobOption, OptionKind
 from gputui.request.options import SubmitCommand, tidied, unsigned, with_options
@@ -25,29 +25,29 @@ _LINE = re.compile(
     r"(?:(?:nvidia-)?docker|podman|gputui)\s(?:[^'\"]*?\s)??(?:run|submit)(?:\s|\\|$)",
     re.ASCII,
 )
-_NOTHING = "a form has nothing to do with it"
+_NOTHING = "not needed in a form"
 
 
 class PastedLine(Struct, frozen=True):
-    """Draft that a pasted line asks for."""
+    """Draft from a pasted line."""
 
     draft: Mapping[str, str]
     dropped: tuple[tuple[str, str], ...] = ()
-    """Options that a job cannot have, each with what to do instead."""
+    """Options that a job cannot have, each with its replacement."""
 
 
 def is_line(text: str) -> bool:
-    """Return whether the text begins as such a line does."""
+    """Return whether the text looks like the beginning of such a line."""
     return len(text) < 1024**2 and bool(_LINE.match(text))
 
 
 def read_line(text: str, directory: Path, environ: Mapping[str, str]) -> PastedLine:
-    """The draft that the line asks for; raises InputError where it is none."""
-    words = pasted_line.split_words(text, directory, environ)
+    """Return the draft of the line; raises InputError if it is not such a line."""
+    words = split_words(text, directory, environ)
     verb = next((place for place, word in enumerate(words) if word in {"run", "submit"}), None)
     if verb is None:
-        raise InputError("is no docker run line", where="the line")
-    end = next((place for place, word in enumerate(words) if word in pasted_line.ENDS), len(words))
+        raise InputError("is not a docker run line", where="the line")
+    end = next((place for place, word in enumerate(words) if word in ENDS), len(words))
     dropped = [(word, _NOTHING) for word in words[end : end + 1]]
     given, found = parsed(words[verb + 1 : end])
     dropped += [(option, why) for option in dict.fromkeys(found.taken) if (why := _why(option))]
@@ -63,14 +63,14 @@ def read_line(text: str, directory: Path, environ: Mapping[str, str]) -> PastedL
 
 
 def _why(option: str) -> str:
-    """Return why an option of docker's is left out, or what to write instead; empty for what jobs do anyhow."""
+    """Return why a docker option is left out, or what to write instead; empty for options that jobs imply anyway."""
     if option in command_line.ANYHOW:
         return ""
     return command_line.TAKEN.get(option) or command_line.REFUSED.get(option, "")
 
 
 def parsed(words: list[str]) -> tuple[dict[str, Any], Tidied]:
-    """Return the values of the options, and what of docker's changes nothing; raises what is wrong, all at once."""
+    """Return the values of the options, and docker's ineffective ones; raises all errors at once."""
     try:
         context = _command().make_context("submit", words)
     except click.UsageError as error:
@@ -116,18 +116,18 @@ _PLACES = re.compile(
     r"|\$(?P<bare>PWD|HOME|USER)\b|(?P<tilde>(?<=[\s=:])~(?=/))"
 )
 _BREAKS = re.compile(rf"({_QUOTED}|\"(?:\\.|[^\"\\])*\"|\\.)|\n+", re.DOTALL)
-"""Ends of lines that no quotation holds: another command begins there."""
+"""Line ends outside of quotations: another command begins there."""
 ENDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
 """Words that end a command."""
 
 
 def join_lines(text: str) -> str:
-    """Join lines continued by backslashes; terminals end pasted lines by a carriage return alone."""
+    """Join lines continued by backslashes; terminals end pasted lines with a carriage return only."""
     return re.sub(r"\\[ \t]*\n", " ", re.sub(r"\r\n?", "\n", text.strip()))
 
 
 def split_words(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
-    """The words of the line; where it is, and whose it is, stand for what a shell would put there."""
+    """Return the words of the line; directory and environment replace what a shell would expand."""
     known = {
         "$(pwd)": str(directory),
         "`pwd`": str(directory),

@@ -1,4 +1,4 @@
-"""A reservation as it is asked for, by options or by a form."""
+"""A reservation as requested by options or by a form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = ("gpus", "start", "for", "until", "tenant", "priority", "nobody", "name
 
 
 def read_reservation(given: Mapping[str, str], user: str, now: datetime, gpus: Sequence[Gpu]) -> Window:
-    """The reservation that the fields mean, over these GPUs; raises InputError, whose `where` is the field."""
+    """Return the reservation for these fields, over these GPUs; raises InputError, whose `where` is the field."""
     start, end = times(given, now, ("start", "for", "until"))
     tenant, priority = whom(given, user)
     name = texts.one_line(given["name"], "name", 64) if given.get("name") else ""
@@ -42,12 +42,12 @@ def times(
         raise InputError("either a time or a duration", where=dashes + ends, hint=hint)
     start = job_values.begin(given.get(begins) or "+0", dashes + begins, now)
     if lasting := given.get(lasts):
-        return start, start + numbers.time_limit(lasting, dashes + lasts)
+        return start, start + numbers.time_span(lasting, dashes + lasts)
     return start, job_values.begin(given[ends], dashes + ends, now, start)
 
 
 def whom(given: Mapping[str, str], user: str, dashes: str = "") -> tuple[str | None, int | None]:
-    """The tenant and the priority it is kept for: oneself where nothing is said."""
+    """Return the tenant and the priority of the reservation; by default the user's own tenant."""
     tenant = texts.tenant_name(given["tenant"], f"{dashes}tenant") if given.get("tenant") else None
     priority = numbers.priority(given["priority"], f"{dashes}priority") if given.get("priority") else None
     if given.get("nobody"):

@@ -1,4 +1,4 @@
-"""A submission made of what was read from options or from a job file."""
+"""Builds a submission from parsed options or a job file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, Submission
 from gputui.request import docker_values, job_values, texts
 from gputui.request.job_options import DOCKER_KEYS, KEYS
 
 MAX_ARGUMENTS = 1024**2
-"""Bytes of a whole command: the kernel allows about twice that, environment included."""
+"""Maximum bytes of a whole command; the kernel allows about twice that, environment included."""
 HOST_ENV = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -32,17 +32,17 @@ HOST_ENV = (
     "LC_*",
     "TZ",
 )
-"""Patterns of the variables that a host job takes over from its submitter, so that it finds the same programs."""
+"""Patterns of the variables that a host job takes over from its submitter, to find the same programs."""
 _NEVER = ("GPUTUI_*", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME")
 _SESSION = (
     *("SHELL", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOW", "STY"),
     *("TERM*", "TMUX*", "SSH_*", "XDG_*", "SUDO_*"),
 )
-"""Parts of the submitter's own session, which is over when the job runs."""
+"""Parts of the submitter's own session, which has ended when the job runs."""
 
 
 def is_taken_over(name: str, *, everything: bool = False) -> bool:
-    """Return whether a host job takes the variable over; `everything` is --env-all."""
+    """Return whether a host job takes the variable over; `everything` stands for --env-all."""
     if any(fnmatchcase(name, pattern) for pattern in (*_NEVER, *_SESSION)):
         return False
     return everything or any(fnmatchcase(name, pattern) for pattern in HOST_ENV)
@@ -64,9 +64,9 @@ def submission(
     submitter: Submitter,
     where: Callable[[str], str],
 ) -> Submission:
-    """The submission asked for by `values`, which are read already and go by the names of KEYS.
+    """Return the submission for parsed `values`, by the names of KEYS.
 
-    `where` tells how a key is to be named in an error.
+    `where` returns the name of a key for errors.
     """
     command = _command(command, where("command"))
     if image is None:
@@ -88,18 +88,18 @@ def submission(
 
 
 def _elements(values: Mapping[str, Any], where: Callable[[str], str]) -> job_values.Array:
-    """Return the elements of the sweep; none where there is no sweep."""
+    """Return the elements of the sweep; empty without a sweep."""
     if not values.get("sweep"):
         if "sweep_limit" in values:
-            raise InputError("means nothing without a sweep", where=where("sweep_limit"), hint=f"add {where('sweep')}")
+            raise InputError("has no effect without a sweep", where=where("sweep_limit"), hint=f"add {where('sweep')}")
         return job_values.Array(())
     count = job_values.check_sweep(values["sweep"], where("sweep"))
     return job_values.Array(tuple(range(count)), values.get("sweep_limit"))
 
 
 def _check_places(spec: JobSpec, values: Mapping[str, Any], where: Callable[[str], str]) -> None:
-    """Raise InputError for names in braces that the sweep does not have; taken-over variables are not looked at."""
-    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+    """Raise InputError for names in braces that the sweep does not have; taken-over variables are not checked."""
+    from gputui.domain import sweep as sweeps  # few jobs belong to a sweep
 
     if values.get("array"):
         raise InputError("a sweep is an array itself", where=where("array"), hint=f"use {where('sweep_limit')} for %N")
@@ -177,13 +177,13 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     wanted: GpuRequest = values.get("gpus", GpuRequest())
     for key in ("retry_on", "gpu_memory_step"):
         if key in values and not values.get("retries"):
-            raise InputError("means nothing without retries", where=where(key), hint=f"add {where('retries')}")
+            raise InputError("has no effect without retries", where=where(key), hint=f"add {where('retries')}")
     for key in ("gpu_memory", "gpu_memory_step", "gpu_model"):
         if key in values and not wanted.minimum:
-            raise InputError("means nothing without GPUs", where=where(key), hint=f"add {where('gpus')}")
+            raise InputError("has no effect without GPUs", where=where(key), hint=f"add {where('gpus')}")
     memory, model, share = values.get("gpu_memory"), values.get("gpu_model"), bool(values.get("share"))
     if share and not memory:
-        raise InputError("means nothing without GPU memory", where=where("share"), hint=f"add {where('gpu_memory')}")
+        raise InputError("has no effect without GPU memory", where=where("share"), hint=f"add {where('gpu_memory')}")
     return replace(wanted, memory=memory, model=model, share=share)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 
 from gputui.domain.errors import InputError
+from gputui.domain.units import quoted
 
 MAX_NAME = 128
 MAX_TENANT = 64
 MAX_ARGUMENT = 128 * 1024 - 1
-"""Bytes: Linux's own bound on one argument or environment string."""
+"""Maximum bytes: Linux's own limit of one argument or environment string."""
 _JOINERS = "\u200c\u200d"
-"""Format characters that emoji and several scripts are written with; the others can reorder what is shown."""
+"""Format characters needed by emoji and several scripts; the others can reorder displayed text."""
 
 
 def any_text(text: str, where: str) -> str:
-    """The text, which a program can be given and a file can hold."""
+    """Return a text that can be passed to a program and stored in a file."""
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
     try:
@@ -28,7 +29,7 @@ def any_text(text: str, where: str) -> str:
 
 
 def one_line(text: str, where: str, limit: int = 512) -> str:
-    """The text, which is neither blank, nor longer than `limit`, nor able to move a cursor or turn text around."""
+    """Return a text that is not blank, at most `limit` long, and cannot move a cursor or reverse text."""
     if not text.strip():
         raise InputError("is blank", where=where)
     if len(text) > limit:
@@ -50,23 +51,17 @@ def _refuse_controls(text: str, where: str) -> None:
 
 
 def job_name(text: str, where: str) -> str:
-    """A job's name: any script, one line."""
+    """Return a job's name: any script, one line."""
     return one_line(text, where, MAX_NAME)
 
 
 def tenant_name(text: str, where: str) -> str:
-    """Read a tenant's name."""
+    """Return a tenant's name."""
     return one_line(text, where, MAX_TENANT)
 
 
 def token(text: str, where: str) -> str:
-    """Read one word without blanks, such as a user, a network or a runtime."""
+    """Return one word without blanks, such as a user, a network or a runtime."""
     if re.search(r"\s", one_line(text, where, 256)):
         raise InputError(f"{quoted(text)} has a blank in it", where=where)
     return text
-
-
-def quoted(text: str) -> str:
-    """A short quotation that cannot act on a terminal."""
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    return f"'{shown}'" if shown.isprintable() else ascii(shown)

@@ -1,8 +1,8 @@
 """Times as people write them: `in 2h`, `18:00`, `tomorrow 9am`, `Mon 9-17`, `1 Dec 14:00`, `2026-12-01T09:00+01:00`.
 
-A grammar of our own, because libraries for this guess: they take `1/2` for a date of one of two countries and fill in
-what is missing. Here a text with two meanings is refused, with both named. Nothing of this is loaded to submit a job
-without times.
+An own grammar, because libraries for this guess: they take `1/2` for a date of one of two countries and fill in missing
+parts. Here an ambiguous text is refused, and both meanings are named. A submission without times does not load this
+module.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import NamedTuple
 
 from gputui.domain.errors import InputError
-from gputui.domain.units import parse_duration
-from gputui.request.texts import quoted
+from gputui.domain.units import parse_duration, quoted
 
 TONIGHT = time(20)
 """Meaning of `tonight` without a time of day."""
@@ -26,7 +25,6 @@ _MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-_UNITS = {"seconds": "s", "minutes": "m", "mins": "m", "hours": "h", "hrs": "h", "days": "d", "weeks": "w"}
 _CLOCK = r"(\d{1,2})(?::(\d{2}))?(am|pm)?"
 _TIME = re.compile(_CLOCK, re.ASCII)
 _SPAN = re.compile(f"{_CLOCK}-{_CLOCK}", re.ASCII)
@@ -36,7 +34,7 @@ _ZONE = re.compile(r"(?:[A-Za-z_]+/[A-Za-z_/+-]+\d*|UTC|GMT)", re.ASCII)
 
 
 class _Text(NamedTuple):
-    """A time as written, with the name of its option and the moment at which it is read."""
+    """A time as written, with the name of its option and the current time."""
 
     text: str
     where: str
@@ -44,7 +42,7 @@ class _Text(NamedTuple):
     zone: tzinfo | None
     """Time zone; None: this machine's."""
     hint: str = HINT
-    """Hint of errors that have no better one."""
+    """Hint for errors without a specific one."""
 
     def refused(self, what: str, hint: str | None = None) -> InputError:
         """Return the error about this text."""
@@ -55,7 +53,7 @@ class _Text(NamedTuple):
         return self.now.astimezone(self.zone).date()
 
     def at(self, day: date, clock: time) -> datetime:
-        """Return that local time in UTC; refuse one that clocks skip or show twice that day."""
+        """Return that local time in UTC; refuse one that clock changes skip or repeat that day."""
         try:
             naive = datetime.combine(day, clock)
             early, late = (naive.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
@@ -71,16 +69,16 @@ class _Text(NamedTuple):
 
 
 def moment(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
-    """Return the time meant, in UTC; raises InputError.
+    """Return the time in UTC; raises InputError.
 
-    A time of day or a weekday is the next one, from `after` on where that is given. A day alone is its beginning.
+    A time of day or a weekday is the next one, after `after` if given. A day alone is its beginning.
     """
     found = _absolute(text, where, now)
     if found is None:
         given, words = _words(text, where, now)
         clocks, day = _split(given, words)
         if any(isinstance(clock, tuple) for clock in clocks):
-            raise given.refused("is a span of time", "write one time")
+            raise given.refused("is a span of time", f"one time: {HINT}")
         found = _next(given, day, _only(given, [c for c in clocks if isinstance(c, time)]), after or now)
     if not now - FARTHEST <= found <= now + FARTHEST:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where)
@@ -88,13 +86,15 @@ def moment(text: str, where: str, now: datetime, after: datetime | None = None) 
 
 
 def past(text: str, where: str, now: datetime) -> datetime:
-    """Return the time meant, in UTC, as `moment` does, but of several the last one before now; raises InputError.
+    """Return the time in UTC like `moment`, but the last possible one before now; raises InputError.
 
     It may also be written as `-7d`, `2 hours ago`, `yesterday 18:00`, `last monday`, `last month` or `2026-11`.
     """
     lower = text.strip().lower()
     if ago := re.fullmatch(r"-\s*(.+)|(.+) ago", lower):
         return now - _wait(ago[1] or ago[2], where, "-{}")
+    if lower.startswith(("+", "in ")):
+        raise InputError(f"{quoted(text)} is not a time of the past", where=where, hint=PAST_HINT)
     if re.fullmatch(r"\d{4}-\d{2}", lower, re.ASCII):
         text = f"{lower}-01"
     found = _absolute(text, where, now)
@@ -137,9 +137,9 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
     if lower == "now":
         return now
     if text.startswith("+"):
-        return now + (timedelta() if is_lenient else parse_duration(text[1:], where=where))
+        return now if is_lenient else _second(now + parse_duration(text[1:], where=where))
     if lower.startswith("in "):
-        return now if is_lenient else now + _wait(lower[3:].strip(), where)
+        return now if is_lenient else _second(now + _wait(lower[3:].strip(), where))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -152,20 +152,21 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
         raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
 
 
+def _second(at: datetime) -> datetime:
+    """Return the time without its fraction of a second, which forms would otherwise show."""
+    return at.replace(microsecond=0)
+
+
 def _wait(text: str, where: str, form: str = "in {}") -> timedelta:
     """Return the duration of `2h`, `2h30`, `30 minutes`, `1 day 2 hours`."""
-    short = text
-    for word, letter in _UNITS.items():
-        short = re.sub(rf"(?<=\d)\s*{word[:-1]}s?\b", letter, short)
-    short = re.sub(r"[\s,]+|\band\b", "", short)
-    if short.isdigit():
-        hint = f"write {form.format(short + 'm')} or {form.format(short + 'h')}"
-        raise InputError(f"'{form.format(text)}' has no unit", where=where, hint=hint)
-    return parse_duration(short, where=where)
+    if text.isdigit():
+        hint = f"write {form.format(text + 'm')} or {form.format(text + 'h')}"
+        raise InputError(f"{quoted(form.format(text))} has no unit", where=where, hint=hint)
+    return parse_duration(text, where=where)
 
 
 def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
-    """Return the text with its zone, and the words without those that mean nothing."""
+    """Return the text with its zone, and the words without filler words."""
     words = text.replace(",", " ").split() if len(text) <= 60 else []
     given = _Text(text, where, now, None)
     if words and _ZONE.fullmatch(words[-1]):
@@ -177,7 +178,7 @@ def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
 
 
 def _zone(given: _Text, name: str) -> tzinfo:
-    from zoneinfo import ZoneInfo  # few times name a zone
+    from zoneinfo import ZoneInfo  # few times contain a zone
 
     try:
         return ZoneInfo(name)
@@ -207,7 +208,7 @@ def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, 
 
 
 def _bare(given: _Text, word: str) -> InputError:
-    """Return the error for an hour without minutes, which may be one of two."""
+    """Return the error for an ambiguous hour without minutes."""
     hour = int(word[:9])
     if hour > 23:
         return given.refused("is not a time")
@@ -216,7 +217,7 @@ def _bare(given: _Text, word: str) -> InputError:
 
 
 def _is_of_date(words: Sequence[str], place: int) -> bool:
-    """Return whether a number belongs to a date: it stands beside a month, or is a year."""
+    """Return whether a number belongs to a date: it is next to a month, or is a year."""
     beside = (*words[max(0, place - 1) : place], *words[place + 1 : place + 2])
     return len(words[place]) == 4 or any(_index(_MONTHS, word) is not None for word in beside)
 
@@ -273,7 +274,7 @@ def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime)
 
 
 def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]:
-    """Yield the days that are meant, earliest first; refuse words that are no day."""
+    """Yield the possible days, earliest first; refuse words that are not a day."""
     begin = after.astimezone(given.zone).date()
     if not day:
         yield from (begin + timedelta(days=ahead) for ahead in range(3))
@@ -292,7 +293,7 @@ def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]
 
 
 def _next_week(given: _Text, begin: date, weekday: int) -> date:
-    """Return that day of the next week; refuse one that may be meant of this week too."""
+    """Return that day of the next week; refuse one that may also mean this week."""
     found = begin + timedelta(days=7 - begin.weekday() + weekday)
     if weekday > begin.weekday():
         soon = found - timedelta(days=7)
@@ -308,11 +309,11 @@ def _last(given: _Text, day: list[str], clock: time | None) -> datetime:
     for candidate in _days_before(given, day):
         if (found := given.at(candidate, clock or time())) <= given.now:
             return found
-    raise given.refused("is still to come")
+    raise given.refused("is in the future")
 
 
 def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
-    """Yield the days that are meant, latest first; refuse words that are no day."""
+    """Yield the possible days, latest first; refuse words that are not a day."""
     today = given.today
     is_last = day[:1] == ["last"]
     unit = " ".join(day[is_last:])
@@ -333,7 +334,7 @@ def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
 
 
 def _begin_of(unit: str, today: date, *, is_last: bool) -> date:
-    """Return the first day of this or the last week, month or year."""
+    """Return the first day of the current or previous week, month or year."""
     if unit == "week":
         return today - timedelta(days=today.weekday() + 7 * is_last)
     first = today.replace(day=1) if unit == "month" else today.replace(month=1, day=1)
@@ -346,7 +347,7 @@ def _begin_of(unit: str, today: date, *, is_last: bool) -> date:
 def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:
     """Yield the days of `2026-12-01`, `1 Dec`, `Dec 1 2026`."""
     if len(day) == 1 and _COUNTRIES.fullmatch(day[0]):
-        raise given.refused("is written in another order elsewhere", f"write {begin.isoformat()} or 1 Dec")
+        raise given.refused("could be day-month or month-day", f"write {begin.isoformat()} or 1 Dec")
     months = [index for word in day if (index := _index(_MONTHS, word)) is not None]
     numbers = [int(number[1]) for word in day if (number := re.fullmatch(r"(\d{1,4})(?:st|nd|rd|th)?", word, re.ASCII))]
     try:
@@ -363,7 +364,7 @@ def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:
 
 
 def _index(names: Sequence[str], word: str) -> int | None:
-    """Return the place of a name of which the word is the beginning, three letters or more."""
+    """Return the index of the name that begins with the word, which has at least three letters."""
     found = [place for place, name in enumerate(names) if len(word) >= 3 and name.startswith(word)]
     return found[0] if len(found) == 1 else None
 

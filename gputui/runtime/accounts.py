@@ -1,4 +1,4 @@
-"""Accounts of attempts: the submitter's, unless root submitted the job and named another."""
+"""Accounts of attempts: the submitter's, unless root submitted the job and named another account."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def account_of(user: str | None, run_as: RunAs | None) -> Account:
 def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
     """Return `UID:GID` and additional groups for a container, `wanted` included; raises BAD_SPEC.
 
-    Ids are numbers, because names inside the image may mean other users.
+    Ids are numbers, because names inside the image may refer to other users.
     """
     if user is not None and not run_as.is_strict:
         return user, tuple(wanted)
@@ -59,7 +59,7 @@ def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) 
 
 
 def account_name(uid: int) -> str:
-    """Return the user's name; the uid as text when there is none."""
+    """Return the user's name; the uid as text if there is none."""
     return _account(uid).name
 
 
@@ -84,7 +84,7 @@ def _chosen(user: str, submitter: Account) -> Account:
     uid = entry.pw_uid if entry else int(name)
     if uid != submitter.uid and submitter.uid != 0:
         raise _refused(
-            f"--user {user!a}: jobs run as who submitted them, {submitter.name} here; only root may name others"
+            f"--user {user!a}: jobs run as their submitter, here {submitter.name}; only root may name another user"
         )
     account = submitter if uid == submitter.uid else _account(uid)
     if not group:
@@ -96,7 +96,7 @@ def _chosen(user: str, submitter: Account) -> Account:
 
 
 def _user(name: str) -> pwd.struct_passwd | None:
-    """Return the account entry; None for a number without one."""
+    """Return the account entry; None for a uid without one."""
     is_number = _is_id(name)
     try:
         return pwd.getpwuid(int(name)) if is_number else pwd.getpwnam(name)

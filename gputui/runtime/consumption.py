@@ -1,8 +1,8 @@
 """Use of CPU, memory and disks by an attempt, from the files of its control groups.
 
 Version 2: Documentation/admin-guide/cgroup-v2.rst in Linux; version 1: Documentation/admin-guide/cgroup-v1/. A group
-counts only if its name tells that it is the attempt's own: a container's has its id, whatever `cgroup_parent` and
-driver (`/docker/ID`, `/system.slice/docker-ID.scope`, …), a host job's the name of the attempt.
+counts only if its name shows that it belongs to the attempt: a container's contains its id, whatever `cgroup_parent`
+and driver (`/docker/ID`, `/system.slice/docker-ID.scope`, …), a host job's the name of the attempt.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gputui.domain.container import Consumption
 MOUNT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 _MOST = 1 << 16
-"""Bytes of a file that are read: `io.stat` has a line for each disk."""
+"""Maximum bytes of a file that are read: `io.stat` has a line for each disk."""
 _KEPT = 4096
 """Number of attempts whose files are remembered."""
 _TRIES = 3
-"""Number of looks for the groups of an attempt that has none."""
+"""Number of attempts to find the groups of an attempt that has none."""
 _DEPTH = 4
-"""Levels of the tree in which the group of a container is looked for by its name."""
+"""Levels of the tree in which the group of a container is searched by its name."""
 
 _Field: TypeAlias = tuple[str, Callable[[bytes], float | None]]
 
@@ -46,7 +46,7 @@ def _nanoseconds(text: bytes) -> float | None:
 
 
 def _sum_of(key: bytes) -> Callable[[bytes], int]:
-    """Return the reader of a key of `io.stat` (`8:0 rbytes=1 wbytes=2 …`), summed over disks."""
+    """Return a parser for a key of `io.stat` (`8:0 rbytes=1 wbytes=2 …`), summed over disks."""
 
     def read(text: bytes) -> int:
         return sum(int(word[len(key) :]) for word in text.split() if word.startswith(key))
@@ -55,7 +55,7 @@ def _sum_of(key: bytes) -> Callable[[bytes], int]:
 
 
 def _operations(name: bytes) -> Callable[[bytes], int]:
-    """Return the reader of an operation of `blkio.throttle.io_service_bytes` (`8:0 Read 512`), summed over disks."""
+    """Return a parser for an operation of `blkio.throttle.io_service_bytes` (`8:0 Read 512`), summed over disks."""
 
     def read(text: bytes) -> int:
         lines = (line.split() for line in text.splitlines())
@@ -77,11 +77,11 @@ _FILES: dict[str, tuple[_Field, ...]] = {
         ("io_written", _operations(b"Write")),
     ),
 }
-"""Readers of each file by the field of `Consumption`: at most one file of a group has a field."""
+"""Parsers of each file by field of `Consumption`; at most one file of a group provides a field."""
 
 
 class ConsumptionReader:
-    """Reader of control groups, which looks for the files of an attempt once."""
+    """Reader of control groups, which searches for the files of an attempt once."""
 
     def __init__(self, mount: Path = MOUNT, proc: Path = _PROC) -> None:
         self._mount = mount
@@ -90,14 +90,14 @@ class ConsumptionReader:
         self._misses: dict[str, int] = {}
 
     def of_process(self, name: str, pid: int) -> Consumption | None:
-        """Return the use by the groups of that process whose names contain `name`; None where there is none."""
+        """Return the consumption of that process's groups whose names contain `name`; None if there are none."""
         if name not in self._files:
             groups = tuple(own_groups(name, pid, self._mount, self._proc))
             self._remember(name, files_in(groups or found_groups(name, self._mount)))
         return self._read(name)
 
     def of_groups(self, name: str, folders: Callable[[], Iterable[str]]) -> Consumption | None:
-        """Return the use by these groups of an attempt."""
+        """Return the consumption of these groups of an attempt."""
         if name not in self._files:
             self._remember(name, files_in(map(Path, folders())))
         return self._read(name)
@@ -111,14 +111,14 @@ class ConsumptionReader:
     def _read(self, name: str) -> Consumption | None:
         found = read_files(self._files[name])
         misses = self._misses.get(name, 0)
-        if found is None and misses < _TRIES:  # its groups are not made yet, or gone
+        if found is None and misses < _TRIES:  # its groups do not exist yet, or no longer
             self._misses[name] = misses + 1
             self._files.pop(name, None)
         return found
 
 
 def own_groups(name: str, pid: int, mount: Path = MOUNT, proc: Path = _PROC) -> Iterator[Path]:
-    """Yield the control groups of a process that are named so, or the ones above it: it may have made some itself."""
+    """Yield the control groups of a process with that name, or those above them: it may have created subgroups."""
     try:
         lines = (proc / str(pid) / "cgroup").read_text(errors="replace").splitlines()
     except OSError:
@@ -134,7 +134,7 @@ def own_groups(name: str, pid: int, mount: Path = MOUNT, proc: Path = _PROC) -> 
 
 
 def found_groups(name: str, mount: Path = MOUNT) -> Iterator[Path]:
-    """Yield the control groups of that name, where its process is in another PID namespace: one for each hierarchy."""
+    """Yield the control groups of that name if its process is in another PID namespace: one per hierarchy."""
     unified = (mount / "cgroup.controllers").exists()
     trees = [mount] if unified else [mount / tree for tree in ("cpuacct", "memory", "blkio", "unified")]
     for tree in trees:
@@ -147,9 +147,9 @@ def found_groups(name: str, mount: Path = MOUNT) -> Iterator[Path]:
 
 
 def _tree(controllers: str, mount: Path) -> Path | None:
-    """Return the directory of a hierarchy: version 2 has no controllers in its line, and is the only one or `unified`.
+    """Return the directory of a hierarchy; version 2 has no controllers in its line, and is the only one or `unified`.
 
-    Controllers that share a hierarchy have a directory together, such as `cpu,cpuacct`, or one each that is the same.
+    Controllers that share a hierarchy have a common directory, such as `cpu,cpuacct`, or identical ones.
     """
     if not controllers:
         return mount if (mount / "cgroup.controllers").exists() else mount / "unified"
@@ -158,12 +158,12 @@ def _tree(controllers: str, mount: Path) -> Path | None:
 
 
 def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Return the files of these groups that tell of their use."""
+    """Return the files of these groups that contain consumption."""
     return tuple(str(folder / name) for folder in folders for name in _FILES if (folder / name).exists())
 
 
 def read_files(files: Iterable[str]) -> Consumption | None:
-    """Return the use that these files tell; None where none can be read."""
+    """Return the consumption from these files; None if none can be read."""
     found: dict[str, float] = {}
     for path in files:
         text = _text(path)
@@ -191,6 +191,6 @@ def _text(path: str) -> bytes | None:
 
 
 def at_the_end(folders: Iterable[str]) -> Consumption | None:
-    """Return the use by groups whose processes have all ended; their memory is that of the page cache, if any."""
+    """Return the consumption of groups whose processes have all ended; their memory is page cache, if any."""
     found = read_files(files_in(map(Path, folders)))
     return None if found is None else replace(found, memory=None)

@@ -1,21 +1,27 @@
-"""Channel over a socket that carries frames: the wrapper of a host job, or the scheduler's relay."""
+"""Channel over a socket that carries frames, to the wrapper of a host job or the scheduler's relay."""
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from gputui.domain import frames
-from gputui.domain.errors import GputuiError
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import GputuiError, RuntimeFault
 
 _PIECE = 65536
 _MOST = 32768
-"""Bytes of input in one frame."""
+"""Maximum number of bytes of input in one frame."""
 
 
 class FrameChannel:
-    """Channel over a connected socket. Frames that are not output are given to `hear`."""
+    """Channel over a connected socket. Frames other than output are passed to `hear`."""
 
     def __init__(self, connection: socket.socket, *, is_tty: bool) -> None:
         self._connection = connection
@@ -28,7 +34,7 @@ class FrameChannel:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether there is output that came with the greeting."""
+        """Return whether there is output that arrived with the greeting."""
         return bool(self._early)
 
     def fileno(self) -> int:
@@ -40,7 +46,7 @@ class FrameChannel:
         return self._connection.fileno()
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output; None at the end. Raises GputuiError with the words of a refusal."""
+        """Return output; None at the end. Raises GputuiError with the message of a refusal."""
         if self._early:
             early, self._early = self._early, []
             return early
@@ -51,7 +57,7 @@ class FrameChannel:
             return None
 
     def keep(self, parts: list[tuple[bool, bytes]]) -> None:
-        """Keep output for the next `receive`: on a busy machine the first of it comes together with the greeting."""
+        """Keep output that arrived with the greeting, as on a busy machine, for the next `receive`."""
         self._early = parts
 
     def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
@@ -60,6 +66,8 @@ class FrameChannel:
             return kind == frames.ERRORS, content
         if kind == frames.REFUSED:
             raise GputuiError(content.decode(errors="replace"))
+        if kind == frames.UNREACHABLE:
+            raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, content.decode(errors="replace")))
         if kind == frames.EXIT:
             self._exit_code = frames.exit_of(content)
         self.hear(kind, content)
@@ -85,14 +93,71 @@ class FrameChannel:
         """Return the exit code that the other side sent."""
         return self._exit_code
 
+    def keep_exit_code(self, code: int | None) -> None:
+        """Keep an exit code that is known from elsewhere."""
+        self._exit_code = code
+
     def close(self) -> None:
         """Close the socket."""
         self._connection.close()
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """Return the uid of the process at the other end, as the kernel recorded it when it connected or listened."""
+    """Return the uid of the process at the other end, as recorded by the kernel when it connected or listened."""
     import struct
 
     uid: int = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
     return uid
+
+
+RELAY_SOCKET = "relay"
+RELAY_PATIENCE = 30.0
+"""Seconds to wait for an answer of the relay."""
+
+
+def ask_relay(directory: Path, trusted: Collection[int], request: Mapping[str, Any]) -> FrameChannel | None:
+    """Ask the relay for a stream; None if no relay runs. Raises GputuiError if it refuses.
+
+    `trusted` are the uids whose processes may relay: members of a shared directory could put a socket there.
+    """
+    connection = _connected(directory)
+    if connection is None:
+        return None
+    uid = peer_uid(connection)
+    if uid not in trusted:
+        connection.close()
+        raise GputuiError(f"{directory / RELAY_SOCKET} is the socket of uid {uid}, who may not schedule here")
+    channel = FrameChannel(connection, is_tty=False)
+    told: list[bytes] = []
+    channel.hear = lambda kind, content: told.append(content) if kind == frames.READY else None
+    try:
+        connection.settimeout(RELAY_PATIENCE)
+        connection.sendall(frames.frame(frames.REQUEST, msgspec.json.encode(request)))
+        early: list[tuple[bool, bytes]] = []
+        while not told:
+            if (parts := channel.receive()) is None:
+                raise GputuiError("the scheduler's relay ended the connection", hint="see gputui.log")
+            early += parts
+    except TimeoutError as error:
+        connection.close()
+        raise GputuiError(f"the scheduler's relay has not answered for {RELAY_PATIENCE:.0f} s") from error
+    except BaseException:
+        connection.close()
+        raise
+    connection.settimeout(None)
+    channel.is_tty = told[0] == b"tty"
+    channel.keep(early)
+    return channel
+
+
+def _connected(directory: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        connection.connect(f"/proc/self/fd/{place}/{RELAY_SOCKET}")
+    except OSError:
+        connection.close()
+        return None
+    finally:
+        os.close(place)
+    return connection

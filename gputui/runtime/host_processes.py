@@ -1,15 +1,21 @@
-"""Processes of this host, read from /proc: members of an attempt, signals to them, and their CPU use."""
+"""Processes of this host: what /proc tells of them, and signals to those of others."""
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import select
+import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gputui.domain.container import ProcessRow
+from gputui.domain.errors import GputuiError, NotFoundError
+from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -45,7 +51,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return a process; None when it is gone or a zombie."""
+    """Return a process; None if it is gone or a zombie."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
         return None
@@ -89,9 +95,9 @@ def _is_there(who: ProcessIdentity, everything: Mapping[int, ProcessStat]) -> bo
 
 
 def send_signal(pids: tuple[int, ...], number: int, only: int | None = None) -> tuple[int, ...]:
-    """Send a signal to the processes that still live, with `only` to those of that uid.
+    """Send a signal to the processes that still live; with `only`, just to those of that uid.
 
-    Return the pids that this user may not signal; those processes go on.
+    Return the pids that this user may not signal; those processes continue.
     """
     refused = []
     for pid in pids:
@@ -108,7 +114,7 @@ def send_signal(pids: tuple[int, ...], number: int, only: int | None = None) -> 
 def _belongs(pid: int, session: int | None, keepers: set[int], everything: Mapping[int, ProcessStat]) -> bool:
     if everything[pid].session == session:
         return True
-    seen: set[int] = set()  # /proc is not read atomically: a chain of parents may form a loop
+    seen: set[int] = set()  # /proc is not read atomically, so a chain of parents may form a loop
     while (found := everything.get(pid)) is not None and pid not in seen:
         if found.parent in keepers:
             return True
@@ -150,19 +156,19 @@ def _read(path: str) -> bytes:
 
 
 class ProcessSampler:
-    """Sampler of processes, which computes CPU use between two samples and reads command and user of each only once."""
+    """Samples processes: computes CPU use between two samples, and reads command and user of each only once."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Sampled] = {}
 
     def sample(self, pids: Iterable[int], *, with_parents: bool = False) -> list[ProcessRow]:
-        """Return rows of the processes that still live, and with `with_parents` of all their parents but pid 1."""
+        """Return rows of the processes that still live; with `with_parents`, also of all their parents except pid 1."""
         now, uptime = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
         found: dict[int, ProcessRow] = {}
         used: dict[int, _Sampled] = {}
         wanted = list(dict.fromkeys(pids))
         asked = set(wanted)
-        for pid in wanted:  # it grows by parents
+        for pid in wanted:  # it grows by the parents
             if (seen := _seen_now(pid, self._known.get(pid), now, uptime)) is None:
                 continue
             found[pid], used[pid] = seen
@@ -176,7 +182,7 @@ class ProcessSampler:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """Sample of a process, for the next one to be compared with."""
+    """Sample of a process, to compare with the next one."""
 
     start: int
     """Start time in clock ticks since boot."""
@@ -190,13 +196,13 @@ class _Sampled:
 
 
 _LEAST = 0.5
-"""Seconds between two samples from which CPU use can be told: the kernel counts in hundredths."""
+"""Minimum seconds between two samples for computing CPU use: the kernel counts in hundredths."""
 _SETTLED = 10.0
-"""Seconds after which a process is taken to keep its command: until then it may yet call exec."""
+"""Seconds after which a process is assumed to keep its command; before that it may call exec."""
 
 
 def _seen_now(pid: int, before: _Sampled | None, now: float, uptime: float) -> tuple[ProcessRow, _Sampled] | None:
-    """Return a row of the process with its CPU use since `before`, else since its start; None when it is gone."""
+    """Return a row of the process with its CPU use since `before`, else since its start; None if it is gone."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 22 or fields[0] in {b"Z", b"X"}:
         return None
@@ -214,7 +220,7 @@ def _seen_now(pid: int, before: _Sampled | None, now: float, uptime: float) -> t
 
 
 def _later(before: _Sampled, now: float, used: int, command: str) -> _Sampled:
-    """Return a sample with the CPU use since the one before; with that one's, where it was taken just now."""
+    """Return a sample with the CPU use since the previous one; if that was just taken, with its value."""
     seconds = now - before.at
     if seconds < _LEAST:
         return replace(before, command=command)
@@ -232,7 +238,7 @@ def _read_text(pid: int, name: str) -> str:
 
 
 def read_environment(pid: int) -> tuple[str, ...]:
-    """Return `NAME=value` of a process; raises OSError where this user may not read it."""
+    """Return `NAME=value` of a process; raises OSError if this user may not read it."""
     with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
         return tuple(word for word in file.read().decode(errors="replace").split("\0") if word)
 
@@ -245,10 +251,137 @@ def _user(pid: int) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Return the account's name, or its number where it has none."""
+    """Return the account's name, or its number if it has none."""
     import pwd
 
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+_LOOKS = 0.05
+"""Seconds between two checks of a process without a pidfd."""
+_NO_PIDFD = (errno.ENOSYS, errno.EPERM, errno.EINVAL)
+
+
+class LocalProcesses:
+    """HostProcesses of this machine, with the rights of this process."""
+
+    def __init__(self) -> None:
+        self._sampler = ProcessSampler()
+
+    def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> dict[int, ProcessRow]:
+        """Return the live processes by pid, and with `with_parents` their parents."""
+        return {row.pid: row for row in self._sampler.sample(pids, with_parents=with_parents)}
+
+    def environment(self, target: ProcessTarget) -> tuple[str, ...]:
+        """Return `NAME=value` of a process, as of its start."""
+        _check(target)
+        try:
+            found = read_environment(target.pid)
+        except PermissionError:
+            owner = _owner(target.pid)
+            who = "root" if owner == "root" else f"{owner} and root"
+            text = f"the environment of pid {target.pid} belongs to {owner}"
+            raise GputuiError(text, hint=f"only {who} may read it") from None
+        except OSError:
+            raise _gone(target) from None
+        _check(target)  # it may be another process's by now
+        return found
+
+    def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
+        """Send a signal to exactly that process and watch it for `patience` seconds.
+
+        `before` is called right before the signal is sent. Raises GputuiError if the process has ended, is another one
+        by now, or belongs to a user whom this process may not signal.
+        """
+        _check_not_above(target)
+        with _pidfd(target.pid) as fd:
+            _check(target)  # with the pidfd open, it can no longer refer to another process
+            self._send(fd, target, 0)
+            before()
+            _check(target)
+            self._send(fd, target, number)
+            return _watch(fd, target, patience)
+
+    def _send(self, fd: int | None, target: ProcessTarget, number: int) -> None:
+        try:
+            if fd is None:
+                os.kill(target.pid, number)
+            else:
+                signal.pidfd_send_signal(fd, number)
+        except ProcessLookupError:
+            raise _gone(target) from None
+        except PermissionError:
+            owner = _owner(target.pid)
+            who = "root" if owner == "root" else f"{owner} or root"
+            raise GputuiError(f"pid {target.pid} belongs to {owner}", hint=f"ask {who}") from None
+
+
+@contextmanager
+def _pidfd(pid: int) -> Iterator[int | None]:
+    """Open a pidfd; None if the system has none."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            raise NotFoundError(
+                f"pid {pid} is not running here: it has ended, or it cannot be seen from here"
+            ) from None
+        if error.errno not in _NO_PIDFD:
+            raise GputuiError(f"pid {pid} cannot be identified: {error.strerror}") from error
+        yield None
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _check(target: ProcessTarget) -> None:
+    """Raise GputuiError unless the pid still belongs to that process."""
+    found = read_stat(target.pid)
+    if found is None:
+        raise _gone(target)
+    if found.ticks != target.ticks:
+        text = f"pid {target.pid} is another process now: its start time differs from the one shown"
+        raise GputuiError(text, hint="look again; nothing was sent")
+
+
+def _check_not_above(target: ProcessTarget) -> None:
+    """Raise GputuiError for this process and its parents: the console would end with them."""
+    pid, seen = os.getpid(), set[int]()
+    while pid > 1 and pid not in seen:
+        if pid == target.pid:
+            raise GputuiError(f"gputui itself runs in pid {pid}", hint="quit gputui instead")
+        seen.add(pid)
+        found = read_stat(pid)
+        pid = found.parent if found else 0
+
+
+def _gone(target: ProcessTarget) -> GputuiError:
+    return NotFoundError(f"pid {target.pid} has ended already")
+
+
+def _owner(pid: int) -> str:
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116
+    except OSError:
+        return "another user"
+
+
+def _watch(fd: int | None, target: ProcessTarget, patience: float) -> SignalOutcome:
+    """Wait for the end of a process; a zombie counts as ended."""
+    began = time.monotonic()
+    if fd is not None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(patience * 1000)
+    while True:
+        found, passed = read_stat(target.pid), time.monotonic() - began
+        if found is None or found.ticks != target.ticks:
+            return SignalOutcome(has_ended=True, seconds=passed)
+        if passed >= patience:
+            return SignalOutcome(has_ended=False, seconds=passed, state=found.state)
+        time.sleep(_LOOKS)

@@ -1,4 +1,4 @@
-"""Atomic writing of the kept log of an attempt: complete under its name, or not at all."""
+"""Atomic writing of an attempt's kept log: complete under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _ABANDONED = 24 * 3600
-"""Seconds without a write after which a partial file is removed as left behind."""
+"""Seconds without a write after which a partial file counts as abandoned and is removed."""
 
 
 @contextmanager

@@ -77,7 +77,7 @@ REMOTE_SOCKET = "/var/run/docker.sock"
 LOGIN_WITHIN = 20.0
 """Seconds that ssh may take to log in."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds between two logins after one that failed or did not last."""
+"""Shortest and longest pause in seconds before a login after one that failed or did not last."""
 _LASTS = 10.0
 """Seconds after which a connection counts as established."""
 _KEPT_LINES = 40
@@ -103,7 +103,7 @@ _OPTIONS = {
 
 
 def explain(target: SshTarget, lines: Sequence[str]) -> RuntimeUnavailableError:
-    """Return the error for the messages of an ssh process, with the command that fixes it."""
+    """Return the error for the messages of an ssh process, with a command that fixes the problem."""
     told = [line.strip() for line in lines if line.strip()]
     forget = next((found[0] for line in told if (found := _FORGET.search(line))), f"ssh-keygen -R {target.host}")
     for pattern, sentence, hint in _KNOWN:
@@ -231,7 +231,7 @@ class Tunnel:
             return str(self._socket)
 
     def run(self, *words: str, within: float = 10.0) -> str | None:
-        """Return the output of a command on the host, over the same connection; None when it failed."""
+        """Return the output of a command on the host, over the same connection; None if it failed."""
         if self._directory is None:
             return None
         ssh = [*self._ssh(), "-n", "-T", *self._options(ControlMaster="no"), *self.target.words, *words]
@@ -291,7 +291,7 @@ class Tunnel:
         return error
 
     def _note_loss(self) -> None:
-        """Handle the end of the connection: after a lasting one the next is made at once."""
+        """Handle the end of the connection; after a lasting one, reconnect at once."""
         login, self._login = self._login, None
         if login is None or self._last_error:
             return
@@ -317,7 +317,7 @@ class Tunnel:
 
 
 def _bound_to_us() -> list[str]:
-    """Return a command prefix that ends ssh with this process, however that ends; empty without setpriv."""
+    """Return a command prefix that ends ssh together with this process; empty without setpriv."""
     found = shutil.which("setpriv")
     return [found, "--pdeathsig", "TERM", "--"] if found and _knows_pdeathsig(found) else []
 
@@ -335,7 +335,7 @@ def _knows_pdeathsig(setpriv: str) -> bool:
 
 
 def _private_directory() -> Path:
-    """Create a directory for sockets with a short path: a socket's may have at most 107 bytes."""
+    """Create a directory for sockets with a short path: socket paths are limited to 107 bytes."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (runtime, tempfile.gettempdir(), "/tmp"):
         if parent and len(parent) <= 60:

@@ -1,4 +1,4 @@
-"""The audit log: who changed what and when, in append-only files of a month each."""
+"""The audit log: who changed what and when, in monthly append-only files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.audit import Actor, AuditEntry, target_of
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.units import plural
 from gputui.store.documents import Document
 from gputui.store.file_access import FileAccess
@@ -44,14 +45,14 @@ class AuditFiles:
             append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._access)
 
     def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
-        """Yield all entries once each, by month; with a target at least those about that job or setting."""
+        """Yield all entries once each, by month; with a target, at least those about that job or setting."""
         word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
         for path in sorted(self._directory.glob("audit-????-??.jsonl")):
             yield from _once_each(_entries(path, word))
 
 
 def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
-    """Yield the entries whose lines have the word in them; the others are not decoded."""
+    """Yield the entries whose lines contain the word; the others are not decoded."""
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         for line in file:
             if word not in line:

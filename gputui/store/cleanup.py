@@ -1,4 +1,4 @@
-"""Clean-up of files that killed writers left behind, and checks for a queue that is gone."""
+"""Cleans up files that killed writers left behind, and checks for a missing queue."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gputui.store.write_record import read_record_at
 
 
 def journals(snapshot: Path) -> dict[int, Path]:
-    """Return the journals beside a snapshot by generation."""
+    """Return the journals beside a snapshot, by generation."""
     prefix = f"{snapshot.name}.wal."
     found = snapshot.parent.glob(f"{prefix}*")
     return {int(path.name[len(prefix) :]): path for path in found if path.name[len(prefix) :].isdigit()}
 
 
 def next_generation(snapshot: Path, generation: int) -> int:
-    """Return a generation later than all journals, so that none is mistaken for that of a restored snapshot."""
+    """Return a generation later than all journals, so that none is taken for the journal of a restored snapshot."""
     return max([generation, *journals(snapshot)]) + 1
 
 
@@ -41,7 +41,7 @@ def remove_leftovers(snapshot: Path, lock: StoreLock) -> None:
     """Remove half-written files and journals that are already folded."""
     if not _leftovers(snapshot):
         return
-    # a process that may only read, or would have to wait, leaves this to others
+    # left to others if this process may only read, or would have to wait
     with suppress(StoreAccessError, StoreBusyError), lock.lock_timeout(0), lock.held():
         for path in _leftovers(snapshot):
             with os_errors(path):
@@ -49,12 +49,12 @@ def remove_leftovers(snapshot: Path, lock: StoreLock) -> None:
 
 
 def is_lone(snapshot: Path) -> bool:
-    """Return whether the snapshot is alone in its directory: it was copied there and has no journal yet."""
+    """Return whether the snapshot is alone in its directory, so that it was copied there and has no journal yet."""
     return list(snapshot.parent.iterdir()) == [snapshot]
 
 
 def check_not_orphaned(snapshot: Path) -> None:
-    """Raise StoreFormatError when something tells of jobs in a snapshot that is gone."""
+    """Raise StoreFormatError if other files prove that a snapshot with jobs is missing."""
     left = [path.name for path in (*journals(snapshot).values(), *rescue_paths(snapshot)) if path.stat().st_size]
     record = read_record_at(lock_path(snapshot))
     if record is not None and record.next_id > 1:
@@ -80,4 +80,4 @@ def _is_empty(path: Path) -> bool:
     try:
         return path.stat().st_size == 0
     except FileNotFoundError:
-        return False  # its writer has gone on meanwhile
+        return False  # its writer has continued meanwhile

@@ -1,6 +1,6 @@
 """Encoding of jobs, recurring jobs, controls and audit entries as documents, and decoding.
 
-Fields at their default are left out to keep documents small. So a changed default in the domain is a change of schema
+Fields with default values are omitted to keep documents small. So a changed default in the domain is a schema change
 and needs a migration.
 """
 
@@ -18,7 +18,8 @@ from msgspec import NODEFAULT, Struct, structs
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import GputuiError, InputError, StoreFormatError
-from gputui.domain.job import Job, JobId, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from gputui.store.documents import Document
@@ -26,14 +27,14 @@ from gputui.store.documents import Document
 T = TypeVar("T")
 CANNOT = "it cannot be read: "
 _UNREADABLE = (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError)
-"""Errors of values that are not those of a document."""
+"""Errors of values that do not form a valid document."""
 
 
 def encode_job(job: Job) -> Document:
     """Return the document of a job, without its id: TinyDB keeps that as the key."""
     document: Document = _encode(job)
     del document["id"]
-    return document | {"state": str(job.state)}  # also the default state, for people who read the file
+    return document | {"state": str(job.state)}  # even the default state, for human readers of the file
 
 
 def encode_spec(spec: JobSpec) -> Document:
@@ -53,7 +54,7 @@ def decode_job(job_id: JobId, document: Document) -> Job:
 
 
 def _check_runs(job: Job) -> Job:
-    """Return the job; raises StoreFormatError where its runs are not those of an entry of its id."""
+    """Return the job; raises StoreFormatError if its runs are not those of an entry with its id."""
     if job.runs:
         in_order = all(before.end <= run.id for before, run in pairwise(job.runs))
         are_sound = all(run.count > 0 and run.step > 0 for run in job.runs)
@@ -110,13 +111,13 @@ def keep_unknown(document: Document, before: Document, kind: Hashable = Job) -> 
 
 
 def encode_controls(controls: Controls) -> Document:
-    """Return the document of the operators' controls."""
+    """Return the document of the operator's controls."""
     encoded: Document = _encode(controls)
     return encoded
 
 
 def decode_controls(document: Document) -> Controls:
-    """Return the operators' controls, deeply frozen; raises StoreFormatError."""
+    """Return the operator's controls, deeply frozen; raises StoreFormatError."""
     controls = _decode(document, Controls, "controls")
     return structs.replace(
         controls,
@@ -140,7 +141,7 @@ def decode_audit(document: Document) -> AuditEntry:
 
 
 def decode_lines(decoder: msgspec.json.Decoder[T], data: bytes) -> list[T] | None:
-    """Return the values of lines of JSON; None where one of them cannot be read."""
+    """Return the values of lines of JSON; None if one of them cannot be read."""
     try:
         return decoder.decode_lines(data)
     except _UNREADABLE:
@@ -157,7 +158,7 @@ def _decode(document: object, kind: type[T], where: str) -> T:
 
 
 def _encode(value: Any) -> Any:
-    """Return plain values for JSON; of a struct only the fields that differ from their defaults."""
+    """Return plain values for JSON; of a struct, only the fields that differ from their defaults."""
     if isinstance(value, Struct):
         defaults = _defaults(value.__class__)
         pairs = ((name, getattr(value, name), default) for name, default in defaults.items())

@@ -21,7 +21,7 @@ _SHARED = frozenset(
 """File systems on which flock, rename or inotify behave differently from a local disk."""
 QUEUE = "queue.json"
 MARKER = ".gputui"
-"""File that records whether gputui made the directory and may therefore change its mode."""
+"""File that records whether gputui created the directory and may therefore change its mode."""
 _MADE = b"gputui made this directory, and sets its mode as store.group says.\n"
 _FOUND = b"gputui found this directory, and leaves its mode alone.\n"
 _OWN = ("queue.json", "history-", "audit-", "scheduler.lock", "live.json", "gpus.jsonl", "gputui.log", "serve.err")
@@ -40,7 +40,7 @@ def check_file_system(directory: Path, *, mountinfo: Path = MOUNTINFO) -> None:
 
 
 def file_system_of(directory: Path, *, mountinfo: Path = MOUNTINFO) -> str | None:
-    """Return the kernel's name of the file system of the directory; None when /proc does not tell."""
+    """Return the kernel's name of the file system of the directory; None if /proc does not show it."""
     try:
         lines = mountinfo.read_text(errors="surrogateescape").splitlines()
     except OSError:
@@ -116,7 +116,7 @@ def _is_own(directory: Path, access: FileAccess) -> bool:
 
 
 def _mark(directory: Path, access: FileAccess, note: bytes) -> None:
-    """Record in the directory, once, whether gputui made it."""
+    """Record in the directory, once, whether gputui created it."""
     try:
         fd = open_file(directory / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Facts read from stored documents without decoding them: ids, elements of arrays, counts, submission caps."""
+"""Facts read from stored documents without decoding them: ids, elements of arrays, counts, caps on submissions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import chain
 from typing import Any
 
 from gputui.domain.entries import ArrayPlaces
-from gputui.domain.job import JobId
-from gputui.domain.runs import Run, Runs, Spans, divided, joined
+from gputui.domain.job_spec import JobId
+from gputui.domain.runs import Run, Runs, Spans, divided, joined_spans
 from gputui.domain.state import JobState
 
 Document = dict[str, Any]
@@ -31,7 +31,7 @@ def _is_run(numbers: object) -> bool:
 
 
 def count_in(document: object) -> int:
-    """Return the number of jobs that a document stands for."""
+    """Return the number of jobs that a document represents."""
     return sum(run.count for run in runs_in(document)) or 1
 
 
@@ -46,11 +46,11 @@ def id_ranges(table: Mapping[str, Any]) -> Iterator[tuple[JobId, JobId]]:
 
 def ids_in(table: Mapping[str, Any]) -> Spans:
     """Return the ids of all jobs in a table, elements included."""
-    return joined(id_ranges(table))
+    return joined_spans(id_ranges(table))
 
 
 def highest_id(table: Mapping[str, Any]) -> JobId:
-    """Return the highest id in a table; 0 where it has none."""
+    """Return the highest id in a table; 0 if it is empty."""
     return max((end for _, end in id_ranges(table)), default=1) - 1
 
 
@@ -76,7 +76,7 @@ def part_of_entry(document: Document, runs: Runs) -> tuple[str, Document]:
 
 
 def without_ids(key: str, document: Document, ids: Spans) -> tuple[str, Document] | None:
-    """Return key and document of a job or entry without these ids; None when nothing is left."""
+    """Return key and document of a job or entry without these ids; None if nothing is left."""
     runs = runs_in(document)
     if not runs:
         return None if int(key) in ids else (key, document)
@@ -87,7 +87,7 @@ def without_ids(key: str, document: Document, ids: Spans) -> tuple[str, Document
 
 
 def iter_ids(table: Mapping[str, Any]) -> Iterator[JobId]:
-    """Yield the ids of all jobs in a table, elements included; some ids come twice."""
+    """Yield the ids of all jobs in a table, elements included; some ids occur twice."""
     return chain.from_iterable(range(start, end) for start, end in id_ranges(table))
 
 
@@ -104,12 +104,12 @@ def resolve_overlaps(table: Mapping[str, Document], apart: Spans) -> dict[str, D
         taken, left = divided(divided(runs_in(table[key]), known)[1], apart)
         parts = [run.part(job_id, job_id + 1) for run in taken for job_id in run.ids]
         jobs.update(part_of_entry(table[key], runs) for runs in (*((part,) for part in parts), left) if runs)
-        known = joined((*known.parts, *((run.id, run.end) for run in (*taken, *left))))
+        known = joined_spans((*known.parts, *((run.id, run.end) for run in (*taken, *left))))
     return jobs
 
 
 def caps_waiting(controls: Rows) -> bool:
-    """Return whether any tenant has limits on users, waiting jobs or priority: submit must then load the queue."""
+    """Return whether any tenant has limits on users, waiting jobs or priority; submit must then load the queue."""
     rows = controls.get("1", {}).get("tenants", ())
     return any(name in tenant for tenant in rows for name in ("pending", "max_priority", "users"))
 

@@ -60,7 +60,7 @@ class FileAccess(Struct, frozen=True):
 def access_for(directory: Path, group: str | None, queue: Path) -> FileAccess:
     """Return the access rights of an existing directory that is shared with `group`.
 
-    Without a group, the rights that the queue already has: it may have been shared by other settings.
+    Without a group, return the queue's present rights: it may have been shared by other settings.
     """
     status = directory.stat()
     uid = status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None

@@ -1,4 +1,4 @@
-"""File operations of a state directory: open safely, replace whole, append lines, translate system errors."""
+"""File operations of a state directory: open safely, replace atomically, append lines, translate system errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,10 +25,11 @@ _KINDS = (
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 FileStamp = tuple[int, int, int]
-"""Inode, modification time in nanoseconds and size of a file: differs after it was replaced or written."""
+"""Inode, modification time in nanoseconds and size of a file; differs after it was replaced or written."""
 PutInPlace: TypeAlias = Callable[[Path, Path, FileStamp], None]
 """Callback that renames a new file, with that stamp, into place."""
 _STEP = 1 << 16
+_PIECE = 1 << 20
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
@@ -58,7 +59,7 @@ def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Return whether the path leads to the open file."""
+    """Return whether the path refers to the open file."""
     try:
         there, here = path.stat(), os.fstat(fd)
     except FileNotFoundError:
@@ -86,7 +87,7 @@ def _not_regular(path: Path, kind: str) -> StoreAccessError:
 
 @contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Raise OSErrors of the block as StoreErrors that say what to do."""
+    """Raise OSErrors of the block as StoreErrors with advice."""
     try:
         yield
     except OSError as error:
@@ -110,7 +111,7 @@ def store_error(error: OSError, path: Path) -> StoreError:
 
 
 def _undo_failed(what: str, error: UndoError, path: Path) -> StoreError:
-    """Return the StoreError for a failed write that could not be undone, so that it may still be read."""
+    """Return the StoreError for a failed write that could not be undone, so that it may be read later."""
     kind = StoreFullError if error.errno in _FULL else StoreError
     return kind(
         f"{what}, and it could not be undone: it is unknown whether this was stored; earlier data is intact",
@@ -131,7 +132,7 @@ def replace_file(new: Path, path: Path, stamp: FileStamp) -> None:
 
 
 def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace = replace_file) -> FileStamp:
-    """Replace the file by `data` atomically and durably; `place` renames it. Return its new stamp."""
+    """Replace the file with `data`, atomically and durably; `place` renames it. Return its new stamp."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os_errors(path):
         temporary.unlink(missing_ok=True)  # left by a killed process, or planted
@@ -162,12 +163,11 @@ def sync_directory(directory: Path) -> None:
 
 
 def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
-    """Append whole lines durably, after cutting off a torn last line that a crash left."""
+    """Append complete lines durably, after cutting off a torn last line that a crash left."""
     with os_errors(path):
         is_new = not path.exists()
-        fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access.file_mode)
+        fd = _open_locked(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)  # for as long as an append takes
             access.apply_to_file(fd)
             os.ftruncate(fd, whole_lines(fd))
             append(fd, data)
@@ -177,8 +177,77 @@ def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
             sync_directory(path.parent)
 
 
+def _open_locked(path: Path, flags: int, access: FileAccess) -> int:
+    """Open and lock the file that has the name then: another process may put a shorter one in its place."""
+    while True:
+        fd = open_file(path, flags, access.file_mode)
+        fcntl.flock(fd, fcntl.LOCK_EX)  # for as long as an append or a copy takes
+        if is_same_file(path, fd):
+            return fd
+        os.close(fd)
+
+
+def cut_head(path: Path, size: int, access: FileAccess) -> None:
+    """Remove the first `size` bytes of a file of lines."""
+    keep_ranges(path, [(size, None)], access)
+
+
+def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: FileAccess) -> None:
+    """Keep these bytes of a file of lines, from first to end (None: to its end), and no others.
+
+    A shorter copy takes its place, durably: after a crash there is either file. Appends wait meanwhile.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with os_errors(path):
+        temporary.unlink(missing_ok=True)
+        fd = _open_locked(path, os.O_RDWR, access)
+        try:
+            copy = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
+            try:
+                access.apply_to_file(copy)
+                _keep_owner(fd, copy)
+                for start, end in ranges:
+                    _copy(fd, copy, start, end)
+                os.fsync(copy)
+            finally:
+                os.close(copy)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)
+
+
+def remove_lines(path: Path, access: FileAccess) -> None:
+    """Remove a file of lines; a line appended at the same moment starts a new file."""
+    with os_errors(path):
+        fd = _open_locked(path, os.O_RDWR, access)
+        try:
+            path.unlink()
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)
+
+
+def _keep_owner(fd: int, copy: int) -> None:
+    """Give a copy the owner and group of its original, as far as this user may."""
+    before, now = os.fstat(fd), os.fstat(copy)
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        with suppress(PermissionError):
+            os.fchown(copy, before.st_uid, before.st_gid)
+
+
+def _copy(fd: int, copy: int, start: int, end: int | None) -> None:
+    """Copy bytes of an open file, a piece at a time."""
+    while data := os.pread(fd, _PIECE if end is None else min(_PIECE, end - start), start):
+        write_all(copy, data)
+        start += len(data)
+
+
 def whole_lines(fd: int) -> int:
-    """Return the length of the file up to the end of its last whole line."""
+    """Return the length of the file up to the end of its last complete line."""
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - _STEP)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.runs import Runs, Spans, divided, find, ids, joined
+from gputui.domain.runs import Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
 from gputui.store.documents import Document, part_of_entry, runs_in
 from gputui.store.file_access import FileAccess
@@ -33,7 +33,7 @@ _PART = 1 << 24
 
 
 class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Line of a job as it is appended; id and runs come first, so that jobs are found without being decoded."""
+    """Line of an appended job; id and runs come first, so that jobs are found without decoding."""
 
     id: int
     runs: list[list[int]] = []
@@ -97,18 +97,18 @@ class HistoryFiles:
         append_lines(self._directory / f"history-{month}.jsonl", data, self._access)
 
     def find(self, job_id: int) -> tuple[str, Document] | None:
-        """Return key and document of a job or of its entry, as it ended last; None when it is not in history."""
+        """Return key and document of a job or of its entry, in its last state; None if it is not in history."""
         for path in reversed(self.paths()):
             if path.suffix == ".jsonl":
                 row = self._index(path).find(path, job_id)
             else:
                 row = _HistoryPlace(job_id, path) if str(job_id) in self._old_ids(path) else None
-            if row is not None:
-                return next(self._read([row]))
+            if row is not None and (found := next(self._read([row]), None)) is not None:
+                return found
         return None
 
     def documents(self, since_month: str | None = None) -> Iterator[tuple[str, Document]]:
-        """Yield keys and documents by month, then by id; each job once, as it ended last."""
+        """Yield keys and documents by month, then by id; each job once, in its last state."""
         paths = [path for path in self.paths() if since_month is None or _month_of(path) >= since_month]
         latest = sorted(_latest(self._rows(path) for path in reversed(paths)), key=_by_month)
         for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
@@ -117,11 +117,11 @@ class HistoryFiles:
     def latest_first(
         self, kind: type[AnyJob], since_month: str | None, decode: Callable[[str, Document], AnyJob | None]
     ) -> Iterator[AnyJob]:
-        """Yield the jobs of each line, last month and last line first; `decode` returns None for what it cannot read.
+        """Yield the jobs of each line, last month and last line first; `decode` returns None for unreadable lines.
 
-        A file with damaged lines or lines of an older schema is read slowly, from its end once more.
+        A file with damaged lines or lines of an older schema is read again from its end, slowly.
         """
-        from gputui.store.past_jobs import jobs_backwards  # its decoder takes long to make
+        from gputui.store.past_jobs import jobs_backwards  # its decoder takes long to build
 
         for path in reversed(self.paths()):
             if since_month is not None and _month_of(path) < since_month:
@@ -151,10 +151,10 @@ class HistoryFiles:
     def spans(self) -> Spans:
         """Return the ids of all jobs."""
         rows = [row for path in self.paths() for row in self._rows(path)]
-        return joined(part for row in rows for part in _parts(row))
+        return joined_spans(part for row in rows for part in _parts(row))
 
     def paths(self) -> list[Path]:
-        """Return the files, oldest month first; of one month the file of 0.1 first, as its jobs ended earlier."""
+        """Return the files, oldest month first; within a month the file of 0.1 first, since its jobs ended earlier."""
         found = [*self._directory.glob("history-????-??.json"), *self._directory.glob("history-????-??.jsonl")]
         return sorted(found, key=lambda path: (_month_of(path), path.suffix))
 
@@ -169,16 +169,27 @@ class HistoryFiles:
         paths = {row.path for row in rows}
         tables = {path: self._old_jobs(path) for path in paths if path.suffix != ".jsonl"}
         with ExitStack() as files:
-            opened = {}
-            for path in paths - tables.keys():
-                with os_errors(path):
-                    opened[path] = files.enter_context(os.fdopen(open_file(path, os.O_RDONLY), "rb"))
+            opened = {path: self._opened(path, files) for path in paths - tables.keys()}
             for row in rows:
                 if row.path in tables:
                     yield str(row.id), tables[row.path][str(row.id)]
                     continue
-                document = self._line(opened[row.path], row)
+                file, is_other = opened[row.path]
+                place = self._index(row.path).find(row.path, row.id) if is_other else row
+                if file is None or place is None:  # its line was removed meanwhile, for its age
+                    continue
+                document = self._line(file, place)
                 yield part_of_entry(document, row.runs) if row.runs and document else (str(row.id), document)
+
+    def _opened(self, path: Path, files: ExitStack) -> tuple[BinaryIO | None, bool]:
+        """Open a file, None where it is gone; return whether it is another than the one whose lines are known."""
+        known = self._indices.get(path)
+        with os_errors(path):
+            try:
+                file = files.enter_context(os.fdopen(open_file(path, os.O_RDONLY), "rb"))
+            except FileNotFoundError:
+                return None, False
+            return file, known is not None and known.inode != os.fstat(file.fileno()).st_ino
 
     def _line(self, file: BinaryIO, row: _HistoryPlace) -> Document:
         with os_errors(row.path):
@@ -240,21 +251,21 @@ def _decode_line(data: bytes, path: Path) -> Document:
 
 
 def _runs(data: bytes | None) -> Runs:
-    """Return the runs at the head of a line; empty when damaged: the id then means a single job."""
+    """Return the runs at the head of a line; empty if damaged: the id then means a single job."""
     with suppress(msgspec.MsgspecError):
         return runs_in({"runs": msgspec.json.decode(data)}) if data else ()
     return ()
 
 
 def _latest(files: Iterable[list[_HistoryPlace]]) -> Iterator[_HistoryPlace]:
-    """Yield each job once, as it ended last, from files in order of latest first; entries without re-run elements."""
+    """Yield each job once, in its last state, from files with the latest first; entries without re-run elements."""
     alone: set[int] = set()
     together = Spans()
     for row in chain.from_iterable(files):
         if row.runs:
-            again = joined((job_id, job_id + 1) for job_id in ids(row.runs) if job_id in alone)
+            again = joined_spans((job_id, job_id + 1) for job_id in ids(row.runs) if job_id in alone)
             left = divided(divided(row.runs, again)[1], together)[1]
-            together = joined((*together.parts, *((run.id, run.end) for run in row.runs)))
+            together = joined_spans((*together.parts, *((run.id, run.end) for run in row.runs)))
             if left:
                 yield row._replace(id=left[0].id, runs=left)
         elif row.id not in alone:

@@ -1,8 +1,8 @@
-"""Checks whether the files hold every acknowledged change, by the record of the last write in the lock file.
+"""Checks whether the files contain every acknowledged change, using the write record in the lock file.
 
 The record is written after its journal line was synced, so it is never ahead of the journal: a snapshot or journal that
 is behind the record has lost something. The record itself may be old, torn or missing; it then proves less, never more.
-A torn tail beyond the record was not acknowledged and is no loss.
+A torn tail beyond the record was not acknowledged, so it is not a loss.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def loss_of_journal(
 ) -> Loss | None:
     """Return the loss in the journal of the snapshot's generation, if any.
 
-    `record` is None when there is none of this generation.
+    `record` is None if there is none of this generation.
     """
     if data is None:
         told = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
@@ -60,7 +60,7 @@ def loss_of_journal(
 def acknowledged_end(lines: Sequence[JournalLine], length: int, record: WriteRecord | None) -> int:
     """Return the length of the journal without damaged lines at its end that a crash must have left.
 
-    Without a record any line may have been acknowledged, and the whole length is returned.
+    Without a record any line may have been acknowledged, so the whole length is returned.
     """
     end = length
     for line in reversed(lines):

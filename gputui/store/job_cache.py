@@ -8,7 +8,8 @@ from types import MappingProxyType
 
 from gputui.domain.entries import Entries
 from gputui.domain.errors import NotFoundError, StoreFormatError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Unreadable
 from gputui.store.codec import CANNOT, SharedSpecs, decode_recurring
@@ -21,7 +22,7 @@ KnownRecurring = dict[str, tuple[Document, RecurringJob]]
 
 
 class JobCache:
-    """Cache of jobs by document. Returned objects are never changed. Callers serialise access."""
+    """Cache of jobs by document. Returned objects never change. Callers serialise access."""
 
     def __init__(self) -> None:
         self._specs = SharedSpecs()
@@ -43,7 +44,7 @@ class JobCache:
         return self._unreadable
 
     def decode(self, key: str, document: Document) -> Job:
-        """Return the job of a document: the same object as before when the document is equal."""
+        """Return the job of a document; the same object as before if the document is equal."""
         entry = self._entries.get(key)
         if entry is not None and (entry[0] is document or entry[0] == document):
             return entry[1]
@@ -57,7 +58,7 @@ class JobCache:
             self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
 
     def _readable(self, key: str, document: Document) -> Job | None:
-        """Return the job of a document; None, and a note in `unreadable`, when it cannot be decoded."""
+        """Return the job of a document; if it cannot be decoded, None and an entry in `unreadable`."""
         try:
             return self.decode(key, document)
         except StoreFormatError as error:
@@ -65,7 +66,7 @@ class JobCache:
                 "job", key, error.what.removeprefix(CANNOT), gpus_possibly_held(document)
             )
         except ValueError:
-            self._unreadable[key] = Unreadable("job", key, "its id is no number", gpus_possibly_held(document))
+            self._unreadable[key] = Unreadable("job", key, "its id is not a number", gpus_possibly_held(document))
         return None
 
     def _change(self, table: Mapping[str, Document], touched: set[str]) -> None:
@@ -89,7 +90,7 @@ class JobCache:
 
 
 def gpus_possibly_held(document: object) -> tuple[str, ...]:
-    """Return the GPUs that an undecodable job may hold: those of attempts without an end."""
+    """Return the GPUs that an undecodable job may hold: those of its attempts that have not ended."""
     attempts = document.get("attempts") if isinstance(document, dict) else None
     listed = attempts if isinstance(attempts, list) else []
     under_way = [one for one in listed if isinstance(one, dict) and not one.get("ended_at")]
@@ -120,7 +121,9 @@ def decode_recurring_table(
         except (StoreFormatError, ValueError) as error:
             known.pop(key, None)
             if unreadable is not None:
-                why = error.what.removeprefix(CANNOT) if isinstance(error, StoreFormatError) else "its id is no number"
+                why = (
+                    error.what.removeprefix(CANNOT) if isinstance(error, StoreFormatError) else "its id is not a number"
+                )
                 unreadable[key] = Unreadable("recurring job", key, why)
     return MappingProxyType(dict(sorted(entries.items())))
 

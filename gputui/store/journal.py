@@ -42,7 +42,7 @@ class JournalLine(Struct, frozen=True):
 
 
 def encode_line(entry: JournalEntry) -> bytes:
-    """Return the line of a transaction; raises InputError for values that JSON cannot hold."""
+    """Return the line of a transaction; raises InputError for values that JSON cannot represent."""
     try:
         body = _ENCODER.encode({"t": entry.changes, "a": entry.audit})
     except (ValueError, TypeError, OverflowError) as error:
@@ -53,7 +53,7 @@ def encode_line(entry: JournalEntry) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(rest), rest)
 
 
-def decode_lines(data: bytes, start: int) -> Iterator[JournalLine]:
+def journal_lines(data: bytes, start: int) -> Iterator[JournalLine]:
     """Yield the complete lines of `data`, which begins at byte `start` of the journal; a torn tail is skipped."""
     position = 0
     while (end := data.find(b"\n", position)) >= 0:
@@ -79,7 +79,7 @@ def is_plausible(salvaged: int, known: int) -> bool:
 
 
 class UndoError(OSError):
-    """A failed write that could not be undone: it may be read later."""
+    """A failed write that could not be undone, and may be read later."""
 
 
 def append(fd: int, line: bytes) -> int:
@@ -104,7 +104,7 @@ def _undo(fd: int, length: int, cause: BaseException) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes: a signal or a nearly full disk may cut a single write short."""
+    """Write all bytes: a signal or a nearly full disk may shorten a single write."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -18,7 +18,7 @@ _IN_MODIFY = 0x2
 PATIENCE = 60.0
 """Seconds to wait for other writers, unless the settings say otherwise."""
 TELL_AFTER = 2.0
-"""Seconds of waiting after which a message is given."""
+"""Seconds of waiting after which a message is shown."""
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.02
 PROC = Path("/proc")
@@ -29,12 +29,12 @@ _LONGEST = 60
 class ChangeWatch:
     """inotify descriptor that becomes readable when any process writes to a file.
 
-    Polling instead would cost most when nothing happens.
+    Polling would cost most when nothing happens.
     """
 
     def __init__(self, path: Path) -> None:
         """Raise OSError when the kernel refuses: inotify instances are limited per user."""
-        import ctypes  # not for every command that opens a store
+        import ctypes  # not needed by every command that opens a store
 
         libc = ctypes.CDLL(None, use_errno=True)
         self.fd: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -73,7 +73,7 @@ def holder_of(fd: int) -> str:
 
 
 def _pid(status: os.stat_result) -> int | None:
-    """Return the holder's pid from /proc/locks; None when the kernel does not tell."""
+    """Return the holder's pid from /proc/locks; None if the kernel does not show it."""
     try:
         lines = (PROC / "locks").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
@@ -104,7 +104,7 @@ def _is_stopped(pid: int) -> bool:
 
 def log_waiting(sentence: str) -> None:
     """Log that a writer waits."""
-    import logging  # not for every command
+    import logging  # rarely needed
 
     logging.getLogger(__name__).warning("%s", sentence)
 
@@ -151,7 +151,7 @@ class StoreLock:
 
     @contextmanager
     def lock_timeout(self, seconds: float) -> Iterator[None]:
-        """Within the block, limit this thread's waits for the lock to so many seconds each."""
+        """Within the block, limit each wait of this thread for the lock to that many seconds."""
         before, self._hurry.seconds = getattr(self._hurry, "seconds", None), seconds
         try:
             yield
@@ -183,9 +183,9 @@ class StoreLock:
             self._threads.release()
 
     def watch(self) -> ChangeWatch:
-        """Return a watch for writes to the side file, to which every writer writes last; raises OSError."""
+        """Return a watch for writes to the side file, which every writer writes last; raises OSError."""
         with self._threads:
-            return ChangeWatch(Path(f"/proc/self/fd/{self.fd}"))  # this very file, whatever has its name by now
+            return ChangeWatch(Path(f"/proc/self/fd/{self.fd}"))  # this same file, even if another one has its name now
 
     def close(self) -> None:
         """Close the side file."""
@@ -193,7 +193,7 @@ class StoreLock:
             self._close()
 
     def _acquire_file(self, deadline: float, patience: float) -> None:
-        """Lock the file that has the name now: a removed file keeps no one out."""
+        """Lock the file that currently has the name: a removed file would keep no one out."""
         tell_at, pause = time.monotonic() + TELL_AFTER, _FIRST_PAUSE
         while not self._try_lock():
             now = time.monotonic()

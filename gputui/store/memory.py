@@ -19,7 +19,8 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
 from gputui.domain.entries import ArrayPlaces, Entries, changes_of, chosen, numbered
 from gputui.domain.errors import NotFoundError, StoreError
-from gputui.domain.job import Job, JobId, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
@@ -277,15 +278,15 @@ class MemoryJobStore:
                 self._contents = self._contents.with_history(moved)
 
     def damage(self) -> tuple[str, ...]:
-        """Return nothing: memory is not damaged."""
+        """Return nothing: memory cannot be damaged."""
         return ()
 
     def history_damage(self) -> tuple[str, ...]:
-        """Return nothing: memory is not damaged."""
+        """Return nothing: memory cannot be damaged."""
         return ()
 
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """Return nothing: memory is not damaged."""
+        """Return nothing: memory cannot be damaged."""
         return ()
 
     def check(self) -> None:

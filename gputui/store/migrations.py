@@ -12,7 +12,7 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 
 SCHEMA = 3
-"""Current schema. Raised only when an older gputui would misread the files; a new key alone is no reason."""
+"""Current schema. Raised only if an older gputui would misread the files; a new key alone is no reason."""
 
 
 def check_schema(schema: int, path: Path) -> None:
@@ -32,7 +32,7 @@ def migrate(tables: Tables, schema: int) -> None:
 
 
 def _priority_in_full(tables: Tables) -> None:
-    """Schema 1 called the priority `prio`, on the job and in its spec."""
+    """Convert schema 1, which called the priority `prio`, on the job and in its spec."""
     for document in tables.get("jobs", {}).values():
         spec = document.get("spec") if isinstance(document, dict) else None  # by hand anything may be there
         for holder in (document, spec):
@@ -41,7 +41,7 @@ def _priority_in_full(tables: Tables) -> None:
 
 
 def _as_before(tables: Tables) -> None:
-    """Schema 2 had a document for each element of an array: a schema 3 file may have those too."""
+    """Convert schema 2, which had a document for each element of an array; a schema 3 file may have those too."""
 
 
 MIGRATIONS: Mapping[int, Callable[[Tables], None]] = {1: _priority_in_full, 2: _as_before}

@@ -1,4 +1,4 @@
-"""Jobs of the history files, decoded many at a time: for a year of accounting, where one by one is too slow."""
+"""Jobs of the history files, decoded many at a time, for a year of accounting."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord
-from gputui.domain.runs import Spans, joined
+from gputui.domain.job_spec import JobId
+from gputui.domain.runs import Spans, joined_spans
 from gputui.store.codec import decode_lines
 from gputui.store.files import open_file, os_errors
 from gputui.store.migrations import SCHEMA
 
 PART = 1 << 24
-"""Bytes that are decoded at once; a longer line is left to the slower way."""
+"""Bytes that are decoded at once; a longer line is left to the slower method."""
 _LINE = re.compile(
     rb'^\{"id":(\d{1,18}),(?:"runs":\[[\d,\[\]]*\],)?"schema":%d,"job":\{([^\n]*\n)' % SCHEMA,
     re.MULTILINE,
@@ -36,7 +37,7 @@ class _JobLine(Struct, Generic[AnyJob], frozen=True):
 
 
 def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | None]:
-    """Yield the jobs of a file in parts, last line first; None where a part needs the slower way."""
+    """Yield the jobs of a file in parts, last line first; None if a part needs the slower method."""
     decoder: msgspec.json.Decoder[_JobLine[AnyJob]] = msgspec.json.Decoder(_JobLine[kind])  # type: ignore[valid-type]
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -53,7 +54,7 @@ def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | No
 
 
 def _jobs(decoder: msgspec.json.Decoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
-    """Return the jobs of whole lines, last one first; None when one of them is damaged or of an older schema."""
+    """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
     found = _LINE.findall(data)
     if len(found) != data.count(b"\n"):
         return None
@@ -62,9 +63,9 @@ def _jobs(decoder: msgspec.json.Decoder[_JobLine[AnyJob]], data: bytes) -> list[
 
 
 def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
-    """Yield each job once, from jobs that come with the last first; without those that are `gone`.
+    """Yield each job once, from jobs with the last first; without those in `gone`.
 
-    Elements of an entry that ran again later are left out of it.
+    Elements of an entry that ran again later are excluded from it.
     """
     alone: set[JobId] = set()
     together: Spans = gone
@@ -78,6 +79,6 @@ def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
             continue
         left = job.without([each for each in job.ids if each in alone])
         left = left.without(together) if left is not None else None
-        together = joined((*together.parts, *((run.id, run.end) for run in job.runs)))
+        together = joined_spans((*together.parts, *((run.id, run.end) for run in job.runs)))
         if left is not None:
             yield left

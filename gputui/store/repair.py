@@ -1,12 +1,13 @@
 """Repair of a damaged queue, for `gputui state repair`.
 
-Sources: the snapshot and its journal as far as they are readable; journals of later generations when an older snapshot
+Sources: the snapshot and its journal as far as they are readable; journals of later generations if an older snapshot
 was restored; and rescue files, which processes wrote from memory when they noticed the loss.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import zlib
 from collections.abc import Iterable
@@ -23,21 +24,23 @@ from gputui.domain.recovery import Recovery
 from gputui.domain.runs import Spans
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.units import plural
 from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.cleanup import journals, next_generation
 from gputui.store.codec import encode_audit
 from gputui.store.directory import QUEUE, open_directory
 from gputui.store.documents import Document, count_in, iter_ids, resolve_overlaps
 from gputui.store.file_access import FileAccess
-from gputui.store.files import os_errors, stamp_of, sync_directory
+from gputui.store.files import keep_ranges, os_errors, stamp_of, sync_directory, write_whole
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import RECURRING
-from gputui.store.journal import JournalEntry, decode_lines
+from gputui.store.journal import JournalEntry, journal_lines
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA, Tables
 from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, Replica, journal_path, lock_path
 from gputui.store.rescue import Rescue, read_rescue, rescue_paths
 from gputui.store.snapshot_file import Meta, new_store_id, write_snapshot
+from gputui.store.verify import DamagedLine, damaged_lines, line_paths
 from gputui.store.write_record import WriteRecord, read_record_at
 
 _OVER = {str(state) for state in JobState if state.is_terminal}
@@ -51,17 +54,17 @@ class Pieces(Struct):
     tables: Tables
     next_id: int
     known_below: int
-    """Bound below which every id is certainly here or in history."""
+    """Id below which every job is certainly here or in history."""
     source: str
     is_complete: bool
     """True if every acknowledged change is here."""
     seen: set[int] = field(default_factory=set)
-    """Ids mentioned in a journal; a job that it removed is in history."""
+    """Ids mentioned in a journal; a job removed there is in history."""
     audit: list[KeyedEntry] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
-    """Jobs that are over according to history, but not in the recovered queue."""
+    """Jobs that have ended according to history, but not in the recovered queue."""
     doubtful: list[int] = field(default_factory=list)
-    """Jobs for which it is unknown whether history or the recovered queue is later."""
+    """Jobs for which it is unknown whether history or the recovered queue is newer."""
 
 
 class Repair:
@@ -74,7 +77,7 @@ class Repair:
         self._history = HistoryFiles(snapshot.parent, access)
 
     def assess(self) -> Recovery | None:
-        """Return what a repair would recover and what is lost; None where nothing needs repair."""
+        """Return the gains and losses of a repair; None if nothing needs repair."""
         pieces = self._pieces()
         return None if pieces is None else self._recovery(pieces)
 
@@ -106,7 +109,7 @@ class Repair:
         return read_record_at(lock_path(self._path))
 
     def _pieces(self) -> Pieces | None:
-        """Recover the queue from its sources; None when nothing is lost."""
+        """Recover the queue from its sources; None if nothing is lost."""
         record, (files, problem) = self._record(), self._files()
         if not problem or (files is None and record is None and not journals(self._path)):
             return None
@@ -132,7 +135,7 @@ class Repair:
         return state, f"{replica.loss.path}: {replica.loss.what}" if replica.loss else ""
 
     def _best_rescue(self, files: LoadedQueue | None, record: WriteRecord | None) -> tuple[Path, Rescue] | None:
-        """Return the latest rescue; None when the files hold as much."""
+        """Return the latest rescue; None if the files contain as much."""
         store_id = files.meta.store_id if files else record.store_id if record else None
         found = [(path, rescue) for path in rescue_paths(self._path) if (rescue := read_rescue(path))]
         fitting = [one for one in found if store_id is None or one[1].meta.store_id == store_id]
@@ -140,14 +143,14 @@ class Repair:
         return None if best is None or (files and self._has(files, best[1])) else best
 
     def _has(self, files: LoadedQueue, rescue: Rescue) -> bool:
-        """Return whether the files hold more than the rescue, which is known to be complete."""
+        """Return whether the files contain more than the rescue, which is known to be complete."""
         if files.meta.generation != rescue.meta.generation:
             return files.meta.generation > rescue.meta.generation
         data = _bytes_of(journal_path(self._path, rescue.meta.generation))
         return len(data) > rescue.offset and zlib.crc32(memoryview(data)[: rescue.offset]) == rescue.checksum
 
     def _of_files(self, files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
-        """Recover from the files alone, when no process had the queue in memory."""
+        """Recover from the files only, if no process had the queue in memory."""
         if files is None:
             pieces = Pieces("", record.store_id if record else None, {}, 1, 1, "the journals", is_complete=False)
             later = sorted(journals(self._path))
@@ -169,7 +172,7 @@ class Repair:
         return {job_id for entry in entries for table in entry.changes.values() for job_id in iter_ids(table)}
 
     def _compare_with_history(self, pieces: Pieces) -> None:
-        """Find jobs whose move to history is among the lost changes: they must not run again."""
+        """Find jobs whose move to history is among the lost changes; they must not run again."""
         if pieces.is_complete:
             return
         pieces.tables[JOBS] = resolve_overlaps(pieces.tables.get(JOBS, {}), self._history.spans())
@@ -272,7 +275,7 @@ def repair_of(directory: Path, settings: StoreSettings) -> Repair:
 
 
 def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
-    """Recover from a process's memory, adding jobs that only the files know."""
+    """Recover from a process's memory, adding jobs that are only in the files."""
     path, rescue = found
     place = (rescue.meta.generation, rescue.offset)
     pieces = Pieces(
@@ -304,7 +307,7 @@ def _apply(pieces: Pieces, entry: JournalEntry) -> None:
 
 
 def _entries(path: Path) -> Iterable[JournalEntry]:
-    return [line.entry for line in decode_lines(_bytes_of(path), 0) if line.entry is not None]
+    return [line.entry for line in journal_lines(_bytes_of(path), 0) if line.entry is not None]
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -326,3 +329,78 @@ def _rescue_generations(snapshot: Path) -> list[int]:
 def _attempts_over(document: Document) -> int:
     """Return the number of ended attempts of a job."""
     return sum(1 for attempt in document.get("attempts", ()) if attempt.get("ended_at"))
+
+
+_ID = re.compile(rb'\{"id":(\d{1,18}),')
+
+
+class DamagedFile(Struct):
+    """File of history or audit log with lines that cannot be read."""
+
+    path: Path
+    lines: list[DamagedLine]
+    names: list[str]
+    """Jobs or targets that the lines name, where they can be told."""
+
+    @property
+    def sentence(self) -> str:
+        """Return a line about the losses."""
+        first = self.lines[0]
+        about = f", of {', '.join(self.names[:20])}" if self.names else ""
+        count = plural(len(self.lines), "line")
+        return f"{self.path.name}: {count} cannot be read{about} (line {first.number}: {first.why})"
+
+
+def damaged_files(directory: Path) -> list[DamagedFile]:
+    """Return the files with lines that cannot be read; those that a newer gputui wrote are left alone."""
+    found = []
+    for path in line_paths(directory):
+        with os_errors(path):
+            lines = [line for line in damaged_lines(path) if not line.is_newer]
+            if lines:
+                found.append(DamagedFile(path, lines, _names(path, lines)))
+    return found
+
+
+def _names(path: Path, lines: Iterable[DamagedLine]) -> list[str]:
+    """Return the jobs that damaged lines of history are of, where their beginning is readable."""
+    if not path.name.startswith("history-"):
+        return []
+    with path.open("rb") as file:
+        found = []
+        for line in lines:
+            file.seek(line.start)
+            if match := _ID.match(file.read(40)):
+                found.append(f"job {int(match[1])}")
+    return found
+
+
+def move_aside(directory: Path, settings: StoreSettings, damaged: list[DamagedFile], now: datetime) -> Path:
+    """Move the lines into files of the same names in a new directory, durably; return that directory."""
+    access = open_directory(directory, settings.group)
+    aside = _new_directory(directory, access, now)
+    for file in damaged:
+        content = file.path.read_bytes()
+        write_whole(aside / file.path.name, b"".join(content[line.start : line.end] for line in file.lines), access)
+        edges = [0, *(edge for line in file.lines for edge in (line.start, line.end))]
+        kept: list[tuple[int, int | None]] = list(zip(edges[::2], edges[1::2], strict=False))
+        keep_ranges(file.path, [*kept, (edges[-1], None)], access)
+    report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC", *(file.sentence for file in damaged), ""])
+    write_whole(aside / "report.txt", report.encode(), access)
+    return aside
+
+
+def _new_directory(directory: Path, access: FileAccess, now: datetime) -> Path:
+    name = f"damaged-{now:%Y%m%dT%H%M%SZ}"
+    number = 1
+    while True:
+        aside = directory / (name if number == 1 else f"{name}-{number}")
+        with os_errors(aside):
+            try:
+                aside.mkdir(mode=0o700)
+            except FileExistsError:
+                number += 1
+                continue
+            access.apply_to_directory(aside)
+            sync_directory(directory)
+        return aside

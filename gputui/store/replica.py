@@ -17,7 +17,7 @@ from gputui.domain.errors import StoreError, StoreFormatError
 from gputui.store.documents import Document, highest_id
 from gputui.store.files import FileStamp, open_file, os_errors, stamp_of
 from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
-from gputui.store.journal import JournalEntry, JournalLine, decode_lines, is_plausible
+from gputui.store.journal import JournalEntry, JournalLine, is_plausible, journal_lines
 from gputui.store.migrations import SCHEMA, Table, Tables, migrate
 from gputui.store.snapshot_file import Meta, SnapshotFile, read_meta, read_snapshot
 from gputui.store.write_record import WriteRecord, read_record_at
@@ -66,7 +66,7 @@ class LoadedQueue(Struct):
 
 
 class QueueFiles(Struct):
-    """Snapshot and journal as read together, and what they have lost."""
+    """Snapshot and journal, read together, with their loss if any."""
 
     snapshot: SnapshotFile
     journal: int | None
@@ -125,10 +125,10 @@ class Replica:
         return touched
 
     def refresh(self, record: WriteRecord | None = None, own: OwnLine | None = None) -> LoadedQueue:
-        """Read what any process has written since, and return the queue. Costs four stats when nothing changed.
+        """Read all writes since the last call, and return the queue. Costs four stats if nothing changed.
 
         A writer that holds the lock passes `record`, with which the files must agree, or after its write `own`, its
-        line, which need not be decoded again. When files have lost something, `loss` is set and a complete queue in
+        line, which need not be decoded again. If files have lost something, `loss` is set and a complete queue in
         memory is kept.
         """
         with os_errors(self._path):
@@ -161,7 +161,7 @@ class Replica:
         return status is not None and stamp_of(status) == state.stamp and self._read_tail(state, own)
 
     def _adopt(self, files: QueueFiles) -> LoadedQueue:
-        """Load the files into memory, unless memory still has what they lost."""
+        """Load the files into memory, unless memory still has what the files lost."""
         self._check_same(files.snapshot.meta.store_id)
         if files.loss is not None and self._loaded is not None and self._is_whole:
             if files.journal is not None:
@@ -179,7 +179,7 @@ class Replica:
     def _distrust(self, generation: int) -> None:
         """Touch a damaged journal whose stamp matches its record, so that the next writer reads it and refuses.
 
-        It was overwritten in the instant of a write, and writers would otherwise append to it unread.
+        It was overwritten in the instant of a write, and writers would otherwise append without reading it.
         """
         path, record = journal_path(self._path, generation), read_record_at(lock_path(self._path))
         status = _status(path)
@@ -199,7 +199,7 @@ class Replica:
                 self._is_rescued = True
 
     def version(self) -> object:
-        """Return a token that changes with every write, from stats alone."""
+        """Return a token that changes with every write, computed from stats only."""
         with os_errors(self._path):
             try:
                 return self._version()
@@ -218,7 +218,7 @@ class Replica:
         return (*stamp, -1, -1) if status is None else (*stamp, status.st_ino, status.st_size)
 
     def rebase(self, meta: Meta, stamp: FileStamp) -> None:
-        """Continue from a snapshot just written from this memory, and its empty journal."""
+        """Continue from a snapshot just written from memory, and its empty journal."""
         state = self.state
         self.close()
         self._loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
@@ -236,7 +236,7 @@ class Replica:
         return stamp_of(status)
 
     def _fingerprint(self) -> Fingerprint:
-        """Return the state of all files that decide about a loss: it changes when an operator repairs them."""
+        """Return the state of all files that decide about a loss; it changes when an operator repairs them."""
         meta = self._loaded.meta if self._loaded else None
         paths = [self._path] + ([journal_path(self._path, meta.generation)] if meta else [])
         found = [None if status is None else stamp_of(status) for status in map(_status, paths)]
@@ -256,7 +256,7 @@ class Replica:
             tables[JOBS] = _with_known_objects(before, tables[JOBS])
 
     def _check_same(self, store_id: str) -> None:
-        """Raise StoreFormatError when another queue has replaced ours: its ids mean other jobs."""
+        """Raise StoreFormatError if another queue has replaced ours, since its ids mean other jobs."""
         if self._store_id is None:
             self._store_id = store_id
         elif self._store_id != store_id:
@@ -265,7 +265,7 @@ class Replica:
     def _read_files(self) -> QueueFiles:
         """Read a consistent pair of snapshot and journal, and compare it with the record.
 
-        The record is read first: whatever it mentions is in the files by then.
+        The record is read first, so that the files contain at least what it mentions.
         """
         for _ in range(_TRIES):
             record = read_record_at(lock_path(self._path))
@@ -286,7 +286,7 @@ class Replica:
     ) -> QueueFiles:
         meta = snapshot.meta
         applicable = None if _is_behind(record, meta) else record
-        lines = list(decode_lines(data, 0))
+        lines = list(journal_lines(data, 0))
         end = acknowledged_end(lines, len(data), applicable)
         data, lines = data[:end], [line for line in lines if line.start < end]
         path = journal_path(self._path, meta.generation)
@@ -309,7 +309,7 @@ class Replica:
             state.journal = self._open_journal(state.meta.generation)
             if state.journal is None:
                 return False
-        record = self._new_record(state)  # first: what it mentions is in the journal by then
+        record = self._new_record(state)  # first, so that the journal contains at least what it mentions
         status, there = os.fstat(state.journal), _status(journal_path(self._path, state.meta.generation))
         if there is None or (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
             return False
@@ -321,7 +321,7 @@ class Replica:
             return False
         data = _read_from(state.journal, state.offset)
         is_own = own is not None and own.line == data
-        lines = [JournalLine(state.offset, own.entry)] if own and is_own else list(decode_lines(data, state.offset))
+        lines = [JournalLine(state.offset, own.entry)] if own and is_own else list(journal_lines(data, state.offset))
         if any(line.entry is None for line in lines):
             return False
         self._apply_lines(state, data, lines)
@@ -382,7 +382,7 @@ def _with_known_objects(before: Table, now: Table) -> Table:
 
 
 def _is_behind(record: WriteRecord | None, meta: Meta) -> bool:
-    """Return whether the record is older than the snapshot: its writer died before renewing the record."""
+    """Return whether the record is older than the snapshot, because its writer died before renewing it."""
     return record is not None and record.generation < meta.generation
 
 

@@ -43,7 +43,7 @@ def write_rescue(path: Path, state: LoadedQueue, access: FileAccess) -> None:
 
 
 def read_rescue(path: Path) -> Rescue | None:
-    """Return the content of a rescue file; None when it is unreadable."""
+    """Return the content of a rescue file; None if it is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Rescue)
     except (OSError, msgspec.MsgspecError):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 
 
 def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:
     """Return the finished jobs to move to history, oldest first: too old, or beyond the number to keep.
 
-    Elements of an array on which a waiting job depends stay, so that the scheduler sees how all of them ended.
+    Elements of an array on which a waiting job depends stay, so that the scheduler sees the end of all of them.
     """
     known = list(jobs)
     awaited = {
@@ -35,10 +36,10 @@ def _is_of(job: Job, arrays: set[JobId]) -> bool:
 
 
 def ended_at(job: Job) -> datetime:
-    """Return when the job ended; for a job cancelled before it started, when it was submitted."""
+    """Return when the job ended; for a job cancelled before its start, when it was submitted."""
     return job.ended_at or job.submitted_at
 
 
 def month_of(moment: datetime) -> str:
-    """Return the month as in names of files: `2026-03`."""
+    """Return the month in the notation of file names: `2026-03`."""
     return f"{moment:%Y-%m}"

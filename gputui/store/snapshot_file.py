@@ -1,4 +1,4 @@
-"""Snapshot file `queue.json`: an ordinary TinyDB file that is replaced whole."""
+"""Snapshot file `queue.json`: an ordinary TinyDB file that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class SnapshotFile(Struct):
 
 
 def read_snapshot(path: Path) -> SnapshotFile | None:
-    """Return the snapshot; None when there is none. Raises StoreError."""
+    """Return the snapshot; None if there is none. Raises StoreError."""
     found = _read(path)
     if found is None:
         return None
@@ -57,7 +57,7 @@ def read_snapshot(path: Path) -> SnapshotFile | None:
 
 
 def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
-    """Return the header and stamp of the snapshot, from its first bytes if they suffice; None when there is none."""
+    """Return the header and stamp of the snapshot, from its first bytes if they suffice; None if there is none."""
     found = _read(path, _HEAD)
     if found is None:
         return None

@@ -69,7 +69,7 @@ class JournalStorage(Storage):
         return {name: self.table(name) for name in tables.keys() | self.pending.changes.keys()}
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
-        """Refuse to replace all tables: changes are lines of the journal, see `transaction`."""
+        """Refuse to replace all tables; changes are lines of the journal, see `transaction`."""
         raise _not_by_tinydb()
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class JournalStorage(Storage):
         """Write a new snapshot and start an empty journal. A crash between any two steps loses nothing."""
         with self.lock.held():
             if self._pending is not None:
-                return  # the current transaction is in no file yet: the next fold includes it
+                return  # the current transaction is not in any file yet: the next fold includes it
             self._checkpoint(self._catch_up())
 
     @property
@@ -243,7 +243,7 @@ class JournalStorage(Storage):
             state = self.replica.refresh(record)
             if self.replica.loss is not None:
                 raise self.replica.loss.error
-            # the line that assigned the last ids may be damaged while the record still has them
+            # the line with the last ids may be damaged while the record still has them
             if record is not None:
                 state.next_id = max(state.next_id, record.next_id)
         return state
@@ -260,7 +260,7 @@ class JournalStorage(Storage):
             raise Loss(path, "the journal was replaced while it was written to").error
         self._leave_record(state)
         if state.offset > max(FOLD_AT, state.stamp[2] // 2):
-            # the change is on disk already: a failed fold is tried again later
+            # the change is already on disk: a failed fold is retried later
             with suppress(StoreError):
                 self._checkpoint(state)
 
@@ -291,7 +291,7 @@ class JournalStorage(Storage):
                 self._make_journal(meta.generation)
 
     def check(self) -> None:
-        """Raise StoreDamagedError when files have lost something, as far as this process has read them."""
+        """Raise StoreDamagedError if files have lost something, as far as this process has read them."""
         with self.memory:
             if self.replica.is_loaded:
                 self.replica.refresh()
@@ -301,7 +301,7 @@ class JournalStorage(Storage):
     def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
         """Append a line to the journal, whose length must be `at`, and return the file's status afterwards.
 
-        Checks before and after the write that the path still leads to the open file.
+        Checks before and after the write that the path still refers to the open file.
         """
         path = journal_path(self._path, generation)
         with os_errors(path):
@@ -351,10 +351,10 @@ class JournalStorage(Storage):
             fd = open_file(path, os.O_WRONLY | os.O_CREAT, self._access.file_mode)
             try:
                 self._access.apply_to_file(fd)
-                os.ftruncate(fd, 0)  # only now: settling refuses a file that has another name
+                os.ftruncate(fd, 0)  # not earlier: settling refuses a file that has another name
             finally:
                 os.close(fd)
-            sync_directory(path.parent)  # a snapshot without its journal would pass for one that lost it
+            sync_directory(path.parent)  # without it, a snapshot without its journal would look like a loss
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -377,7 +377,7 @@ class JournalStorage(Storage):
 
 
 def _check_journal(path: Path, fd: int, length: int) -> os.stat_result:
-    """Return the status of the journal; raises StoreDamagedError when it is not the open file with that length."""
+    """Return the status of the journal; raises StoreDamagedError unless it is the open file with that length."""
     status = os.fstat(fd)
     if status.st_size != length or not is_same_file(path, fd):
         raise Loss(path, "the journal was removed, replaced or cut while it was written to").error
@@ -391,13 +391,13 @@ def _not_by_tinydb() -> StoreError:
 class ReadOnlyTable(TinyTable):
     """TinyDB table for reading. Changes go through `JournalStorage.transaction`, one line of the journal each.
 
-    TinyDB's writing methods change documents in place, and here those are shared by all readers of this process.
+    TinyDB's writing methods change documents in place, and these documents are shared by all readers of this process.
     """
 
-    default_query_cache_capacity = 0  # a remembered answer would miss what other processes write
+    default_query_cache_capacity = 0  # a cached answer would miss writes of other processes
 
     def _update_table(self, updater: Callable[[dict[int, Any]], None]) -> None:
-        # private, but all writing methods of TinyDB end here; the public way is to override each of the seven
+        # private, but all writing methods of TinyDB end here; the public way is to override all seven
         raise _not_by_tinydb()
 
 
@@ -418,7 +418,7 @@ def raw_documents(snapshot: Path, journal: Path, table: str, keys: Collection[st
     tables = msgspec.json.decode(snapshot.read_bytes(), type=dict[str, RawTable])
     _collect(found, tables.get(table, {}) if table != META else {}, keys)
     for line in journal.read_bytes().splitlines():
-        with suppress(msgspec.MsgspecError, IndexError):  # a damaged line holds no document
+        with suppress(msgspec.MsgspecError, IndexError):  # a damaged line contains no document
             body = msgspec.json.decode(line.split(b" ", 2)[2], type=_RawLine)
             _collect(found, body.t.get(table, {}), keys)
     return found

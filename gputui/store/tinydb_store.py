@@ -16,7 +16,8 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
 from gputui.domain.entries import Entries, numbered
 from gputui.domain.errors import InputError, NotFoundError, StoreError, StoreFormatError, WarrantError
-from gputui.domain.job import Job, JobId, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
@@ -34,6 +35,7 @@ from gputui.store.retention import ended_at, jobs_to_archive, month_of
 from gputui.store.snapshot_file import Meta, new_store_id, read_meta
 from gputui.store.storage import JournalDB, JournalStorage
 from gputui.store.transaction import JournalTransaction
+from gputui.store.trimming import Trimmer
 from gputui.store.warrants import Warrants
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ class TinyJobStore:
         self.storage = storage
         """TinyDB storage with the journal."""
         self._history = HistoryFiles(directory, access)
+        self._trimmer = Trimmer(directory, settings, access)
         self._warrants = Warrants(directory)
         self._swept_at = time.monotonic()
         self._cache = JobCache()
@@ -155,7 +158,7 @@ class TinyJobStore:
             return elements_of(self.storage.replica.refresh().tables[JOBS])
 
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """Entries that were left out when they were read; empty where nothing was read."""
+        """Return the entries that were left out when they were read; empty before the first read."""
         with self.storage.memory:
             return (*self._cache.unreadable.values(), *self._unreadable.values())
 
@@ -165,7 +168,7 @@ class TinyJobStore:
         return self._cache.unreadable
 
     def get(self, job_id: JobId) -> Job:
-        """Return the job, from the queue or from history; of an entry that element alone; raises NotFoundError."""
+        """Return the job from the queue or from history; for an entry, only that element; raises NotFoundError."""
         with self.storage.memory:
             state = self.storage.replica.refresh()
             if str(job_id) in state.tables[JOBS]:
@@ -198,7 +201,7 @@ class TinyJobStore:
             return self.storage.replica.version()
 
     def watch(self) -> ChangeWatch | None:
-        """Return a watch that reports every write; None when the kernel allows no more watches."""
+        """Return a watch that reports every write; None if the kernel allows no more watches."""
         try:
             return self.storage.lock.watch()
         except (OSError, StoreError):  # inotify watches are limited per user
@@ -241,7 +244,10 @@ class TinyJobStore:
                 yield job
 
     def _decode_past(self, key: str, document: Document) -> Job | None:
-        """Return a job of the history; None, noted, where it cannot be decoded: the others are still readable."""
+        """Return a job of the history.
+
+        None, and a record of it, if it cannot be decoded: the others are still readable.
+        """
         try:
             return decode_job(int(key), document)
         except StoreFormatError:
@@ -250,7 +256,7 @@ class TinyJobStore:
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Yield the audit log, oldest entry first."""
-        unfolded = self.storage.unfolded_audit()  # first: entries folded meanwhile are then found in the files
+        unfolded = self.storage.unfolded_audit()  # first, so that entries folded meanwhile are found in the files
         seen = set()
         for key, document in self.storage.audit.read(target):
             seen.add(key)
@@ -261,14 +267,15 @@ class TinyJobStore:
                 yield decode_audit(document)
 
     def maintain(self, now: datetime) -> None:
-        """Move old finished jobs to history and fold the journal."""
+        """Move old finished jobs to history, fold the journal, and keep history and audit log within their limits."""
         self._move(jobs_to_archive(self.jobs().values(), self._settings, now))
         if self.storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self.storage.checkpoint()
         self._sweep_warrants()
+        self._trimmer.step(now)
 
     def _sweep_warrants(self) -> None:
-        """Remove unused warrants once an hour, unless part of the queue is unreadable: it may name any warrant."""
+        """Remove unused warrants once an hour, unless part of the queue, which may name any, is unreadable."""
         if time.monotonic() - self._swept_at < SWEEP_EVERY or self.unreadable():
             return
         self._swept_at = time.monotonic()
@@ -276,7 +283,7 @@ class TinyJobStore:
         self._warrants.remove_unused(named | {entry.submission.spec.warrant for entry in self.recurring().values()})
 
     def damage(self) -> tuple[str, ...]:
-        """Return sentences about damage found since the store was opened, and about journals kept for their damage."""
+        """Return sentences about damage found since the store was opened, and about journals kept because of damage."""
         with self.storage.memory:
             self.storage.replica.refresh()
             found = tuple(self.storage.replica.damage)
@@ -294,7 +301,7 @@ class TinyJobStore:
         return (*found, f"{self._path.parent}/history-*: {which} cannot be read: left out")
 
     def check(self) -> None:
-        """Raise StoreDamagedError when acknowledged changes are missing, as far as the queue was read."""
+        """Raise StoreDamagedError if acknowledged changes are missing, as far as the queue was read."""
         self.storage.check()
 
     def close(self) -> None:
@@ -302,7 +309,7 @@ class TinyJobStore:
         self._database.close()
 
     def _move(self, jobs: list[Job]) -> None:
-        """Append jobs to history, then remove from the queue those that did not change meanwhile.
+        """Append jobs to history, then remove from the queue those that have not changed meanwhile.
 
         The lock is not held during the append. A crash in between leaves jobs in both places; then the queue counts.
         """
@@ -317,7 +324,7 @@ class TinyJobStore:
                 self.storage.stage(JOBS, dict.fromkeys(same))
 
     def _document_of(self, job: Job) -> Document | None:
-        """Return the document of a job; None when the job has changed since."""
+        """Return the document of a job; None if the job has changed since."""
         with self.storage.memory:
             document = self.storage.replica.state.tables[JOBS].get(str(job.id))
             is_so = document is not None and self._cache.decode(str(job.id), document) == job

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from gputui.domain.audit import AuditEntry
 from gputui.domain.entries import Entries, changes_of, chosen, numbered
 from gputui.domain.errors import NotFoundError, StoreError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from gputui.store.codec import (
@@ -50,7 +51,7 @@ class JournalTransaction:
         return stored
 
     def get(self, job_id: JobId) -> Job:
-        """Return the job, from the queue or from history; of an entry that element alone; raises NotFoundError."""
+        """Return the job from the queue or from history; for an entry, only that element; raises NotFoundError."""
         return self._job_or_entry(job_id).element(job_id)
 
     def chosen(self, ids: Iterable[JobId]) -> Iterator[Job]:
@@ -59,7 +60,7 @@ class JournalTransaction:
             yield found if isinstance(found, Job) else self.get(found)
 
     def put(self, job: Job) -> None:
-        """Store the next version of a job, or of elements together; they leave the entry that they were in."""
+        """Store the next version of a job, or of elements together; they leave their previous entry."""
         before = self._storage.document(JOBS, str(job.id))
         if before is not None and not job.runs and not runs_in(before):
             self._put(JOBS, job.id, keep_unknown(encode_job(job), before))

@@ -22,13 +22,13 @@ from typing import Any
 import msgspec
 
 from gputui.domain.errors import StoreAccessError, WarrantError
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.store.codec import encode_spec
 from gputui.store.files import os_errors
 
 FOLDER = "warrants"
 KEPT = 30 * 86_400.0
-"""Seconds for which an unused warrant is kept: a finished job may be requeued."""
+"""Seconds for which an unused warrant is kept, since a finished job may be requeued."""
 _NAME = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
 _LARGEST = 16 * 1024**2
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +102,7 @@ class Warrants:
 
     @contextmanager
     def _folder(self, uid: int, *, make: bool) -> Iterator[int]:
-        """Open the directory that only this user may write; raises StoreAccessError when others may."""
+        """Open the directory that only this user may write; raises StoreAccessError if others may."""
         shared = stat.S_ISVTX | stat.S_IMODE(self._state.stat().st_mode)
         root = _open_directory(str(self._state / FOLDER), None, shared if make else None)
         try:
@@ -139,7 +139,7 @@ def _open_directory(path: str, at: int | None, mode: int | None, uid: int | None
             os.mkdir(path, 0o700, dir_fd=at)
             is_new = True
     fd = os.open(path, _DIRECTORY, dir_fd=at)
-    # a directory with files, or of another owner, was put in its place by a member
+    # a member put a directory with files, or of another owner, in its place
     is_ours = is_new and os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd)  # noqa: PTH208 - a descriptor
     if is_ours and mode is not None:
         os.fchmod(fd, mode)
@@ -166,7 +166,7 @@ def _content(spec: JobSpec, store_id: str) -> dict[str, Any]:
 
 
 def name_of(uid: int) -> str:
-    """Return the user's name; the uid as text when there is none."""
+    """Return the user's name; the uid as text if there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,6 +1,6 @@
 """Record of the last write, kept in the lock file.
 
-It lets the next writer append without loading the queue, and lets readers notice that the journal has lost something.
+With it the next writer can append without loading the queue, and readers notice that the journal has lost something.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class WriteRecord(Struct, frozen=True):
 
 
 def read_record(fd: int) -> WriteRecord | None:
-    """Return the record in an open lock file; None when it is missing or torn."""
+    """Return the record in an open lock file; None if it is missing or torn."""
     crc, _, body = os.pread(fd, _SIZE, 0).partition(b" ")
     body = body.rstrip()
     try:
@@ -90,7 +90,7 @@ def _store_id_of(number: int) -> str:
 
 
 def read_record_at(path: Path) -> WriteRecord | None:
-    """Return the record in the lock file at a path; None when it cannot be read."""
+    """Return the record in the lock file at a path; None if it cannot be read."""
     try:
         fd = open_file(path, os.O_RDONLY)
     except (OSError, StoreError):

@@ -1,1 +1,1 @@
-"""The console: shows snapshots, turns keys into actions. It knows no adapter and no scheduler."""
+"""The console: shows snapshots and turns keys into actions. It does not depend on adapters or the scheduler."""

@@ -1,4 +1,4 @@
-"""Writes the actions of an operator on a thread of its own, and undoes them: the disk may block, the screen may not."""
+"""Writes an operator's actions on its own thread, and undoes them: the disk may block, the screen may not."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any, TypeAlias
 from textual.message import Message
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
+from gputui.domain.keyed import keyed
 from gputui.domain.text import plain
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import STEP
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.undo import DrainChange, JobChange, UndoableChange
-from gputui.tui.keys import keyed
 from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.progress import LongTask
 
 Call: TypeAlias = Callable[[Actions], str]
 """Writes an action into the store and returns the message to show; blocks on the disk."""
 KEPT = 20
-"""Actions that can be undone; older ones are better reversed by hand."""
+"""Maximum number of actions that can be undone; older ones are better reversed by hand."""
 MOST = 20_000
-"""Jobs that these may have changed in all: each is kept as it was before."""
+"""Maximum number of jobs that these may have changed together; each is kept in its previous state."""
 _TOLD = 4
 
 
 class _Words(dict[str, object]):
-    """Values of a message; every other name in braces stands for the key of that verb."""
+    """Values of a message; every other name in braces is replaced by the key of that verb."""
 
     def __missing__(self, name: str) -> str:
         return keyed(name)
 
 
 def call_of(verb: Verb[Any], order: Order, subject: str = "") -> Call:
-    """Return the call that carries out a verb; `subject` names its subject where that is not a job."""
+    """Return the call that carries out a verb; `subject` names its subject if that is not a job."""
 
     def write(actions: Actions) -> str:
         changed = verb.call(actions, order)
@@ -48,7 +48,7 @@ def call_of(verb: Verb[Any], order: Order, subject: str = "") -> Call:
 
 
 def describe_result(verb: Verb[Any], order: Order, changed: Sequence[JobId], subject: str = "") -> str:
-    """Return the message about the jobs that were changed, or about another subject."""
+    """Return the message about the changed jobs, or about another subject."""
     if order.ids and not changed:
         return f"{_jobs(order.ids)}: nothing to change"
     is_one = bool(subject) or len(changed) == 1 or not verb.done_many
@@ -65,7 +65,7 @@ def _jobs(ids: Sequence[JobId]) -> str:
 
 
 class Undo:
-    """Carries actions out, and undoes the last ones. For one thread."""
+    """Carries out actions, and undoes the last ones. Not thread-safe."""
 
     def __init__(self, actions: Actions, indices: Callable[[], Mapping[str, str]]) -> None:
         self._actions = actions
@@ -79,7 +79,7 @@ class Undo:
         self._noted.append(change)
 
     def carry_out(self, call: Call) -> str:
-        """Carry an action out and return its message. An action that fails changes nothing and cannot be undone."""
+        """Carry out an action and return its message. A failed action changes nothing and cannot be undone."""
         self._noted = []
         done = call(self._actions)
         noted, self._noted = self._noted, []
@@ -93,7 +93,7 @@ class Undo:
         """Undo the last action that is not undone yet; return the message."""
         if not self._past:
             raise GputuiError("Nothing to undo", where="undo")
-        answers = actions.undo(self._past[-1])  # where it is given up, it can be asked for again
+        answers = actions.undo(self._past[-1])  # if it is cancelled, it can be requested again
         self._past.pop()
         told = [(self._name(change), change, refusal) for change, refusal in answers]
         undone = [f"{name} {change.done}" for name, change, refusal in told if not refusal]
@@ -117,7 +117,7 @@ def _listed(words: list[str]) -> str:
 
 
 class ActionThread:
-    """Thread that carries out actions in the order in which they were requested. Never blocks its caller."""
+    """Thread that carries out actions in the order of their requests. Never blocks its caller."""
 
     def __init__(
         self, actions: Actions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
@@ -129,8 +129,8 @@ class ActionThread:
         self._thread: threading.Thread | None = None
 
     def add(self, call: Call) -> LongTask:
-        """Carry an action out as soon as possible; return its task."""
-        work = LongTask("Writing it down:", "jobs")
+        """Carry out an action as soon as possible; return its task."""
+        work = LongTask("Saving:", "jobs")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gputui-actions", daemon=True)
             self._thread.start()
@@ -142,7 +142,7 @@ class ActionThread:
         return self.add(self._undo.last)
 
     def finish(self, timeout: float) -> bool:
-        """Carry out all actions, and let the thread end; return whether that was done within `timeout` seconds."""
+        """Carry out all actions, and end the thread; return whether that was done within `timeout` seconds."""
         thread, self._thread = self._thread, None
         if thread is None:
             return True
@@ -158,7 +158,7 @@ class ActionThread:
             told = self._carry_out(call)
             work.end()
             self._tell(told)
-            del asked, call, told  # or the jobs it was about would be kept until the next one
+            del asked, call, told  # or its jobs would be kept until the next action
 
     def _carry_out(self, call: Call) -> Message:
         try:

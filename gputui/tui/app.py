@@ -1,14 +1,14 @@
-"""The console's app: passes snapshots to the screens, carries out the changes they ask for, and opens dialogs."""
+"""The console's app: passes snapshots to the screens, carries out requested changes, and opens dialogs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar, Literal, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from textual import events
 from textual.filter import LineFilter
@@ -19,57 +19,56 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu_history import TakenStep
-from gputui.domain.job import Job, JobId
-from gputui.domain.settings import Settings
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import plain
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
-from gputui.ports import Clock
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands import APP_COMMANDS, CHANGING, COMMANDS, WORK_COMMANDS, bindings, place_of
+from gputui.tui.commands.refusal import why_key_does_nothing
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
-from gputui.tui.log.follower import LogOpener
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
 from gputui.tui.notifications import Notifier
 from gputui.tui.pace import Pacer
-from gputui.tui.preferences import Preferences
-from gputui.tui.present.gpu_look import LookChoice
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main
-from gputui.tui.services import FormSources, Hint, JobAccess, NoJobAccess, Pages, Services, ShowsSnapshot
+from gputui.tui.services import Pages, Services, ShowsSnapshot
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
-from gputui.tui.themes.selection import AS_DESIGNED, Appearance
-from gputui.tui.theming import Theming
+from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gputui.tui.commands import Command
 
+LEGIBLE = timedelta(seconds=1)
+"""Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
 READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 _PATIENCE = 5.0
-"""Seconds that a change under way may take when the console is left."""
+"""Seconds that a current change may take when the console is closed."""
 _TURN = 0.0005
-"""Seconds after which a busy thread makes way. A key goes through three threads to the screen, and a plan for 10,000
-jobs on a fourth would keep each of them waiting for Python's usual 5 ms."""
+"""Interpreter switch interval in seconds.
+
+A key passes through three threads to the screen, and a plan for 10,000 jobs on a fourth would keep each of them waiting
+for Python's default 5 ms.
+"""
 
 
 class Gputui(HookedApp[ExitChoice]):
-    """App of the console, composed of an input queue, theming, a terminal loan, a keymap, a pacer and a notifier."""
+    """The console's Textual app: input queue, theming, terminal suspension, keymap, pacer and notifier."""
 
     TITLE = "gputui"
     BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
-    ENABLE_COMMAND_PALETTE = False  # there is one of our own
+    ENABLE_COMMAND_PALETTE = False  # gputui has its own
     ALLOW_SELECT = False
-    """Text selection of Textual is off: version 8.2 fails where the widget under the pointer goes away during a drag.
-    The terminal's own selection, usually with Shift, works; and `y` copies."""
+    """Textual's text selection is off: version 8.2 fails if the widget under the pointer disappears during a drag.
+
+    The terminal's own selection, usually with Shift, works; and `y` copies.
+    """
     CSS = """
     Toast { max-width: 80; }
     ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
@@ -86,71 +85,38 @@ class Gputui(HookedApp[ExitChoice]):
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """Latest snapshot."""
 
-    def __init__(
-        self,
-        feed: Feed,
-        actions: Actions,
-        logs: LogOpener,
-        settings: Settings,
-        *,
-        clock: Clock,
-        host: str = "",
-        user: str = "",
-        preferences: Preferences | None = None,
-        look: Appearance = AS_DESIGNED,
-        want_pcie: Callable[[str | None], None] = lambda uuid: None,
-        past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
-        gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
-        measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {},
-        forms: FormSources | None = None,
-        job_access: JobAccess | None = None,
-        foreign: ForeignUse | None = None,
-        hint: str = "",
-    ) -> None:
+    def __init__(self, feed: Feed, actions: Actions, services: Services, look: Appearance = AS_DESIGNED) -> None:
         super().__init__()
         self._feed = feed
-        kept = preferences or Preferences()
-        self.services = Services(
-            logs,
-            settings,
-            clock,
-            Pages(_detail, _processes),
-            host,
-            user,
-            kept,
-            want_pcie=want_pcie,
-            past=past,
-            gpu_look=LookChoice(settings.console, kept),
-            gpu_past=gpu_past,
-            measured=measured,
-            forms=forms or FormSources(),
-            job_access=job_access or NoJobAccess(),
-            foreign=foreign,
-            hint=Hint(hint),
-        )
-        self.works = ProgressDisplay(self, max(0.25, self.services.pace.log))
+        self.services = services
+        settings = services.settings
+        self.works = ProgressDisplay(self, max(0.25, services.pace.log))
         self.actions = ActionThread(actions, self._tell, self._indices)
-        self.notifier = Notifier(self, settings.console, user, clock)
+        self.notifier = Notifier(self, settings.console, services.user, services.clock)
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self)
         self._unsubscribe: Callable[[], None] = lambda: None
         self._taking = threading.Lock()
         self._taken: Snapshot | None = None
-        """Latest snapshot that the screen has not taken yet."""
+        """Latest snapshot that the screen has not processed yet."""
         self._has_recalled = False
-        self.pacer = Pacer(self.services.pace, self._show, self.set_timer)
+        self._told_at: datetime | None = None
+        """Time of the latest toast; None once it was removed."""
+        self._refusal = ""
+        """Reason why the present key does nothing; empty if it does something."""
+        self.pacer = Pacer(services.pace, self._show, self.set_timer)
         self.terminal = TerminalLoan(self)
-        self.input_queue = InputQueue(self, super().on_event)
-        theming = Theming(self, look, self.services.preferences)
+        self.input_queue = InputQueue(self, self._dispatch)
+        theming = Theming(self, look, services.preferences)
         theming.begin()
         self.theming, self._is_themed = theming, True
 
     def get_default_screen(self) -> Screen[None]:
-        """Return the main screen, drawn before anything has answered."""
+        """Return the main screen, drawn before any data has arrived."""
         return Main(self.services)
 
     def prepare(self, widget: Widget) -> None:
-        """Give a widget its keys as set."""
+        """Give a widget its configured keys."""
         super().prepare(widget)
         self.keymap.rebind(widget)
 
@@ -158,53 +124,75 @@ class Gputui(HookedApp[ExitChoice]):
         """Dispatch keys and clicks one at a time."""
         if isinstance(event, events.Key | events.MouseDown):
             self._drop_hint()
+            self._drop_toasts()
         await self.input_queue.handle(event)
 
+    async def _dispatch(self, event: events.Event) -> None:
+        """Dispatch an event whose turn it is; note before a key is handled whether its command is unavailable."""
+        if isinstance(event, events.Key) and not event.is_forwarded and not self.services.is_read_only:
+            self._refusal = why_key_does_nothing(event.key, self.screen)
+        await super().on_event(event)
+
     def _drop_hint(self) -> None:
-        """Show the line for newcomers no more, and not the next time either."""
+        """Hide the line for newcomers, now and in later runs."""
         if self.services.hint.text:
             self.services.hint.text = ""
             self.services.preferences.put("hint", {"seen": True})
+
+    def _drop_toasts(self) -> None:
+        """Remove toasts that were there long enough to be read; `!` lists what they said."""
+        if self._told_at is not None and abs(self.services.clock.now() - self._told_at) >= LEGIBLE:
+            self.clear_notifications()
+
+    def notify(self, message: str, **options: Any) -> None:
+        """Show a toast for a while, or until the next key or click."""
+        self._told_at = self.services.clock.now()
+        super().notify(message, **options)
+
+    def clear_notifications(self) -> None:
+        """Remove all toasts."""
+        self._told_at = None
+        super().clear_notifications()
 
     def on_key_done(self, message: KeyDone) -> None:
         """Dispatch the next key."""
         self.input_queue.key_done(message)
 
     def get_css_variables(self) -> dict[str, str]:
-        """Return the theme's variables; Textual asks for them before there is a theme."""
+        """Return the theme's variables; Textual asks for them before a theme is set."""
         variables = super().get_css_variables()
         return self.theming.css_variables(variables) if self._is_themed else variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the filters that every line goes through."""
+        """Return the filters that every line passes through."""
         filters = super().get_line_filters()
         return self.theming.line_filters(filters) if self._is_themed else filters
 
     def watch_theme(self) -> None:
-        """Draw everything in another theme."""
+        """Redraw everything in another theme."""
         if self._is_themed:
             self.theming.redraw()
 
     def action_themes(self) -> None:
-        """Choose a theme, seeing each."""
+        """Choose a theme with a preview."""
         from gputui.tui.screens.themes import Themes
 
         self.push_screen(Themes(self.theming.kept, self.theming.try_on, self.theming.keep))
 
     async def before_end(self) -> None:
-        """Wait for the terminal where a screen failed while another program has it."""
+        """Wait for the terminal if a screen failed while another program uses it."""
         if not self.is_exiting:
             await self.terminal.wait_until_back()
 
     def exit(
         self, result: ExitChoice | None = None, return_code: int = 0, message: RenderableType | None = None
     ) -> None:
-        """End the app, wherever the terminal is."""
+        """End the app, even while another program uses the terminal."""
         super().exit(result, return_code, message)
         self.terminal.end()
 
     def send(self, sequence: str) -> None:
-        """Write a sequence that draws nothing, unless another program has the terminal."""
+        """Write a sequence that draws nothing, unless another program uses the terminal."""
         if not self.terminal.is_away:
             self.write_sequence(sequence)
 
@@ -220,7 +208,7 @@ class Gputui(HookedApp[ExitChoice]):
             self._tell(SnapshotTaken(self._feed.latest))
 
     def on_unmount(self) -> None:
-        """Stop following the feed."""
+        """Receive a snapshot, in the scheduler's thread; while the screen is busy only the newest waits."""
         self._unsubscribe()
         self.services.preferences.close()
 
@@ -261,7 +249,7 @@ class Gputui(HookedApp[ExitChoice]):
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the main screen, which keeps it, and to the screens on top of it."""
-        if self.is_exiting or not self.is_running:  # the widgets go one after the other: not all are there any more
+        if self.is_exiting or not self.is_running:  # widgets are removed one after the other: some may be gone already
             return
         for screen in self.screen_stack:
             if hasattr(screen, "show_snapshot"):
@@ -269,15 +257,20 @@ class Gputui(HookedApp[ExitChoice]):
                     cast("ShowsSnapshot", screen).show_snapshot(snapshot)
 
     def on_action_requested(self, message: ActionRequested) -> None:
-        """Carry a change out on the action thread, as the disk may block. A read-only console refuses every change."""
+        """Carry out a change on the action thread, as the disk may block. A read-only console refuses every change."""
         if self.services.is_read_only:
             self.on_action_failed(ActionFailed(GputuiError("this console is read-only", hint=READ_ONLY_HINT)))
             return
         self.works.watch(self.actions.add(message.call))
 
     def on_key(self, event: events.Key) -> None:
-        """Say why a key that would change something does nothing in a read-only console."""
-        if not self.services.is_read_only or isinstance(self.focused, Input):
+        """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""
+        if isinstance(self.focused, Input):
+            return
+        if not self.services.is_read_only:
+            if self._refusal:
+                self.clear_notifications()
+                self.notify(self._refusal, markup=False, timeout=4)
             return
         told = (self.keymap.told(command) for command in COMMANDS if command.changes)
         command = next((command for command in told if event.key in command.keys), None)
@@ -287,7 +280,7 @@ class Gputui(HookedApp[ExitChoice]):
             self.notify(words, severity="warning", markup=False, timeout=4)
 
     def _is_known_elsewhere(self, key: str) -> bool:
-        """Return whether the key has a command in front that changes nothing, and works now."""
+        """Return whether a non-changing command of the same key has precedence and works now."""
         return key in self.screen.active_bindings and self.screen.active_bindings[key].enabled
 
     def on_task_started(self, message: TaskStarted) -> None:
@@ -310,7 +303,7 @@ class Gputui(HookedApp[ExitChoice]):
         self._tell(StoreWaits(sentence))
 
     def on_store_waits(self, message: StoreWaits) -> None:
-        """Show which process a write waits for; keys go on working, and a write that waits too long fails."""
+        """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
         self.notifier.note("warning", message.sentence)
         self.notify(plain(message.sentence, 400), severity="warning", markup=False, timeout=10)
 
@@ -326,7 +319,7 @@ class Gputui(HookedApp[ExitChoice]):
         return {view.gpu.uuid: index_of(view) for view in self.snapshot.gpus}
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide commands that a read-only console has not."""
+        """Hide commands that a read-only console does not offer."""
         del parameters
         if action == "give_up_work":
             return self.works.shown is not None
@@ -336,32 +329,35 @@ class Gputui(HookedApp[ExitChoice]):
         """Change the time span of the GPU graphs."""
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_span())
-        self._gpus_look(f"GPU graphs: {choice.current.span_words}")
+        words, shown = choice.current.span_words, self.services.gpu_look_for(self.snapshot)
+        if shown.seconds != choice.current.seconds:
+            words += f" while a GPU is in use; now {shown.span_words}, as none is"
+        self._gpus_look(f"GPU graphs: {words}")
 
     def action_gpu_colours(self) -> None:
-        """Give the colours of GPUs the other meaning."""
+        """Switch to the other meaning of the GPU colours."""
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_colours())
         self._gpus_look(f"GPU colours {choice.current.colour_words}")
 
     def _gpus_look(self, words: str) -> None:
-        self.snapshot = self.snapshot  # draws again
+        self.snapshot = self.snapshot  # redraws everything
         self.clear_notifications()
         self.notify(words, timeout=3)
 
     def action_notices(self) -> None:
-        """Show all notices in full, and what happened before."""
+        """Show all notices in full, and past events."""
         from gputui.tui.screens.notices import Notices
 
         now = self.services.clock.now()
-        self.clear_notifications()  # all of them are told there
+        self.clear_notifications()  # the list contains all of them
         words = self.keymap.words
         found = self.services.conditions.look(self.snapshot, now)
         told = (replace(condition, text=words(condition.text), todo=words(condition.todo)) for condition in found)
         self.push_screen(Notices(tuple(told), tuple(self.notifier.log), now=now))
 
     def action_gpu_processes(self) -> None:
-        """Show all processes on the GPUs; from the page of a GPU those on it."""
+        """Show all processes on the GPUs; on a GPU's page, only those on that GPU."""
         from gputui.tui.screens.gpu import GpuDetailScreen
         from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 
@@ -392,7 +388,7 @@ class Gputui(HookedApp[ExitChoice]):
         self.push_screen(CommandFinder(offered), chosen)
 
     async def _do(self, command: Command) -> None:
-        """Run a command, not by its key: in the focused pane that may mean another command."""
+        """Run a command directly, not through its key, which may mean another command in the focused pane."""
         if place := place_of(command, self.screen):
             await self.run_action(command.action, default_namespace=place)
 
@@ -403,7 +399,7 @@ class Gputui(HookedApp[ExitChoice]):
         self.push_screen(Help(Context.of(self.screen)))
 
     def action_leave(self) -> None:
-        """Quit; where the scheduler runs here, as the settings say or the operator answers."""
+        """Quit; if the scheduler runs here, hand over or stop it as the settings say or the operator answers."""
         if not self.snapshot.leads_here:
             self._leave(ExitChoice.PLAIN)
             return
@@ -434,3 +430,6 @@ def _processes(services: Services, snapshot: Snapshot, job_id: JobId) -> Screen[
     from gputui.tui.screens.processes import ProcessesScreen
 
     return ProcessesScreen(services, snapshot, job_id)
+
+
+PAGES = Pages(_detail, _processes)

@@ -1,4 +1,4 @@
-"""The main screen as plain lines, for what is no screen: status, what to look at, GPUs and queue."""
+"""The main screen as plain lines for `gputui top`: status, conditions, GPUs and queue."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from datetime import datetime
 from typing import TypeVar
 
 from gputui.domain.arrays import count
+from gputui.domain.conditions import conditions
 from gputui.domain.gpu_history import GpuHistory
+from gputui.domain.gpu_names import index_of
+from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
-from gputui.tui.present.conditions import conditions
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_look import GpuLook
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, gpu_picture
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.notices import pressing
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
 from gputui.tui.present.summary import summary_line
@@ -37,13 +37,13 @@ class FrameSize:
 
     width: int = 120
     height: int | None = None
-    """Number of lines; None: as many as the content needs."""
+    """Number of lines; None: as many as needed."""
 
 
 def frame(
     snapshot: Snapshot, now: datetime, host: str, room: FrameSize, history: GpuHistory | None = None
 ) -> list[Cell]:
-    """Lines of at most `width` cells. What does not fit the height is told as a number."""
+    """Return lines of at most `width` cells. Rows that do not fit the height are counted in a last line."""
     rows = QueueRows()
     rows.ended = EndedRows.HIDDEN
     rows.update(snapshot)
@@ -91,7 +91,7 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
 
 
 def _table(columns: Sequence[Column], keys: Sequence[K], made: Callable[[K, str, int], Cell], width: int) -> list[Cell]:
-    """Titles, and a line a key."""
+    """Return the titles, and a line for each key."""
     placed = lay_out(columns, width)
     titles = [fitted(cell(p.column.title, STRONG), p.width, right=p.column.right) for p in placed]
     rows = [[fitted(made(key, p.column.key, p.width), p.width, right=p.column.right) for p in placed] for key in keys]

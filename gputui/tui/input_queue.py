@@ -1,9 +1,10 @@
 """Serialises input: the next key or click is dispatched only after the previous one's handlers have finished.
 
-Textual 8.2 hands each key to whoever has the focus when it comes, and carries it out some messages later. Keys that
-come together, as they do over a slow line, therefore all go to where the first one went: of `/host` typed in one go the
-`h` would hold a job. So a message is sent after each key on the way that the key takes, up to here, and through the
-screen that it opened, if it opened one; and only then comes the next.
+Textual 8.2 sends each key to the widget that has the focus when it arrives, and handles it some messages later. Keys
+that arrive together, as over a slow line, therefore all go to the first one's target: of a pasted `/host` the `h` would
+hold a job. So a message is sent after each key along its path, up to here, and then another, which follows what the
+key's handlers sent on that path, such as the end of a line that is typed. If the key opened a screen, one is sent
+through that screen. Only then the next key is dispatched.
 """
 
 from __future__ import annotations
@@ -24,19 +25,31 @@ from textual.screen import Screen
 from gputui.engine.process import memory_tuning
 
 LONGEST = 1.0
-"""Seconds for which keys wait at most for one before them."""
+"""Seconds for which keys wait for one before them. They are counted in looks, so time in which this process got no CPU
+does not count, nor does the time until a screen that the key opened is there."""
 _LOOK = 0.05
-"""Seconds between two looks whether what a key went to is still there: a message goes with it."""
+"""Seconds between two checks whether the target of a key still exists; a pending message is lost with it."""
 
 
 class KeyDone(Message, bubble=True):
-    """A message that follows a key: all that came before it on the way is done."""
+    """Message that follows a key: everything before it on the path has been handled."""
 
-    def __init__(self, turn: int, screen: Screen[object]) -> None:
+    def __init__(self, turn: int, screen: Screen[object], path: MessagePump, *, is_last: bool) -> None:
         super().__init__()
         self.turn = turn
         self.screen = screen
-        """The one in front when it was sent."""
+        """The front screen when it was sent."""
+        self.path = path
+        """Widget at which it began."""
+        self.is_last = is_last
+        """True if it also follows what the key's handlers sent."""
+
+
+def read_at(app: App[Any]) -> float:
+    """Return the time at which the key or click that is being handled was read from the terminal."""
+    queue = getattr(app, "input_queue", None)
+    found = queue.read_at if isinstance(queue, InputQueue) else None
+    return time.monotonic() if found is None else found
 
 
 class InputQueue:
@@ -48,10 +61,12 @@ class InputQueue:
         self._waiting: deque[events.InputEvent | events.Paste] = deque()
         self._turn = 0
         self.is_busy = False
-        """True if a key or click is under way."""
+        """True if a key or click is being handled."""
+        self.read_at: float | None = None
+        """Time at which the key or click in hand was read; None: there is none. Textual's copies have other times."""
 
     async def handle(self, event: events.Event) -> None:
-        """Dispatch an event: keys and the mouse in turn, all else at once."""
+        """Dispatch an event: keys and clicks in turn, all others at once."""
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
             await self._dispatch(event)
             return
@@ -64,6 +79,8 @@ class InputQueue:
         self.is_busy = True
         while self._waiting and self._app.screen_stack:
             event = self._waiting.popleft()
+            self.read_at = event.time
+            self._release_covered()
             screen, path = self._app.screen, self._path_of(event)
             await self._dispatch(event)
             if path is not None:
@@ -72,8 +89,17 @@ class InputQueue:
                 return
         self.is_busy = False
 
+    def _release_covered(self) -> None:
+        """Give the mouse back if the widget that captured it is covered by another screen, which would get no click.
+
+        A widget captures the mouse when it handles a button that was pressed; a screen may have been opened by then.
+        """
+        captured = self._app.mouse_captured
+        if captured is not None and (not captured.is_attached or captured.screen is not self._app.screen):
+            self._app.capture_mouse(None)
+
     def _path_of(self, event: events.Event) -> MessagePump | None:
-        """Return the widget that handles it, if that has to be waited for; None for the pointer and the wheel."""
+        """Return the widget that handles it, if that must be waited for; None for pointer movement and the wheel."""
         if not isinstance(event, events.MouseEvent):
             return self._app.focused or self._app.screen
         if not isinstance(event, events.MouseUp):
@@ -83,29 +109,36 @@ class InputQueue:
         except NoWidget:
             return None
 
-    def _send_after(self, path: MessagePump, screen: Screen[object], turn: int) -> None:
-        path.post_message(KeyDone(turn, screen))
-        self._look_after(path, turn, time.monotonic() + LONGEST)
+    def _send_after(self, path: MessagePump, screen: Screen[object], turn: int, *, is_last: bool = False) -> None:
+        path.post_message(KeyDone(turn, screen, path, is_last=is_last))
+        self._look_after(path, turn, round(LONGEST / _LOOK))
 
-    def _look_after(self, path: MessagePump, turn: int, until: float) -> None:
+    def _look_after(self, path: MessagePump, turn: int, looks: int) -> None:
+        """End the turn if what the key went to is gone, or takes longer than this many looks."""
         if turn != self._turn:
             return
-        if path.is_attached and path.is_running and time.monotonic() < until:
-            asyncio.get_running_loop().call_later(_LOOK, self._look_after, path, turn, until)
+        opens = isinstance(path, Screen) and path.is_attached and not path.is_mounted
+        if opens or (path.is_attached and path.is_running and looks > 0):
+            left = looks if opens else looks - 1
+            asyncio.get_running_loop().call_later(_LOOK, self._look_after, path, turn, left)
         else:
             self._end_turn(turn)
 
     def key_done(self, message: KeyDone) -> None:
-        """Take the next key, once also what the key called for later is done, and a screen that it opened is there."""
+        """Dispatch the next key, once callbacks of this one are done, and a screen that it opened is shown."""
         if message.turn != self._turn or not self._app.screen_stack:  # the latter at the end
             return
         if self._app.screen is not message.screen:
             self._turn += 1
-            self._send_after(self._app.screen, self._app.screen, self._turn)
+            self._send_after(self._app.screen, self._app.screen, self._turn, is_last=True)
+        elif not message.is_last:
+            self._turn += 1
+            self._send_after(message.path, message.screen, self._turn, is_last=True)
         else:
             self._end_turn(message.turn)
 
     def _end_turn(self, turn: int) -> None:
         if turn == self._turn:
             self._turn += 1
+            self.read_at = None
             self._app.call_later(self._take_turn)

@@ -11,10 +11,11 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 
 from gputui.domain.errors import InputError
+from gputui.domain.keyed import with_keys
 from gputui.domain.text import plain
-from gputui.tui.commands import COMMANDS, Command
+from gputui.tui.commands import BY_NAME, Command
 from gputui.tui.commands.places import places
-from gputui.tui.keys import key_name, key_of, with_keys
+from gputui.tui.keys import key_name, key_of
 from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import bindings_of, replace_bindings
 
@@ -28,8 +29,7 @@ _PAIRS = {
     "zoom_in": "zoom_out",
     "later": "earlier",
 }
-"""Pairs of commands of which the key bar names the first alone, with the keys of both."""
-_BY_NAME = {command.name: command for command in COMMANDS}
+"""Pairs of commands; the key bar shows only the name of the first, with the keys of both."""
 
 
 @dataclass(frozen=True)
@@ -37,50 +37,50 @@ class Keymap:
     """Keys that differ from the declared ones."""
 
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys by name of the command; an empty tuple: the palette alone has the command."""
+    """Keys by name of the command; an empty tuple: only the palette has the command."""
 
     @classmethod
     def of(cls, wanted: Mapping[str, Sequence[str]]) -> Keymap:
-        """Return the keymap that the settings ask for; raises InputError where two commands share a key."""
+        """Return the keymap of the settings; raises InputError if two commands share a key."""
         keymap = cls({name: tuple(_key(text, name) for text in texts) for name, texts in wanted.items()})
         for name in keymap.keys:
-            if name not in _BY_NAME:
+            if name not in BY_NAME:
                 raise InputError("unknown command", where=f"{WHERE}.{plain(name, 40)}", hint=_nearest(name))
         if keymap.keys:
             _refuse_clashes(keymap)
         return keymap
 
     def told(self, command: Command) -> Command:
-        """Return the command with the keys that it has here."""
+        """Return the command with its effective keys."""
         keys = self.keys.get(command.name)
         if keys is None or keys == command.keys:
             return replace(command, footer_key="") if _PAIRS.get(command.name) in self.keys else command
         return replace(command, keys=keys, footer_key="")
 
     def footer(self, commands: Iterable[Command]) -> tuple[Command, ...]:
-        """Return the commands that have a key, with it."""
+        """Return the commands that have a key, with the key."""
         return tuple(told for told in map(self.told, commands) if told.keys)
 
     def key(self, name: str) -> str:
-        """Return the first key of a command as a person reads it."""
-        command = _BY_NAME.get(name)
+        """Return the display name of a command's first key."""
+        command = BY_NAME.get(name)
         keys = self.told(command).keys if command else ()
         return key_name(keys[0]) if keys else f"the command {name}"
 
     def key_of_tab(self, name: str) -> str:
-        """Return the first key that turns to a tab of the queue; empty where none does."""
-        return self.told(_BY_NAME[f"tab_{name}"]).first_key
+        """Return the first key that switches to a tab of the queue; empty if there is none."""
+        return self.told(BY_NAME[f"tab_{name}"]).first_key
 
     def words(self, text: str) -> str:
-        """Return the text with the keys of the commands that it names."""
+        """Return the text with the names of commands replaced by their keys."""
         return with_keys(text, self.key)
 
     def cells(self, lines: Iterable[Cell]) -> tuple[Cell, ...]:
-        """Return the lines of a screen with the keys of the commands that they name."""
+        """Return the lines of a screen with the names of commands replaced by their keys."""
         return tuple(tuple((self.words(text), style) for text, style in line) for line in lines)
 
     def rebind(self, node: DOMNode) -> None:
-        """Give the bindings of an app, screen or widget the keys that their commands have here."""
+        """Give the bindings of an app, screen or widget the effective keys of their commands."""
         bound = bindings_of(node) if self.keys else []
         if any(binding.id in self.keys for binding in bound):
             replace_bindings(node, list(self._bound(bound)))
@@ -108,17 +108,20 @@ def _key(text: str, name: str) -> str:
     key = key_of(text) if text else None
     if key is None:
         hint = 'write "x", "X", "/", "ctrl+k", "f5", "space", "pgdn"'
-        raise InputError(f"{text[:40]!a} is no key", where=f"{WHERE}.{plain(name, 40)}", hint=hint)
+        raise InputError(f"{text[:40]!a} is not a key", where=f"{WHERE}.{plain(name, 40)}", hint=hint)
     return key
 
 
 def _nearest(name: str) -> str:
-    near = get_close_matches(name, _BY_NAME, n=3)
+    near = get_close_matches(name, BY_NAME, n=3)
     return f"did you mean {', '.join(near)}?" if near else "docs/keys.md lists their names"
 
 
 def _refuse_clashes(keymap: Keymap) -> None:
-    """Raise InputError where two commands of one place share a key, but by declaration: those never work at once."""
+    """Raise InputError if two commands of one place share a key, except by declaration.
+
+    Those are never available together.
+    """
     for place, commands in places().items():
         for one, other in combinations(commands, 2):
             if one.name not in keymap.keys and other.name not in keymap.keys:

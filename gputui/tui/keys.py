@@ -1,9 +1,8 @@
-"""Names keys: as Textual does, as people read them, and as they are written in a settings file."""
+"""Names of keys: Textual's, those displayed, and those in a settings file."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from gputui.domain.keyed import keyed
 
 NAMES = {
     "slash": "/",
@@ -59,7 +58,7 @@ _WORDS = {
     "↑": "up",
     "↓": "down",
 }
-"""Further names of keys, as they stand on keyboards and in help."""
+"""Alternative names of keys, from keyboards and help texts."""
 _WHOLE = frozenset(
     {"enter", "escape", "space", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown"}
     | {"up", "down", "left", "right", *(f"f{number}" for number in range(1, 25))}
@@ -68,7 +67,7 @@ _MODIFIERS = ("ctrl", "alt", "shift")
 
 
 def key_name(key: str) -> str:
-    """Return the key as a person reads it: `Shift-Tab`, `/`."""
+    """Return the display name of a key: `Shift-Tab`, `/`."""
     if key in NAMES:
         return NAMES[key]
     if len(key) == 1:
@@ -79,7 +78,7 @@ def key_name(key: str) -> str:
 
 
 def key_of(text: str) -> str | None:
-    """Return Textual's name of the key that a person wrote: `x`, `/`, `Ctrl-K`, `f5`; None where there is none."""
+    """Return Textual's name of a key that a person wrote: `x`, `/`, `Ctrl-K`, `f5`; None if unknown."""
     if len(text) == 1:
         return _character(text)
     *modifiers, last = text.replace("-", "+").split("+") if text[-1] not in "+-" else (*_split(text[:-2]), text[-1])
@@ -97,10 +96,10 @@ def _split(text: str) -> list[str]:
 
 
 def _base(last: str, held: set[str]) -> str | None:
-    """Return the key that is held down with modifiers, or a named one."""
+    """Return the key that is pressed with modifiers, or a named one."""
     if len(last) == 1 and last not in _WORDS:
         key = _character(last.lower() if held else last)
-        return key if "shift" not in held else None  # Shift with a letter is the capital: written so
+        return key if "shift" not in held else None  # Shift with a letter is written as the capital
     word = last.lower()
     word = _WORDS.get(word, word)
     if word in _WHOLE:
@@ -118,25 +117,10 @@ def _character(character: str) -> str | None:
     return key_of_character(character) if character.isprintable() else None
 
 
-_MARK = "\u2063"
-"""Invisible mark around a command's name: text that is made plain without a keymap loses it, and shows the name."""
-_KEYED = re.compile(f"{_MARK}([a-z_]+){_MARK}")
-
-
 def order_words() -> str:
-    """Return the sentence on how the queue is ordered by hand."""
+    """Return the sentence on how to reorder the queue by hand."""
     return (
-        f"A job of higher priority goes before every one of lower: {keyed('raise')} and {keyed('lower')} change the "
+        f"Jobs of higher priority always go first: {keyed('raise')} and {keyed('lower')} change the "
         f"priority, {keyed('move_up')} and {keyed('move')} put a job just before or behind its neighbour, with the "
         f"priority and the rank of that, and {keyed('top')} puts it before all."
     )
-
-
-def keyed(name: str) -> str:
-    """Return the mark that stands for the key of a command."""
-    return f"{_MARK}{name}{_MARK}"
-
-
-def with_keys(text: str, key: Callable[[str], str]) -> str:
-    """Return the text with the keys in it."""
-    return _KEYED.sub(lambda match: key(match[1]), text) if _MARK in text else text

@@ -1,4 +1,4 @@
-"""Runs computations on a thread of their own, where the latest request alone counts."""
+"""Runs computations on their own thread, where only the latest request counts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Computation: TypeAlias = Callable[[IsWanted], Message]
 
 
 class Throttle:
-    """Limits how often a computation is repeated, so that it does not eat a core."""
+    """Limits how often a computation is repeated, so that it does not occupy a core."""
 
     def __init__(self, rest: float) -> None:
         self._rest = rest
         """Multiple of the last computation's time for which it is not repeated."""
         self._begun = self._ended = 0.0
         self.waits = False
-        """True if the computation is under way."""
+        """True if the computation is running."""
 
     def begin(self) -> None:
-        """Note that the computation was asked for."""
+        """Record the start of the computation."""
         self.waits, self._begun = True, time.monotonic()
 
     def end(self) -> None:
-        """Note that the result is there."""
+        """Record its end."""
         self.waits, self._ended = False, time.monotonic()
 
     @property
@@ -46,9 +46,9 @@ class Throttle:
 
 
 class LatestWorker:
-    """Runs the newest request alone; older ones are told that they are not wanted any more. Never blocks its caller.
+    """Runs only the newest request; older ones are cancelled. Never blocks its caller.
 
-    The thread is a daemon: a screen that is left, or a console that is quit, waits for no forecast.
+    The thread is a daemon: closing a screen or the console waits for no forecast.
     """
 
     def __init__(self, tell: Callable[[Message], object], failed: Callable[[Exception], Message]) -> None:
@@ -59,7 +59,7 @@ class LatestWorker:
         self._thread: threading.Thread | None = None
 
     def ask(self, work: Computation) -> None:
-        """Run this computation instead of any that was asked for before."""
+        """Run this computation instead of any earlier request."""
         self._number += 1
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gputui-forecast", daemon=True)
@@ -77,7 +77,7 @@ class LatestWorker:
             number, work = asked
             if number == self._number:
                 self._carry_out(number, work)
-            del asked, work  # or the queue it was asked about would be kept until something else is asked for
+            del asked, work  # or its queue would be kept until the next request
 
     def _carry_out(self, number: int, work: Computation) -> None:
         try:
@@ -90,16 +90,16 @@ class LatestWorker:
 
 @dataclass(eq=False)
 class ForecastBase:
-    """Snapshot and time that forecasts are made from: the same for every change until there is another snapshot."""
+    """Snapshot and time as the base of forecasts; the same for every change until the next snapshot."""
 
     snapshot: Snapshot
     now: datetime
     before: Timeline | None = None
-    """The forecast without any change, once it is worked out."""
+    """The forecast without any change, once computed."""
 
 
 def are_alike(before: Snapshot, after: Snapshot) -> bool:
-    """Return whether a plan would be made from the same jobs, controls and states of GPUs."""
+    """Return whether both lead to the same plan: the same jobs, controls and states of GPUs."""
     if before is after:
         return True
     return before.jobs == after.jobs and before.controls == after.controls and _gpus(before) == _gpus(after)

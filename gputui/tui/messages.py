@@ -13,14 +13,14 @@ from gputui.engine.actions.actions import Actions
 
 
 class SnapshotTaken(Message, bubble=False):
-    """Message that there is a new snapshot. Of several that wait only the newest is shown."""
+    """Message that there is a new snapshot. Of several pending ones only the newest is shown."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
         self.snapshot = snapshot
 
     def can_replace(self, message: Message) -> bool:
-        """Return whether the other is a snapshot too: the newer one replaces it."""
+        """Return whether the other message is a snapshot too, which the newer one replaces."""
         return isinstance(message, SnapshotTaken)
 
 
@@ -33,7 +33,7 @@ class ActionRequested(Message):
 
 
 class ActionDone(Message, bubble=False):
-    """Message that an action is written to the store."""
+    """Message that an action has been written to the store."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ActionDone(Message, bubble=False):
 
 
 class StoreWaits(Message, bubble=False):
-    """Message that a write waits for another process, which keeps the queue locked."""
+    """Message that a write waits for another process that keeps the queue locked."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class StoreWaits(Message, bubble=False):
 
 
 class ActionFailed(Message, bubble=False):
-    """Message that an action failed, and nothing of it was written."""
+    """Message that an action failed and nothing was written."""
 
     def __init__(self, error: GputuiError) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class ActionFailed(Message, bubble=False):
 
 
 class ExitChoice(Enum):
-    """Answer with which the console was left."""
+    """Answer with which the console was closed."""
 
     HAND_OVER = "hand over"
     """The console scheduled: a background scheduler takes over."""

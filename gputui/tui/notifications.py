@@ -1,4 +1,4 @@
-"""Tells the operator what happened: on the screen, by the bell, and on the desktop, each as the settings say."""
+"""Notifies the operator of events: on the screen, by the bell, and on the desktop, according to the settings."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from typing import Literal, Protocol, cast
 from gputui.domain.arrays import count
 from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.event import Event, ended, health_changes
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.notices import pressing
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import Clock
-from gputui.tui.present.notices import pressing
 
 AT_ONCE = 3
-"""Jobs that end within a moment and are told singly; more are told in one sentence."""
+"""Maximum number of simultaneous ends that are reported singly; more are reported in one sentence."""
 _QUIET = timedelta(seconds=20)
-"""Time within which further ends are told together."""
+"""Time within which further ends are reported together."""
 _SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"}
 _BAD = ("error", "warning")
 
 
 @dataclass(frozen=True)
 class Notification:
-    """Event that the operator is told."""
+    """Event that the operator is notified of."""
 
     at: datetime
     severity: str
     """Severity of a notice: `error`, `warning` or `information`."""
     text: str
     is_told: bool = True
-    """True if the notice pops up; the list of notices has it in any case."""
+    """True if it pops up; the list of notices has it in any case."""
 
     @property
     def is_bad(self) -> bool:
-        """Return whether something went wrong."""
+        """Return whether it is about a problem."""
         return self.severity in _BAD
 
 
 class ChangeWatcher:
-    """Compares each snapshot with the one before. What the first one shows is no news."""
+    """Compares each snapshot with the previous one. The first one causes no notifications."""
 
     def __init__(self, user: str, *, mine_only: bool) -> None:
         self._user = user
@@ -57,18 +58,18 @@ class ChangeWatcher:
         self._ends: dict[JobId, datetime | None] = {}
         self._troubles: dict[str, Notice] = {}
         self._told_at: deque[datetime] = deque()
-        """Times at which ends were told lately."""
+        """Times of recent notifications of ends."""
         self._waiting: list[Job] = []
-        """Ends that are to be told together."""
+        """Ends that are to be reported together."""
         self._together_at: datetime | None = None
-        """Time at which ends were told together last."""
+        """Time of the last combined report."""
         self._failed: set[JobId] = set()
-        """Arrays of which a failure was told."""
+        """Arrays with a failure that was reported."""
         self._jobs: dict[JobId, Job] = {}
-        """Jobs of the snapshot before, by id."""
+        """Jobs of the previous snapshot, by id."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return the new notifications, in the order in which they are told."""
+        """Return the new notifications, in order."""
         before, self._before = self._before, snapshot
         if snapshot is EMPTY:
             return []
@@ -82,14 +83,14 @@ class ChangeWatcher:
         return [*troubles, *health, *stops, *self._of_ends(ends, snapshot, now)]
 
     def _new_ends(self, snapshot: Snapshot) -> list[Job]:
-        """Return the jobs that have ended since the snapshot before; one that is run again may do so again."""
+        """Return the jobs that have ended since the previous snapshot; a job that is run again may do so again."""
         known = self._ends
         over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
         self._ends = {job.id: job.ended_at for job in over}
         return [job for job in over if known.get(job.id) != job.ended_at]
 
     def _new_stops(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return which jobs are stopped because of their GPU, and which go back to the queue without blame."""
+        """Return notifications of jobs stopped because of their GPU, and of jobs requeued without blame."""
         known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
         found = []
         for job in snapshot.jobs:
@@ -99,7 +100,7 @@ class ChangeWatcher:
         return found
 
     def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return every end for the log; few of them are told singly, the others together."""
+        """Return every end for the log; few of them pop up singly, the others together."""
         mine = [job for job in jobs if self._concerns(job)]
         over = _arrays_over(mine, snapshot)
         singly, together = self._parted(mine, over, now)
@@ -113,9 +114,10 @@ class ChangeWatcher:
         return [*each, *arrays]
 
     def _parted(self, jobs: Sequence[Job], over: Container[JobId], now: datetime) -> tuple[list[Job], list[Job]]:
-        """Return the jobs whose end is told singly, and those told together: of an array, all but its first failure.
+        """Return the jobs whose ends are reported singly, and those reported together.
 
-        An array that is `over` has a sentence of its own, so its first failure needs none.
+        Of an array, all but its first failure are reported together. An array that is `over` has its own sentence, so
+        its first failure needs none.
         """
         while self._told_at and now - self._told_at[0] >= _QUIET:
             self._told_at.popleft()
@@ -136,7 +138,7 @@ class ChangeWatcher:
         return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
 
     def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return problems that are new, and those that are over; figures in them may change."""
+        """Return new problems, and resolved ones; figures in them may change."""
         known, self._troubles = (
             self._troubles,
             {_kind(notice): notice for notice in pressing(snapshot, snapshot.taken_at)},
@@ -145,11 +147,14 @@ class ChangeWatcher:
             Notification(now, n.severity, plain(n.text, 500)) for key, n in self._troubles.items() if key not in known
         ]
         over = [notice for key, notice in known.items() if key not in self._troubles]
-        return [*new, *(Notification(now, "information", f"over: {plain(n.text, 400)}", is_told=False) for n in over)]
+        return [
+            *new,
+            *(Notification(now, "information", f"resolved: {plain(n.text, 400)}", is_told=False) for n in over),
+        ]
 
 
 def _stop_words(before: Job, job: Job) -> str:
-    """Return that the job is being stopped for a lost GPU, or is queued again through no fault of its own."""
+    """Return that the job is being stopped for a lost GPU, or is queued again without blame."""
     name = f"job {job.shown_id} {job.name}".rstrip()
     stopping = job.stopping
     if stopping is not None and before.stopping is None and stopping.cause.code is CauseCode.GPU_LOST:
@@ -176,7 +181,7 @@ def _is_bad(job: Job) -> bool:
 
 
 def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Job]]:
-    """Return all elements of each array of which one of these is the last to end, by the array's id."""
+    """Return all elements of each array whose last element is among these ended jobs, by the array's id."""
     ids = {job.array.id for job in jobs if job.array is not None}
     elements: dict[JobId, list[Job]] = {}
     for job in snapshot.jobs if ids else ():
@@ -186,7 +191,7 @@ def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Jo
 
 
 def _together(jobs: Iterable[Job], name: str = "") -> Notification:
-    """Return many ends in one sentence."""
+    """Return one sentence about many ends."""
     over = list(jobs)
     counts: Counter[str] = Counter()
     for job in over:
@@ -199,10 +204,10 @@ def _together(jobs: Iterable[Job], name: str = "") -> Notification:
 
 
 KEPT = 500
-"""Notifications that the log of a session keeps."""
+"""Maximum number of notifications in the log."""
 _TITLES = {"error": "Failed", "warning": "Warning", "information": ""}
 _TEXT = 200
-"""Characters of a desktop notification at most."""
+"""Maximum number of characters of a desktop notification."""
 
 
 class Screen(Protocol):
@@ -222,7 +227,7 @@ class Screen(Protocol):
 
 
 class Notifier:
-    """Watches the snapshots, tells the operator what is new, and keeps it for the log."""
+    """Watches the snapshots, notifies the operator, and keeps a log."""
 
     def __init__(self, screen: Screen, settings: ConsoleSettings, user: str, clock: Clock) -> None:
         self._screen = screen
@@ -233,7 +238,7 @@ class Notifier:
         """Notifications so far, the latest last."""
 
     def take(self, snapshot: Snapshot) -> None:
-        """Tell what is new in a snapshot."""
+        """Notify of news in a snapshot."""
         news = self._watcher.look(snapshot, self._clock.now())
         self.log.extend(news)
         told = [happening for happening in news if happening.is_told]
@@ -247,7 +252,7 @@ class Notifier:
             self._screen.bell()
 
     def note(self, severity: str, text: str) -> None:
-        """Add a message to the log that has been shown already."""
+        """Add a message to the log that has already been shown."""
         self.log.append(Notification(self._clock.now(), severity, plain(text, 500), is_told=False))
 
 
@@ -256,15 +261,15 @@ def _wanted(choice: str, happening: Notification) -> bool:
 
 
 def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the sequence for a desktop notification; a terminal that has none ignores it.
+    """Return the sequence for a desktop notification; terminals without support ignore it.
 
-    OSC 9 (iTerm2's, known to WezTerm, Ghostty, kitty and others) or OSC 777 (urxvt's, known to foot and to VTE). The
-    text begins with a name, never with a digit, which ConEmu and Windows Terminal would take for a command of theirs.
+    OSC 9 (iTerm2's, supported by WezTerm, Ghostty, kitty and others) or OSC 777 (urxvt's, supported by foot and VTE).
+    The text begins with a name, never with a digit, which ConEmu and Windows Terminal would interpret as a command.
     """
     words = plain(text, _TEXT).replace(";", ",")
     by_777 = "VTE_VERSION" in environ or environ.get("TERM", "").startswith(("foot", "rxvt"))
     sequence = f"\x1b]777;notify;gputui;{words}\a" if by_777 else f"\x1b]9;gputui: {words}\a"
-    if "TMUX" in environ:  # passed through where its allow-passthrough is on, dropped otherwise
+    if "TMUX" in environ:  # passed through if its allow-passthrough is on, dropped otherwise
         return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     if environ.get("TERM", "").startswith("screen"):
         return "\x1bP" + sequence + "\x1b\\"

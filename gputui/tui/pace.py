@@ -1,4 +1,4 @@
-"""Limits how often the screen is drawn: once a second as a rule, less often over a slow line."""
+"""Limits how often the screen is drawn: usually once a second, less often over a slow line."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Pace:
     """Seconds between drawings, and the parts that are left out."""
 
     pictures: float = 0.0
-    """Seconds between snapshots at least; 0: each is shown as it comes."""
+    """Minimum seconds between snapshots; 0: each is shown as it arrives."""
     tick: float = 1.0
-    """Seconds until the clock on the screen moves."""
+    """Seconds until the clock on the screen advances."""
     log: float = 0.1
     has_graphs: bool = True
     clock: str = "%H:%M:%S"
 
     def drawn(self, picture: GpuPicture) -> GpuPicture:
-        """Return the GPUs without their graphs, where these are left out."""
+        """Return the GPUs without their graphs, if these are left out."""
         return picture if self.has_graphs else replace(picture, left_out=frozenset({"history"}))
 
     def grid(self, mode: str) -> str:
-        """Return the layout of GPUs: rows where graphs are left out, as cards are graphs above all."""
+        """Return the layout of GPUs: rows if graphs are left out, since cards are mainly graphs."""
         return mode if self.has_graphs or mode != "auto" else "rows"
 
 
@@ -44,13 +44,13 @@ def pace_of(settings: ConsoleSettings) -> Pace:
 
 
 def log_pace(app: object) -> float:
-    """Return the seconds between two reads of a log, at least."""
+    """Return the minimum seconds between two reads of a log."""
     pacer = getattr(app, "pacer", None)
     return pacer.pace.log if isinstance(pacer, Pacer) else USUAL.log
 
 
 class Pacer:
-    """Passes snapshots on no more often than the pace allows; always the last one, and one that was asked for."""
+    """Passes on snapshots no more often than the pace allows; never drops the last one, or a requested one."""
 
     def __init__(
         self, pace: Pace, show: Callable[[Snapshot], None], later: Callable[[float, Callable[[], None]], Timer]
@@ -63,7 +63,7 @@ class Pacer:
         self._timer: Timer | None = None
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a snapshot, now or when its time has come."""
+        """Show a snapshot, now or when it is due."""
         self._waiting = snapshot
         wait = self._shown_at + self.pace.pictures - time.monotonic()
         if wait <= 0:
@@ -72,7 +72,7 @@ class Pacer:
             self._timer = self._later(wait, self._let_through)
 
     def hurry(self) -> None:
-        """Show the next snapshot at once: something was done here."""
+        """Show the next snapshot at once, after an action of the user."""
         self._shown_at = float("-inf")
 
     def _let_through(self) -> None:
@@ -85,22 +85,22 @@ class Pacer:
 
 
 class Repaints:
-    """Decides when the main screen is drawn anew: as a rule once for each reading, never twice for the same."""
+    """Decides when the main screen is redrawn: usually once for each reading, never twice for the same."""
 
     FRESH = 0.9
-    """Seconds after a repaint for which the clock needs no repaint of its own."""
+    """Seconds after a repaint in which the clock needs no repaint of its own."""
     EXPECTED = 1.2
-    """Ticks after a snapshot for which the next one is expected: it moves the clock too."""
+    """Number of ticks after a snapshot within which the next one is expected; it advances the clock too."""
 
     def __init__(self, tick: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._tick = tick
         self._clock = clock
         self._painted_at = self._snapshot_at = float("-inf")
         self._taken_at = EMPTY.taken_at
-        """Time of the latest snapshot that was to be drawn."""
+        """Time of the latest drawn snapshot."""
 
     def note(self) -> None:
-        """Note that the screen is drawn anew now."""
+        """Record that the screen is redrawn now."""
         self._painted_at = self._clock()
 
     def wants(self, before: Snapshot, after: Snapshot) -> bool:
@@ -112,12 +112,12 @@ class Repaints:
         return True
 
     def wants_tick(self) -> bool:
-        """Return whether to draw because time passes."""
+        """Return whether to draw because time has passed."""
         now = self._clock()
         return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self._tick
 
 
 def _without_times(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without its time, and the ages of readings that follow from it."""
+    """Return the snapshot without its time, and without the resulting ages of readings."""
     nodes = (changed(node, gpus=tuple(changed(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
     return changed(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes))

@@ -1,4 +1,4 @@
-"""Writes changed cells for a terminal in as few bytes as possible: over SSH that is what an idle console costs."""
+"""Writes changed cells to a terminal in few bytes: over SSH they are the main cost of an idle console."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.style import Style
 
 
 class _Look(NamedTuple):
-    """Parameters of the sequence that sets a style: attributes, ink and ground."""
+    """Parameters of the sequence that sets a style: attributes, foreground and background."""
 
     attributes: str = ""
     ink: str = "39"
@@ -23,25 +23,26 @@ class _Look(NamedTuple):
 _RESET = "\x1b[0m"
 _USUAL = _Look()
 _SHORT = 16
-"""Cells up to which a run may be written out of order, beside others in its colours."""
+"""Maximum cells of a run that may be written out of order, beside others with its colours."""
 
 
 class Pen:
-    """Collects runs of cells, and says nothing about colours and positions that the terminal has already.
+    """Collects runs of cells, and omits colours and positions that the terminal already has.
 
-    Short runs, such as figures and the ends of bars, are written by colour: a move costs less than a change of colours.
+    Short runs, such as figures and the ends of bars, are written by colour: a cursor move costs less than a change of
+    colours.
     """
 
     def __init__(self, system: ColorSystem | None) -> None:
         self._system = system
         self._short: dict[_Look, list[tuple[int, int, str]]] = {}
-        """Short pieces as (x, y, text) by their looks."""
+        """Short pieces as (x, y, text), by style."""
         self._written: list[str] = []
         self._look = _USUAL
         self._at = (-1, -1)
 
     def run(self, x: int, y: int, segments: Iterable[Segment]) -> None:
-        """Write text in its styles from a cell on."""
+        """Write text in its styles, starting at a cell."""
         pieces = [(text, style or Style.null()) for text, style, control in segments if text and not control]
         if sum(cell_len(text) for text, _ in pieces) > _SHORT or any(style.link for _, style in pieces):
             self._put_in_order(x, y, pieces)
@@ -51,7 +52,7 @@ class Pen:
             x += cell_len(text)
 
     def text(self) -> str:
-        """Return all that is to be written, after which the terminal's own colours hold again."""
+        """Return the output, which ends with the terminal's default colours."""
         for look, pieces in self._short.items():
             for x, y, text in pieces:
                 self._put(x, y, text, look)

@@ -1,7 +1,7 @@
-"""Keeps a user's preferences between runs: a small JSON file of that user's own, in named sections.
+"""Keeps a user's preferences between runs: a small JSON file owned by that user, in named sections.
 
-A section is a dictionary, and belongs to one part of the console: `layout` to the panes, others to others. The file is
-never in the state directory, which people may share; what cannot be read is as good as not there.
+A section is a dictionary, and belongs to one part of the console, such as `layout` to the panes. The file is never in
+the state directory, which users may share; an unreadable file counts as missing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _REST = 0.5
-"""Seconds from a change until it is written: keys that repeat cost one write."""
+"""Seconds from a change until it is written, so that repeating keys cost one write."""
 _PATIENCE = 1.0
-"""Seconds that the last write may take when the console is left."""
+"""Seconds that the last write may take when the console is closed."""
 _MOST = 1 << 20
-"""Bytes of the file at most: a larger one was not written here."""
+"""Maximum bytes of the file; a larger one was not written by gputui."""
 
 
 class Preferences:
@@ -39,7 +39,7 @@ class Preferences:
             return dict(self._sections.get(section, {}))
 
     def put(self, section: str, values: Mapping[str, object]) -> None:
-        """Replace a section; a thread writes it soon. Values are such as JSON has."""
+        """Replace a section; a thread writes it soon. Values must be JSON values."""
         with self._lock:
             self._sections[section] = dict(values)
             self._changed.add(section)
@@ -49,26 +49,26 @@ class Preferences:
                 self._timer.start()
 
     def close(self) -> None:
-        """Write changes, unless the disk takes longer than a user who quits wants to wait."""
+        """Write changes, unless the disk takes longer than a quitting user wants to wait."""
         if self._path is not None and self._changed:
             writer = threading.Thread(target=self.flush, daemon=True)
             writer.start()
             writer.join(_PATIENCE)
 
     def flush(self) -> None:
-        """Write changes. Sections that another console changed meanwhile stay as that one left them."""
+        """Write changes. Sections that another console changed meanwhile keep its values."""
         with self._writing:
             with self._lock:
                 self._timer = None
                 changed = {name: self._sections[name] for name in self._changed}
                 self._changed.clear()
             if self._path is not None and changed:
-                with contextlib.suppress(OSError):  # a home that cannot be written to remembers nothing
+                with contextlib.suppress(OSError):  # preferences are lost if the home directory is not writable
                     _write(self._path, {**_read(self._path), **changed})
 
 
 def _read(path: Path | None) -> dict[str, dict[str, object]]:
-    """Return the sections of the file; none where it is damaged or missing."""
+    """Return the sections of the file; empty if it is damaged or missing."""
     if path is None:
         return {}
     try:
@@ -81,9 +81,9 @@ def _read(path: Path | None) -> dict[str, dict[str, object]]:
 
 
 def _write(path: Path, sections: Mapping[str, object]) -> None:
-    """Replace the file whole, or leave it as it was."""
+    """Replace the file atomically, or leave it unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by its owner alone
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # only readable by its owner
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(sections, file, indent=1, sort_keys=True)

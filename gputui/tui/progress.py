@@ -23,27 +23,27 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RAISED
 
 
 class TaskCancelledError(GputuiError):
-    """Error of a task that was cancelled; nothing of it was done."""
+    """Raised in a task that was cancelled; its work was not done."""
 
 
 class LongTask:
-    """Task whose progress is counted by the thread that does it, and which another thread may cancel."""
+    """Task whose progress is counted by its thread, and which another thread may cancel."""
 
     def __init__(self, words: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.words = words
-        """Name of the work, for the progress line."""
+        """Name of the task, for the progress line."""
         self.unit = unit
-        """Unit in which progress is counted."""
+        """Unit of its progress."""
         self.done = 0
         self.total: int | None = None
-        """Count of all units; None where it is unknown."""
+        """Total number of units; None if unknown."""
         self.is_over = False
         self.is_given_up = False
         self._clock = clock
         self._begun_at: float | None = None
 
     def begin(self) -> None:
-        """Note that the task has begun."""
+        """Record the start of the task."""
         self._begun_at = self._clock()
 
     @property
@@ -52,17 +52,17 @@ class LongTask:
         return 0.0 if self._begun_at is None else self._clock() - self._begun_at
 
     def step(self, done: int, total: int | None = None) -> None:
-        """Note progress; raises TaskCancelledError where the task was cancelled."""
+        """Record progress; raises TaskCancelledError if the task was cancelled."""
         self.done, self.total = done, total
         if self.is_given_up:
             raise TaskCancelledError("Cancelled; nothing was changed")
 
     def give_up(self) -> None:
-        """Cancel the task at its next step; past the last one it is done all the same."""
+        """Cancel the task at its next step; after the last one it completes all the same."""
         self.is_given_up = True
 
     def end(self) -> None:
-        """Note that the task is done, or has failed."""
+        """Record that the task is finished, or has failed."""
         self.is_over = True
 
 
@@ -94,7 +94,7 @@ def work_cell(work: LongTask, second: int) -> Cell:
 
 
 class ProgressLine(Widget):
-    """Line at the upper edge of the screen, over all else."""
+    """Line at the top edge of the screen, above everything else."""
 
     DEFAULT_CSS = "ProgressLine { layer: _toastrack; dock: top; height: 1; width: 100%; }"
 
@@ -108,7 +108,7 @@ class ProgressLine(Widget):
         self.tell()
 
     def tell(self) -> None:
-        """Draw the progress anew, where it changed."""
+        """Redraw the progress if it changed."""
         now = work_cell(self.work, int(time.monotonic()))
         if now != self._shown:
             self._shown = now
@@ -143,16 +143,16 @@ class ProgressDisplay:
 
     @property
     def shown(self) -> LongTask | None:
-        """The task whose progress is shown."""
+        """Task whose progress is shown."""
         return self._line.work if self._line is not None else None
 
     @property
     def is_watching(self) -> bool:
-        """Return whether any task is followed."""
+        """Return whether any task is watched."""
         return self._timer is not None
 
     def look(self) -> None:
-        """Show the progress by now; hide the line where there is none."""
+        """Show the present progress; hide the line if there is none."""
         self._works = [work for work in self._works if not work.is_over]
         if not self._works and self._timer is not None:
             self._timer.stop()

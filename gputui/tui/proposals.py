@@ -1,4 +1,7 @@
-"""Changes that an operator is about to make: their words, effect on the plan, cost, and the call that writes them."""
+"""Changes that an operator is about to make.
+
+Their description, effect on the plan, cost, and the call that writes them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from typing import Self, TypeAlias
 from gputui.domain.arrays import count
 from gputui.domain.edit import Edit, differs
 from gputui.domain.gpu import Gpu, GpuView
-from gputui.domain.job import MAX_PRIORITY, Job, JobId, Placing
+from gputui.domain.job import Job, Placing
+from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.policy import reservations, whatif
 from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.reservations import overlap_warnings
@@ -34,28 +38,28 @@ from gputui.tui.queue import tabs
 from gputui.tui.queue.marks import Marks
 
 _SOON = timedelta(seconds=30)
-"""Reservations that begin within this time begin now: the snapshot is a little older than what is typed."""
+"""Reservations that begin within this time begin now, since the snapshot is slightly older than the input."""
 _NAMED = 6
-"""Jobs that are named in one line."""
+"""Maximum number of jobs that are named in one line."""
 ORDER = ("raise", "lower", "top", "move")
-"""Verbs that replace each other while they are only proposed."""
+"""Verbs that replace each other while they are proposed."""
 
 
 class _Single:
-    """A proposal that no further key changes, and that loses nothing for good."""
+    """A proposal that no further key changes, and that causes no irreversible loss."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """The ids of the jobs that it is about: none."""
+        """Ids of the jobs concerned: none."""
         return ()
 
     def further(self, verb: str, snapshot: Snapshot) -> Self:
-        """Return the proposal itself: no key adds to it."""
+        """Return the proposal itself: further keys do not change it."""
         del verb, snapshot
         return self
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Return the sentence on what is lost for good: nothing."""
+        """Return the sentence on irreversible loss: none."""
         del snapshot, now
         return ""
 
@@ -66,23 +70,23 @@ class _Single:
 
 @dataclass(frozen=True)
 class JobProposal:
-    """A verb about jobs, named by their ids: it is about those jobs whatever becomes of their rows."""
+    """A verb about jobs, identified by their ids, whatever happens to their rows."""
 
     job_id: JobId
     verb: str
-    """Name in `JOB_VERB`; `raise` and `lower` differ by the sign of `delta` alone."""
+    """Name in `JOB_VERB`; `raise` and `lower` differ only in the sign of `delta`."""
     delta: int = 0
     """Points of priority to add."""
     others: tuple[JobId, ...] = ()
-    """Ids of further jobs that it is about."""
+    """Ids of further jobs concerned."""
     note: str = ""
-    """Words on where a move leads."""
+    """Description of the target of a move."""
     places: tuple[Placing, ...] = ()
-    """Places beside other jobs, of a move."""
+    """Places beside other jobs, for a move."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """The ids of all jobs that it is about."""
+        """Ids of all jobs concerned."""
         return (self.job_id, *self.others)
 
     @property
@@ -116,13 +120,13 @@ class JobProposal:
         return replace(self, verb="lower" if delta < 0 else "raise", delta=delta)
 
     def dragged(self, move: Move) -> JobProposal:
-        """Return the proposal of the places that the move found; itself where it found none."""
+        """Return the proposal with the places that the move found; unchanged if it found none."""
         if move.places is None:
             return self
         return replace(self, verb="move", delta=0, note=purpose(move), places=move.places)
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the change in words."""
+        """Return the description of the change."""
         if self.others:
             entries = [job for job in self._jobs(snapshot) if job.runs]
             return f"{_named_jobs(self.job_ids, entries)}: {self._words_of_many()}"
@@ -137,7 +141,7 @@ class JobProposal:
         return self._verb.proposal_many.format(delta=abs(self.delta), move=self.note or "they stay where they are")
 
     def _new_priority(self, job: Job | None) -> str:
-        """Return `, priority 50 -> 60`, where the job beside which it is to stand has another."""
+        """Return `, priority 50 -> 60` if the job beside it has another priority."""
         if job is None or not self.places or (priority := self.places[0].placed.priority) == job.priority:
             return ""
         return f", priority {job.priority} -> {priority}"
@@ -149,7 +153,7 @@ class JobProposal:
         return f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Return the sentence on what is lost for good; empty when nothing is."""
+        """Return the sentence on irreversible loss; empty if there is none."""
         if not self._verb.ends_work:
             return ""
         if self.others:
@@ -165,14 +169,14 @@ class JobProposal:
         return f"It is stopped: {ran} of work{gpus} is lost; {kept}."
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it makes no sense any more; empty while it does."""
+        """Return why it no longer makes sense; empty while it does."""
         if self.others:
             able = count(job for job in self._jobs(snapshot) if self._verb.may(job))
             asked = len(self.job_ids)
             return "" if able == asked else f"This can still be done to {able} of these {asked} jobs only."
         job = snapshot.job(self.job_id)
         if job is None:
-            return f"Job {self.job_id} is not in the queue any more."
+            return f"Job {self.job_id} is no longer in the queue."
         if self.verb in {"raise", "lower"}:
             return f"It is {job.state} now." if job.state.is_terminal else ""
         return "" if self._verb.may(job) else f"It is {job.state}{' and held' if job.held else ''} now."
@@ -182,27 +186,27 @@ class JobProposal:
 
     @cached_property
     def _marks(self) -> Marks:
-        """The jobs that it is about, in spans."""
+        """Return the jobs concerned, as spans."""
         return Marks(spans_of(self.job_ids))
 
     def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot that the forecast is made with."""
+        """Return the change of the snapshot for the forecast."""
         assert self._verb.preview is not None
         return self._verb.preview(self._order, now)
 
     def fate(self) -> str:
-        """Return the word for these jobs where they have no start after the change."""
+        """Return the word for these jobs if they have no start after the change."""
         return self._verb.fate
 
     def call(self, reason: str = "") -> Call | None:
-        """Return the call that writes it down; None when nothing is to be changed."""
+        """Return the call that writes it; None if nothing would change."""
         del reason
         is_nothing = (self.verb == "move" and not self.places) or (self.verb in {"raise", "lower"} and not self.delta)
         return None if is_nothing else call_of(self._verb, self._order)
 
 
 def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
-    """Return the proposal that the key of a verb makes for these jobs."""
+    """Return the proposal of a verb's key for these jobs."""
     first, *others = (job_id for job in jobs for job_id in job.ids)
     if verb in {"raise", "lower"}:
         return JobProposal(first, "raise", others=tuple(others)).further(verb, snapshot)
@@ -210,7 +214,7 @@ def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
 
 
 def purpose(move: Move) -> str:
-    """Return `up past job 106 and 2 more jobs`; empty where it is in its place again."""
+    """Return `up past job 106 and 2 more jobs`; empty if it is back in its place."""
     if not move.passes:
         return ""
     more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
@@ -241,7 +245,7 @@ def _cost_of_many(jobs: Sequence[Job], verb: str, now: datetime) -> str:
 
 @dataclass(frozen=True)
 class GpuProposal(_Single):
-    """A verb about one GPU, named by its UUID."""
+    """A verb about one GPU, identified by its UUID."""
 
     uuid: str
     index: str
@@ -250,14 +254,14 @@ class GpuProposal(_Single):
 
     @property
     def asks_reason(self) -> bool:
-        """Return whether a reason goes with it."""
+        """Return whether it takes a reason."""
         return BY_NAME[self.verb].asks_reason
 
     def _view(self, snapshot: Snapshot) -> GpuView | None:
         return next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the change in words."""
+        """Return the description of the change."""
         view = self._view(snapshot)
         note = ""
         if view is not None:
@@ -265,22 +269,22 @@ class GpuProposal(_Single):
         return BY_NAME[self.verb].proposal.format(title=self.index, note=note)
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it makes no sense any more; empty while it does."""
+        """Return why it no longer makes sense; empty while it does."""
         view = self._view(snapshot)
         if view is None:
-            return f"GPU {self.index} is not there any more."
+            return f"GPU {self.index} no longer exists."
         if BY_NAME[self.verb].may((view, snapshot.controls)):
             return ""
-        return "It is drained already." if self.verb == "drain" else "It is not drained any more."
+        return "It is drained already." if self.verb == "drain" else "It is no longer drained."
 
     def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot that the forecast is made with."""
+        """Return the change of the snapshot for the forecast."""
         preview = BY_NAME[self.verb].preview
         assert preview is not None
         return preview(Order(uuids=(self.uuid,)), now)
 
     def call(self, reason: str = "") -> Call:
-        """Return the call that writes it down."""
+        """Return the call that writes it."""
         return call_of(BY_NAME[self.verb], Order(uuids=(self.uuid,), reason=reason), self.index)
 
 
@@ -297,7 +301,7 @@ def _drain_reason(view: GpuView) -> str:
 
 @dataclass(frozen=True)
 class WindowProposal(_Single):
-    """A reservation to make, or one to release."""
+    """A reservation to be made, or to be released."""
 
     window: Window
     gpus: tuple[Gpu, ...] = ()
@@ -305,25 +309,25 @@ class WindowProposal(_Single):
     is_new: bool = True
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the change in words."""
+        """Return the description of the change."""
         window = describe_window(self.window, snapshot)
         return f"Reserve {window}" if self.is_new else f"Release reservation {self.window.name}: {window}"
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it makes no sense any more, or what keeps it from being of use; empty while nothing does."""
+        """Return why it no longer makes sense, or is of no use; empty if it is fine."""
         if self.is_new:
             return "; ".join(overlap_warnings(self.window, snapshot, Labels.of(snapshot).by_uuid))
         is_there = any(view.window.key == self.window.key for view in snapshot.windows)
         return f"There is no reservation {self.window.name} any more." if not is_there else ""
 
     def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot that the forecast is made with."""
+        """Return the change of the snapshot for the forecast."""
         del now
         make = reservations.with_reservation if self.is_new else reservations.without_reservation
         return make(self.window)
 
     def call(self, reason: str = "") -> Call:
-        """Return the call that writes it down."""
+        """Return the call that writes it."""
         del reason
         return tabs.reserve(self.window, self.gpus) if self.is_new else tabs.give_up(self.window.name)
 
@@ -339,15 +343,15 @@ def describe_window(window: Window, snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True)
 class EditProposal(_Single):
-    """An edit of a job, as its form asks for it."""
+    """An edit of a job, from its form."""
 
     job: Job
-    """The job as the form saw it."""
+    """The job as the form showed it."""
     edit: Edit
     told: str
-    """The changed fields, in words."""
+    """Description of the changed fields."""
     tell: Callable[[Exception | None], object] = field(compare=False, default=lambda error: None)
-    """Hears None once it is written down, or the error."""
+    """Called with None once it is written, or with the error."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
@@ -355,24 +359,24 @@ class EditProposal(_Single):
         return (self.job.id,)
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the change in words."""
+        """Return the description of the change."""
         del snapshot
         return f"job {job_title(self.job)}: {self.told}"
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it would be refused; empty while it would not."""
+        """Return why it would be refused; empty if it would not."""
         return edit_refusal(self.job, snapshot)
 
     def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot that the forecast is made with."""
+        """Return the change of the snapshot for the forecast."""
         return whatif.edited((self.job.id,), self.edit, now)
 
     def fate(self) -> str:
-        """Return the word for the job where it has no start after the change."""
+        """Return the word for the job if it has no start after the change."""
         return "held" if self.edit.held else "no forecast"
 
     def call(self, reason: str = "") -> Call:
-        """Return the call that writes it down, and tells the form how that went."""
+        """Return the call that writes it and reports the result to the form."""
         del reason
         job_id, shown = self.job.id, self.job.shown_id
 
@@ -389,10 +393,10 @@ class EditProposal(_Single):
 
 
 def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
-    """Return why a job as it was seen cannot be edited any more; empty while it can."""
+    """Return why a job, as it was shown, can no longer be edited; empty while it can."""
     now = snapshot.job(seen.id)
     if now is None:
-        return f"Job {seen.shown_id} is not in the queue any more."
+        return f"Job {seen.shown_id} is no longer in the queue."
     if now.state is not seen.state:
         may = (
             "only its time limit and its comment can be changed"

@@ -1,20 +1,24 @@
-"""Services and settings that every screen is given."""
+"""Services and settings that every screen receives."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from textual.screen import Screen
 
+from gputui.domain.conditions import ConditionTracker
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import GpuState
 from gputui.domain.gpu_history import GpuHistory, TakenStep
-from gputui.domain.job import Job, JobId
-from gputui.domain.settings import ConsoleSettings, Settings
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.foreign_use import ForeignUse
@@ -23,20 +27,19 @@ from gputui.tui.log.follower import LogOpener
 from gputui.tui.log.pinned import Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.conditions import ConditionTracker
-from gputui.tui.present.gpu_look import LookChoice
+from gputui.tui.present.gpu_look import GpuLook, LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 
 
 class JobAccess(Protocol):
-    """Shells and processes of running jobs. Calls block, come from any thread, and raise GputuiError."""
+    """Shells and processes of running jobs. Methods block, may be called from any thread, and raise GputuiError."""
 
     def shell(self, job: Job) -> Shell:
         """Return the command that opens a shell beside the job."""
         ...
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Return the processes that the job runs now."""
+        """Return the present processes of the job."""
         ...
 
     def close(self) -> None:
@@ -45,7 +48,7 @@ class JobAccess(Protocol):
 
 
 class NoJobAccess:
-    """Access to running jobs of a console that has none."""
+    """Stand-in for a console without access to running jobs."""
 
     def shell(self, job: Job) -> Shell:
         """Raise GputuiError: running jobs cannot be reached from here."""
@@ -68,14 +71,14 @@ class FormSources:
     """Suggestions for the job form: images, and the directory of templates."""
 
     images: Callable[[], Sequence[str]] = _none
-    """Returns the images that the engine has; none where it does not answer. Blocks, so it is called on a thread."""
+    """Returns the engine's images; empty if it does not answer. Blocks, so it is called on a thread."""
     templates: Path | None = None
     """Directory of templates; None: there are none, and none can be saved."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Makes the screens about one job, which any screen with a job can open."""
+    """Creates the screens about one job, which any screen with a job can open."""
 
     detail: Callable[[Services, Snapshot, JobId, Callable[[JobId], None]], Screen[None]]
     """Returns the page of the job; its last argument follows the job's log."""
@@ -108,25 +111,28 @@ class Services:
     job_access: JobAccess = field(default_factory=NoJobAccess)
     """Access to running jobs."""
     foreign: ForeignUse | None = None
-    """Processes and containers of others, with the rights of this process; None: they cannot be reached from here."""
+    """Foreign processes and containers, with the rights of this process; None: not available here."""
     pinned: Pinned = field(default_factory=Pinned)
-    """Logs that are shown together."""
+    """Pinned logs."""
     want_pcie: Callable[[str | None], None] = lambda uuid: None
-    """Asks for PCIe throughput of this GPU alone. Never blocks; has no effect where another process reads the GPUs."""
+    """Requests PCIe throughput of this GPU only. Never blocks; has no effect if another process reads the GPUs."""
     hint: Hint = field(default_factory=Hint)
     """Line for newcomers."""
     conditions: ConditionTracker = field(default_factory=ConditionTracker)
-    """Conditions that last now."""
+    """Tracker of present conditions."""
     gpu_history: GpuHistory = field(default_factory=GpuHistory)
     """Past readings of each GPU."""
-    gpu_look: LookChoice = field(default_factory=lambda: LookChoice(ConsoleSettings(), Preferences()))
-    """Span of graphs and meaning of colours that the user chose."""
     gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
     """Returns readings from before the console was opened. May block."""
     measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {}
     """Returns the telemetry of each attempt of a job, by number. May block."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
-    """Returns finished jobs that left the queue file since then. May block."""
+    """Returns finished jobs that left the queue file since that time. May block."""
+
+    @cached_property
+    def gpu_look(self) -> LookChoice:
+        """The user's choice of graph span and meaning of colours."""
+        return LookChoice(self.settings.console, self.preferences)
 
     @property
     def pace(self) -> Pace:
@@ -134,13 +140,24 @@ class Services:
         return pace_of(self.settings.console)
 
     def gpu_picture(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
-        """Return every GPU of a snapshot with its jobs and its past, in the look that the user chose."""
-        return self.pace.drawn(gpu_picture(snapshot, jobs, self.gpu_history, now, self.gpu_look.current))
+        """Return every GPU of a snapshot with its jobs and its past, in the user's chosen look."""
+        return self.pace.drawn(gpu_picture(snapshot, jobs, self.gpu_history, now, self.gpu_look_for(snapshot)))
+
+    def gpu_look_for(self, snapshot: Snapshot) -> GpuLook:
+        """Return the user's chosen look; while no GPU is in use, live graphs show the last hour instead."""
+        look = self.gpu_look.current
+        if any(view.job_ids or view.job_id is not None or view.state in _IN_USE for view in snapshot.gpus):
+            return look
+        return look.with_longest_span()
 
     @property
     def is_read_only(self) -> bool:
         """Return whether the console is read-only."""
         return self.settings.console.read_only
+
+
+_IN_USE = frozenset({GpuState.ALLOCATED, GpuState.FOREIGN})
+"""States of GPUs of which the last minute matters; where there are none, graphs show the last hour."""
 
 
 class ShowsSnapshot(Protocol):

@@ -1,11 +1,12 @@
-"""Lends the terminal to another program, such as an editor or a job's shell; the console hears signals meanwhile."""
+"""Lends the terminal to another program, such as an editor or a job's shell; the console handles signals meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,10 +20,14 @@ from gputui.tui.present.detail import job_title
 from gputui.tui.services import JobAccess
 
 _PARTING = 1.0
-"""Seconds that a program on the terminal has to put it back in order when the console ends."""
+"""Seconds that a program on the terminal has to restore it when the console ends."""
 _FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
 _NOT_RUN = (126, 127)
 """Exit codes of shells and docker exec for a command that could not be run."""
+_ENDED_WITH_JOB = (128 + signal.SIGHUP, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
+"""Exit codes of a shell that was ended from outside, as by the end of its job."""
+_LONGEST_LINE = 4096
+"""Bytes of a line that a terminal delivers at once."""
 
 
 class TerminalLoan:
@@ -31,28 +36,34 @@ class TerminalLoan:
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self.is_away = False
-        """True if another program has the terminal."""
+        """True while another program uses the terminal."""
         self._is_back = asyncio.Event()
 
-    async def run(self, arguments: Sequence[str], words: str) -> int:
-        """Run a program to its end with the terminal to itself; return its exit code.
+    async def run(self, arguments: Sequence[str], words: str, question: Callable[[int], str] = lambda code: "") -> int:
+        """Run a program to its end, with exclusive use of the terminal; return its exit code.
 
-        `words` stand above it. Raises SuspendNotSupported, or OSError.
-        The event loop goes on, so that SIGTERM and SIGHUP are heard: when the console ends, the program is hung up.
-        The screen is kept back by a batch, and drawn whole afterwards.
+        `words` are shown above it. `question` gets the exit code; its text, if any, is shown below, and the console
+        waits for Enter: keys that are meant for the program must not become commands of the console.
+        Raises SuspendNotSupported, or OSError. The event loop keeps running, so that SIGTERM and SIGHUP are handled:
+        when the console ends, the program is hung up. Screen updates are batched meanwhile, and the screen is redrawn
+        afterwards.
         """
         app = self._app
         try:
             with app.batch_update(), app.suspend(), self._away():
                 print(f"\n{words}\n", file=sys.__stdout__, flush=True)
                 process = await asyncio.create_subprocess_exec(*arguments)
-                return await _wait_or_hang_up(process)
+                code = await _wait_or_hang_up(process)
+                if asked := question(code):
+                    print(f"\n{asked}", file=sys.__stdout__, flush=True)
+                    await _enter_pressed()
+                return code
         finally:
             app.refresh(layout=True)
 
     @contextmanager
     def _away(self) -> Iterator[None]:
-        """Leave Ctrl-C to the program on the terminal. A handler, since it would inherit an ignored signal."""
+        """Leave Ctrl-C to the program on the terminal. Uses a handler, since an ignored signal would be inherited."""
         before = {number: signal.signal(number, lambda *_: None) for number in _FROM_KEYS}
         self._is_back.clear()
         self.is_away = True
@@ -70,14 +81,14 @@ class TerminalLoan:
             await self._is_back.wait()
 
     def end(self) -> None:
-        """End the app, wherever the terminal is."""
+        """End the app, even while another program uses the terminal."""
         self._is_back.set()
 
 
 async def _wait_or_hang_up(process: asyncio.subprocess.Process) -> int:
-    """Return the program's exit code; hang it up where nobody waits for it any more.
+    """Return the program's exit code; hang it up if it is no longer waited for.
 
-    An editor then keeps what was typed, which it would not when it is killed.
+    An editor then saves the input, which it could not do if it were killed.
     """
     try:
         return await process.wait()
@@ -89,10 +100,30 @@ async def _wait_or_hang_up(process: asyncio.subprocess.Process) -> int:
         raise
 
 
+async def _enter_pressed() -> None:
+    """Wait for a line from the terminal, and discard it."""
+    if sys.__stdin__ is None:
+        return
+    loop, file, is_pressed = asyncio.get_running_loop(), sys.__stdin__.fileno(), asyncio.Event()
+    loop.add_reader(file, is_pressed.set)
+    try:
+        await is_pressed.wait()
+        with suppress(OSError):  # the terminal may be gone
+            os.read(file, _LONGEST_LINE)
+    finally:
+        loop.remove_reader(file)
+
+
 def loan_of(app: App[Any]) -> TerminalLoan | None:
-    """Return what lends an app's terminal; None for an app that lends none."""
+    """Return an app's terminal loan; None if it has none."""
     found = getattr(app, "terminal", None)
     return found if isinstance(found, TerminalLoan) else None
+
+
+def _of_ended_shell(code: int) -> str:
+    if code not in _ENDED_WITH_JOB:
+        return ""
+    return f"the shell was ended (exit code {code}), as happens when the job ends; Enter brings the console back"
 
 
 async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
@@ -103,7 +134,7 @@ async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
     try:
         shell = await asyncio.to_thread(job_access.shell, job)
         words = f"job {job_title(job)}: {plain(shell.where, 200)}; exit or Ctrl-D brings the console back"
-        code = await terminal.run(shell.arguments, words)
+        code = await terminal.run(shell.arguments, words, _of_ended_shell)
     except GputuiError as error:
         app.post_message(ActionFailed(GputuiError(error.what, where=where, hint=error.hint)))
     except SuspendNotSupported:

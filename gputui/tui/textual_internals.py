@@ -16,12 +16,15 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
 - `OwnStylesCache` (`_styles_cache`): memory; tests/tui/test_lasting.py; a cache that goes with its widget.
 - `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`, `_sigtstp_application`, `_sigcont_application`):
   a frozen terminal; tests/e2e/test_frozen_line.py; a driver that drops frames.
+- `NonblockingDriver.run_input_thread` (`XTermParser`, `_timeout_time`, `_debug`): ten wake-ups a second; every test on
+  a real terminal; a driver that waits for input without a timeout.
 
-`App.set_keymap` does not do for `console.keys`: it ignores a command that is to have no key; where two commands share a
-key by declaration (pause and unpause) it takes the key from both when one is rebound; and a key that is given to one
-command is taken from another that never works at the same time. Our own palette stays for a like reason: Textual's
-CommandPalette lists what a provider yields as it comes and cannot show, in its place, a command that does not work now
-with the reason; without these, the name of the one would find another, and Enter would carry out what nobody meant.
+`App.set_keymap` is not enough for `console.keys`: it ignores a command that should have no key; where two commands
+share a key by declaration (pause and unpause) it takes the key from both when one is rebound; and a key that is given
+to one command is taken from another that never works at the same time. We keep our own palette for a similar reason:
+Textual's CommandPalette lists commands in the order in which a provider yields them, and cannot show unavailable
+commands with the reason. Without those, the name of an unavailable command would find another one, and Enter would run
+it.
 """
 
 from __future__ import annotations
@@ -29,8 +32,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
 import signal
 import termios
+import threading
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -43,6 +49,7 @@ from rich.segment import Segment
 from textual import events
 from textual._compositor import ChopsUpdate, Compositor
 from textual._styles_cache import StylesCache
+from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.binding import Binding
 from textual.color import Color
@@ -72,15 +79,24 @@ class HookedApp(App[T]):
         """Prepare a widget before it is mounted."""
         widget._styles_cache = OwnStylesCache()
 
+    def update_styles(self, node: DOMNode, animate: bool = True) -> None:
+        """Style a node and its descendants again; a node that is not mounted yet is styled when it is mounted.
+
+        Textual 8.2 styles a compact line of text while it is constructed, five styles each: a third more work for the
+        form.
+        """
+        if not isinstance(node, Widget) or node.is_attached:
+            super().update_styles(node, animate)
+
     async def before_end(self) -> None:
-        """Wait for what must be over before the app's loop ends."""
+        """Wait for tasks that must end before the app's loop does."""
 
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
         self.prepare(child)
         super()._register_child(parent, child, before, after)
 
     def _start_widget(self, parent: Widget, widget: Widget) -> None:
-        widget._styles_cache = OwnStylesCache()  # of scroll bars, which no widget registers as children
+        widget._styles_cache = OwnStylesCache()  # for scroll bars, which no widget registers as children
         super()._start_widget(parent, widget)
 
     async def _process_messages_loop(self) -> None:
@@ -94,7 +110,7 @@ class HookedApp(App[T]):
 
     @property
     def failing(self) -> asyncio.Event:
-        """Event that is set once something in the app has failed."""
+        """Event that is set once any part of the app has failed."""
         return self._exception_event
 
     def write_sequence(self, sequence: str) -> None:
@@ -103,7 +119,7 @@ class HookedApp(App[T]):
             self._driver.write(sequence)
 
     def close_driver(self) -> None:
-        """Give the terminal back, where the app failed before it could."""
+        """Restore the terminal, if the app failed before it could."""
         if self._driver is not None:
             self._driver.close()
 
@@ -115,7 +131,7 @@ class HookedApp(App[T]):
         self.fail(error)
 
     def end_by(self, error: Exception) -> None:
-        """End the app with exit code 1 and draw nothing."""
+        """End the app with exit code 1 without drawing anything."""
         self._return_code = 1
         self._exception = error
         self._close_messages_no_wait()
@@ -150,7 +166,7 @@ def key_of_character(character: str) -> str:
 
 
 class PasteInput(Input):
-    """A line of text whose pasted text can be read and changed first."""
+    """Text field whose pasted text can be read and changed first."""
 
     def pasted(self, event: events.Paste) -> bool:
         """Handle pasted text, or change it; return whether it was handled."""
@@ -190,7 +206,7 @@ class ExactUpdate(ChopsUpdate):
 
 
 def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[Segment]]]:
-    """Yield parts of a strip that begins at `x`, from the left, each with its start: one walk through its segments."""
+    """Yield parts of a strip that begins at `x`, from the left, each with its start, in one pass over its segments."""
     segments = [(segment, cell_len(segment.text)) for segment in strip if segment.text and not segment.control]
     place = 0
     for start, end in parts:
@@ -200,7 +216,7 @@ def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tupl
             if x + cells > start:
                 piece.append(_part(segment, cells, max(0, start - x), min(cells, end - x)))
             if x + cells > end:
-                break  # the next part may begin in it too
+                break  # the next part may begin in this segment too
             place, x = place + 1, x + cells
         yield start, piece
 
@@ -216,9 +232,10 @@ def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
 
 
 class ExactCompositor(Compositor):
-    """Compositor whose partial updates are exact, and that renders no line that did not change.
+    """Compositor whose partial updates are exact, and that renders no unchanged lines.
 
-    For one changed line Textual's goes through all lines of all widgets, which is half the cost of a cursor key.
+    For one changed line Textual's compositor processes all lines of all widgets, which is half the cost of a cursor
+    key.
     """
 
     def __init__(self) -> None:
@@ -227,7 +244,7 @@ class ExactCompositor(Compositor):
         """Rows of the screen to draw, from the top; None for all."""
 
     def render_partial_update(self) -> ChopsUpdate | None:
-        """Return the update; None where nothing changed."""
+        """Return the update; None if nothing changed."""
         self._changed = sorted({row for region in self._dirty_regions for row in region.line_range})
         try:
             update = super().render_partial_update()
@@ -242,10 +259,24 @@ class ExactCompositor(Compositor):
             return
         for widget, (region, clip) in self.visible_widgets.items():
             seen = region.intersection(clip)
-            rows = [row for row in self._changed if seen.y <= row < seen.bottom]
-            if rows and seen.width:
-                part = Region(seen.x, rows[0], seen.width, rows[-1] - rows[0] + 1)
+            rows = [row for row in self._changed if seen.y <= row < seen.bottom] if seen.width else []
+            for first, last in _runs(rows):
+                part = Region(seen.x, first, seen.width, last - first + 1)
                 yield region, part, widget.render_lines(part.translate(-region.offset))
+
+
+def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of rows that follow one another; one row between two is cheaper drawn than left."""
+    first = last = -1
+    for row in rows:
+        if first < 0:
+            first = row
+        elif row > last + 2:
+            yield first, last
+            first = row
+        last = row
+    if first >= 0:
+        yield first, last
 
 
 def draw_exactly(screen: Screen[Any]) -> None:
@@ -255,15 +286,15 @@ def draw_exactly(screen: Screen[Any]) -> None:
 
 @lru_cache(1024)
 def _inner_outer(base_background: Color, background: Color) -> tuple[Style, Style]:
-    """Return the background within a widget's border, and that around it."""
+    """Return the background inside a widget's border, and that around it."""
     return Style(background=base_background + background), Style(background=base_background)
 
 
 class OwnStylesCache(StylesCache):
-    """Cache of a widget's lines that nothing but the widget holds.
+    """Cache of a widget's lines that is referenced only by the widget.
 
-    Textual 8.2 remembers two colours by the very object that holds a widget's lines, for the last 1024 widgets there
-    were: every screen that was closed left all its lines behind. The colours are all that matters there.
+    Textual 8.2 caches two colours with the object that holds a widget's lines as key, for the last 1024 widgets: so
+    every closed screen left all its lines in memory. Only the colours matter there.
     """
 
     def __init__(self) -> None:
@@ -274,19 +305,21 @@ class OwnStylesCache(StylesCache):
 # The terminal
 
 SHORT = 64
-"""Characters up to which a write is no picture but a mode of the terminal, which is never dropped."""
+"""Maximum characters of a write that sets a terminal mode rather than drawing, and is never dropped."""
 MOST = 20
-"""Pictures that may wait for the terminal."""
+"""Maximum number of frames that may wait for the terminal."""
 _PARTING = 1.0
 """Seconds that the last writes may take."""
+_HALF_READ = 0.05
+"""Seconds between two looks whether the rest of a key's sequence is overdue: Escape alone begins all of them."""
 
 
 class NonblockingWriter(WriterThread):
-    """Thread that writes to the terminal; reports once that it is gone, and writes nothing more then."""
+    """Thread that writes to the terminal; reports once that it is gone, and writes nothing after that."""
 
     def __init__(self, file: IO[str], lost: Callable[[], None]) -> None:
         super().__init__(file)
-        self._queue.maxsize = 0  # `takes` limits what waits: nobody may block on the queue
+        self._queue.maxsize = 0  # `takes` limits the queue: no thread may block on it
         self._lost = lost
 
     def takes(self, text: str) -> bool:
@@ -297,32 +330,72 @@ class NonblockingWriter(WriterThread):
         """Write until the thread is stopped."""
         try:
             super().run()
-        except (OSError, ValueError):  # a terminal that was taken away; a file that was closed
+        except (OSError, ValueError):  # a terminal that was removed; a closed file
             self._lost()
             while self._queue.get() is not None:
                 pass
 
     def stop(self) -> None:
-        """Stop once all is written, or after a second where the terminal does not take it."""
+        """Stop once everything is written, or after a second if the terminal does not accept it."""
         self._queue.put(None)
         self.join(_PARTING)
 
 
-class NonblockingDriver(LinuxDriver):
-    """Driver that never waits for the terminal, and notices when it is gone.
+class PipedEvent(threading.Event):
+    """Event that a selector can wait for too; its files are open from then on until they are closed."""
 
-    Textual's own waits until the terminal has taken the last picture. A terminal that takes nothing any more (a laptop
-    that was closed, a link that is down: for hours, until TCP gives up) would stop the event loop, which handles
-    SIGTERM and SIGHUP too.
+    def __init__(self) -> None:
+        super().__init__()
+        self._files: tuple[int, ...] = ()
+        self._is_written = False
+
+    def fileno(self) -> int:
+        """Return the file that is readable once the event is set."""
+        if not self._files:
+            self._files = os.pipe()
+        return self._files[0]
+
+    def set(self) -> None:
+        """Set the event."""
+        if not self.is_set():
+            super().set()
+            if self._files:
+                os.write(self._files[1], b".")
+                self._is_written = True
+
+    def clear(self) -> None:
+        """Clear the event."""
+        super().clear()
+        if self._is_written:
+            os.read(self._files[0], 1)
+            self._is_written = False
+
+    def close(self) -> None:
+        """Close its files."""
+        for file in self._files:
+            os.close(file)
+        self._files, self._is_written = (), False
+
+
+class NonblockingDriver(LinuxDriver):
+    """Driver that never waits for the terminal, detects when it is gone, and sleeps until there is a key.
+
+    Textual's own driver waits until the terminal has accepted the last frame. A terminal that no longer accepts any (a
+    closed laptop, a broken connection: for hours, until TCP gives up) would stop the event loop, which also handles
+    SIGTERM and SIGHUP.
     """
 
     _writer: NonblockingWriter | None = None
     _skipped = False
-    """True if a picture was dropped: the terminal needs a whole one."""
+    """True if a frame was dropped, so that the terminal needs a full redraw."""
     _is_on = False
-    """True if the driver has the terminal."""
+    """True if the driver uses the terminal."""
     _is_stopped = False
     """True if Ctrl-Z stopped the process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._ending = self.exit_event = PipedEvent()
 
     @property
     def _writer_thread(self) -> NonblockingWriter | None:
@@ -330,12 +403,12 @@ class NonblockingDriver(LinuxDriver):
 
     @_writer_thread.setter
     def _writer_thread(self, writer: WriterThread | None) -> None:
-        """Replace the thread that Textual makes; it is not started yet."""
+        """Replace Textual's thread, which is not started yet."""
         assert self._file is not None
         self._writer = None if writer is None else NonblockingWriter(self._file, hang_up)
 
     def write(self, data: str) -> None:
-        """Queue the data, or drop it while the terminal takes nothing."""
+        """Queue the data, or drop it while the terminal accepts nothing."""
         writer = self._writer
         assert writer is not None, "not in application mode"
         if not writer.takes(data):
@@ -347,51 +420,71 @@ class NonblockingDriver(LinuxDriver):
             self._app.call_later(self._app.refresh, layout=True)
 
     def start_application_mode(self) -> None:
-        """Take the terminal; a start that fails half-way is undone too."""
+        """Take the terminal; a start that fails half-way is also undone."""
         self._is_on = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
-        """Give the terminal back, unless it is lent to another program."""
+        """Restore the terminal, unless it is lent to another program."""
         if self._is_on:
             super().stop_application_mode()
             self._is_on = False
 
     def close(self) -> None:
-        """Write what is queued, and end; first give back what a failed start still holds."""
+        """Write the queued data, and end; restores the terminal after a failed start."""
         with contextlib.suppress(Exception):
             self.stop_application_mode()
         super().close()
+        self._ending.close()
 
     def _run_input_thread(self) -> None:
-        """Read keys; report a failure where the screen's are reported."""
+        """Read keys; report failures in the same way as the screen's."""
         try:
             self.run_input_thread()
         except Exception as error:  # noqa: BLE001 - a border: the thread's
             self._app.call_later(self._app._handle_exception, error)
+
+    def run_input_thread(self) -> None:
+        """Pass keys on until input is disabled. Textual's own looks ten times a second whether it is."""
+        parser, decode = XTermParser(self._debug), getincrementaldecoder("utf-8")().decode
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            selector.register(self._ending, selectors.EVENT_READ)
+            while not self._ending.is_set():
+                is_half_read = parser._timeout_time is not None
+                ready = {key.fileobj for key, _ in selector.select(_HALF_READ if is_half_read else None)}
+                if self.fileno in ready:
+                    data = os.read(self.fileno, 4096)
+                    if not data:  # the terminal is gone: there is nothing to wait for but the end
+                        selector.unregister(self.fileno)
+                    for message in parser.feed(decode(data)) if data else ():
+                        self.process_message(message)
+                    continue  # the rest of a sequence may be there by now: a slow machine must not read it as keys
+                for message in parser.tick():
+                    self.process_message(message)
 
     def _sigtstp_application(self, *_: object) -> None:
         self._is_stopped = self._auto_restart
         super()._sigtstp_application()
 
     def _sigcont_application(self, *_: object) -> None:
-        """Go on after Ctrl-Z. The signal comes with a hang-up too, and then there is nothing to go on with."""
+        """Continue after Ctrl-Z. The signal also comes with a hang-up, and then there is nothing to continue with."""
         if not self._auto_restart or not has_terminal(self.fileno):
             return
-        if not self._is_stopped:  # somebody else's SIGSTOP: the shell may have set the terminal back meanwhile
+        if not self._is_stopped:  # another SIGSTOP: the shell may have reset the terminal meanwhile
             self.suspend_application_mode()
         self._is_stopped = False
         self.resume_application_mode()
-        self._app.call_later(self._app.refresh, layout=True)  # the other screen comes back empty
+        self._app.call_later(self._app.refresh, layout=True)  # the alternate screen is empty afterwards
 
 
 def nonblocking(driver: type[Driver]) -> type[Driver]:
-    """Return the console's own driver in place of Textual's for a terminal; any other driver as it is."""
+    """Return the console's own driver in place of Textual's for a terminal; any other driver unchanged."""
     return NonblockingDriver if driver is LinuxDriver else driver
 
 
 def has_terminal(fileno: int) -> bool:
-    """Return whether the file is a terminal that is still there."""
+    """Return whether the file is a terminal that still exists."""
     try:
         termios.tcgetattr(fileno)
     except termios.error:
@@ -400,5 +493,5 @@ def has_terminal(fileno: int) -> bool:
 
 
 def hang_up() -> None:
-    """Send this process the SIGHUP that the kernel does not send to one outside its terminal's session."""
+    """Send this process the SIGHUP that the kernel does not send outside the terminal's session."""
     os.kill(os.getpid(), signal.SIGHUP)

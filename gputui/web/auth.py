@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 _BYTES = 32
 _SAME = frozenset({"same-origin", "none"})
-"""Values of Sec-Fetch-Site for requests that no other site caused."""
+"""Values of Sec-Fetch-Site for requests not caused by another site."""
 
 
 class AccessControl:
@@ -40,7 +40,7 @@ class AccessControl:
         return sum(_same(session, known) for known in self._sessions) > 0  # all are compared: no sooner for any
 
     def is_for_us(self, host: str) -> bool:
-        """Return whether the Host header may name this server: a foreign name is DNS rebinding by another site."""
+        """Return whether the Host header may name this server: a foreign name means DNS rebinding by another site."""
         name = _name_of(host)
         if name in self._names:
             return True
@@ -61,7 +61,7 @@ def is_loopback(host: str) -> bool:
 
 
 def url_host(host: str) -> str:
-    """Return the host as URLs write it: IPv6 addresses in brackets."""
+    """Return the host in the notation of URLs: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 

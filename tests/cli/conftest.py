@@ -1,4 +1,4 @@
-"""A command line whose store is in memory, and which is cut off from this machine's settings."""
+"""Fixtures of the commands: an isolated environment and a store in memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
-    """The store that every command of this test opens."""
+    """Return the store that every command of a test opens."""
     store = KeptStore()
     monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: store)
     monkeypatch.setattr(bootstrap, "has_queue", lambda options: True)
@@ -70,7 +70,7 @@ def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
 
 
 def picture(base: Snapshot = _NOTHING_KNOWN) -> Callable[[Options, JobStore], Snapshot]:
-    """A `current_snapshot` that shows the store's jobs in `base`."""
+    """Make `current_snapshot` return the store's jobs in `base`."""
 
     def current_snapshot(options: Options, store: JobStore) -> Snapshot:
         jobs = tuple(store.jobs().values())
@@ -93,7 +93,7 @@ def run(store: KeptStore, capfd: pytest.CaptureFixture[str]) -> Run:
 
 
 def put(store: JobStore, *jobs: Job) -> None:
-    """Store jobs as they are; their ids are given out from 1."""
+    """Store jobs unchanged; ids are assigned from 1."""
     with store.transaction() as transaction:
         for job in jobs:
             added = transaction.add(job)

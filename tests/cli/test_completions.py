@@ -1,4 +1,4 @@
-"""Completion scripts, and what a shell gets from them."""
+"""Completion scripts, and the completions that shells get from them."""
 
 from __future__ import annotations
 

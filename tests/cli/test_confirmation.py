@@ -1,4 +1,4 @@
-"""Lines on stderr by which commands confirm what they did, and by which submit tells when a job should start."""
+"""Confirmations of commands on stderr, and the expected start printed by submit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import expected_start
+from gputui.cli import start_times
 from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
@@ -75,7 +75,7 @@ def test_the_start_of_a_new_job_is_foreseen() -> None:
     jobs = [busy, job(2, gpus=1), job(3, gpus=1), job(4, gpus=1, held=True), job(5, gpus=9)]
     docker = RuntimeStatus("docker", up=True, text="")
     seen = snapshot(jobs, nodes=(Node("here", (view(0), view(1)), runtimes=(docker,)),))
-    told = list(expected_start.foreseen(seen, [1, 2, 3, 4, 5], resolve(), NOW))
+    told = list(start_times.foreseen(seen, [1, 2, 3, 4, 5], resolve(), NOW))
     assert told[0] == "job 1: running on GPU 0"
     assert told[1] == "job 2: starts now on GPU 1"
     assert told[2].startswith("job 3: should start in ")
@@ -86,6 +86,6 @@ def test_the_start_of_a_new_job_is_foreseen() -> None:
 
 def test_a_new_job_says_that_no_scheduler_runs(store: KeptStore) -> None:
     put(store, job(), job())
-    one, two = (list(expected_start.sentences(resolve(), store, ids)) for ids in ([1], [1, 2]))
+    one, two = (list(start_times.expected_starts(resolve(), store, ids)) for ids in ([1], [1, 2]))
     assert one == ["job 1 waits: no scheduler is running; gputui or gputui serve starts one"]
     assert two == ["2 jobs wait: no scheduler is running; gputui or gputui serve starts one"]

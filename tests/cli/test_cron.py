@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cli import cron
-from gputui.domain.job import ArrayRef, GpuRequest
+from gputui.domain.job import ArrayRef
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.recurring import Missed, Overlap, RecurringJob, Skipped
 from tests.cli.conftest import KeptStore, Run, put
 from tests.cli.test_completions import completed
@@ -20,7 +21,7 @@ from tests.factories import FakeClock, job, recurring
 
 @pytest.fixture(autouse=True)
 def here() -> Iterator[None]:
-    """A host in New York."""
+    """Set the time zone to New York."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "America/New_York")
         time.tzset()
@@ -39,7 +40,7 @@ def only(store: KeptStore) -> RecurringJob:
     return entry
 
 
-def test_add_prints_the_id_alone(run: Run, store: KeptStore) -> None:
+def test_add_prints_only_the_id(run: Run, store: KeptStore) -> None:
     result = run("cron", "add", "30 2 * * 1-5", "--", "--gpus", "2", "busybox", "echo", "--now")
     assert (result.code, result.out, result.err) == (0, "1\n", "")
     entry = only(store)
@@ -51,7 +52,7 @@ def test_add_prints_the_id_alone(run: Run, store: KeptStore) -> None:
     assert f"{entry.next_at:%m-%d %H:%M}" == "03-03 07:30"
 
 
-def test_its_options(run: Run, store: KeptStore) -> None:
+def test_add_takes_time_zone_missed_overlap_and_name(run: Run, store: KeptStore) -> None:
     options = ("--time-zone", "Europe/Berlin", "--missed", "skip", "--overlap", "allow", "--name", "nightly", "--json")
     result = run("cron", "add", "@daily", *options, "--", "--host", "--array", "0-2%1", "--", "true")
     assert json.loads(result.out) == {"id": 1}
@@ -66,7 +67,7 @@ def test_its_options(run: Run, store: KeptStore) -> None:
     assert (entry.submission.spec.name, entry.submission.spec.is_host) == ("nightly", True)
 
 
-def test_a_name_for_its_jobs(run: Run, store: KeptStore) -> None:
+def test_add_passes_its_name_on_to_jobs(run: Run, store: KeptStore) -> None:
     run("cron", "add", "@daily", "--name", "outer", "--", "--name", "inner", "busybox")
     assert (only(store).name, only(store).submission.spec.name) == ("outer", "inner")
 
@@ -118,7 +119,7 @@ def test_list_shows_times_and_commands(run: Run, store: KeptStore, clock: FakeCl
     )
 
 
-def test_list_of_none(run: Run) -> None:
+def test_list_without_recurring_jobs_says_so(run: Run) -> None:
     assert run("cron", "list").out == "no recurring jobs\n"
     assert json.loads(run("cron", "list", "--json").out) == []
 
@@ -153,14 +154,14 @@ def test_remove_pause_and_resume(run: Run, store: KeptStore, clock: FakeClock) -
 
 @pytest.mark.parametrize("command", ["remove", "pause", "resume"])
 @pytest.mark.parametrize(("given", "code"), [("9", 3), ("x", 2), ("1,9", 3), ("-1", 2)])
-def test_ids_that_are_none(run: Run, store: KeptStore, command: str, given: str, code: int) -> None:
+def test_invalid_ids_are_refused(run: Run, store: KeptStore, command: str, given: str, code: int) -> None:
     keep(store, recurring())
     result = run("cron", command, given)
     assert (result.code, result.out) == (code, "")
     assert not only(store).paused
 
 
-def test_the_jobs_it_submitted_say_so(run: Run, store: KeptStore) -> None:
+def test_jobs_name_the_recurring_job_that_submitted_them(run: Run, store: KeptStore) -> None:
     put(store, job(recurring=7), job(recurring=7, array=ArrayRef(2, 4)), job())
     assert [line.split("alice")[0].split()[3:] for line in run("queue").out.splitlines()[1:]] == [
         ["train", "(cron", "7)"],

@@ -1,4 +1,4 @@
-"""The demo's made-up world: an hour of history, jobs that keep coming, and a foreign, a drained and a capped GPU."""
+"""Simulated world of the demo: an hour of history, new jobs, and a foreign, a drained and a capped GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli.demo import PAST, record_past
-from gputui.cli.demo_jobs import MOST_WAITING, Arrivals, coming_jobs, first_jobs
+from gputui.bootstrap import adapters, hosting
+from gputui.cli.demo import MOST_WAITING, PAST, Arrivals, coming_jobs, first_jobs, record_past
 from gputui.config import Options, ProbeSpec
 from gputui.domain.gpu_history import STEP
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.store.memory import MemoryJobStore
@@ -42,7 +42,7 @@ def options(directory: Path) -> Options:
 def test_the_last_hour_has_ended_jobs_with_logs_and_a_failure_with_its_traceback(
     store: MemoryJobStore, actions: Actions, tmp_path: Path
 ) -> None:
-    gpus = bootstrap.make_probe(options(tmp_path)).latest().gpus
+    gpus = adapters.make_probe(options(tmp_path)).latest().gpus
     record_past(store, actions, tmp_path, gpus, NOW)
     jobs = list(store.jobs().values())
     assert len(jobs) == len(PAST)
@@ -56,9 +56,9 @@ def test_the_last_hour_has_ended_jobs_with_logs_and_a_failure_with_its_traceback
 
 def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: MemoryJobStore, tmp_path: Path) -> None:
     here, now = options(tmp_path), bootstrap.clock().now()
-    gpus = bootstrap.make_probe(here).latest().gpus
+    gpus = adapters.make_probe(here).latest().gpus
     record_past(store, actions, tmp_path, gpus, now)
-    steps = bootstrap.demo_past(here, store, now - timedelta(hours=1))
+    steps = hosting.demo_past(here, store, now - timedelta(hours=1))
     assert len(steps) == pytest.approx(timedelta(hours=1) / STEP, abs=2)
     means = [sum(step.gpus[gpu.uuid].utilization or 0 for step in steps) / len(steps) for gpu in gpus]
     assert means[FOREIGN] == pytest.approx(0.35)
@@ -68,8 +68,8 @@ def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: Me
     assert all(any((step.gpus[gpu.uuid].utilization or 0) > 0.5 for step in last) for gpu in gpus[:5])
 
 
-def test_one_gpu_has_a_foreign_container_and_one_a_power_cap(tmp_path: Path) -> None:
-    made = bootstrap.demo_adapters(options(tmp_path), "store")
+def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(tmp_path: Path) -> None:
+    made = hosting.demo_adapters(options(tmp_path), "store")
     (container,) = made.runtimes["process"].foreign()
     reading = made.probe.latest()
     uuids = [gpu.uuid for gpu in reading.gpus]
@@ -81,8 +81,8 @@ def test_one_gpu_has_a_foreign_container_and_one_a_power_cap(tmp_path: Path) -> 
     assert limits[CAPPED] < 0.7 * limits[0]
 
 
-def test_few_gpus_have_neither(tmp_path: Path) -> None:
-    made = bootstrap.demo_adapters(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), "store")
+def test_small_demo_has_no_foreign_container(tmp_path: Path) -> None:
+    made = hosting.demo_adapters(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), "store")
     assert made.runtimes["process"].foreign() == ()
 
 

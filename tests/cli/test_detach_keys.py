@@ -1,4 +1,4 @@
-"""Detach keys: how they are written, and how they are found in what is typed."""
+"""Detach keys: their notation, and how typed input is searched for them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gputui.domain.errors import InputError
     ("text", "keys"),
     [(DEFAULT, b"\x10\x11"), ("ctrl-a,x", b"\x01x"), ("ctrl-@,ctrl-_", b"\x00\x1f"), ("ctrl-[", b"\x1b"), ("", b"")],
 )
-def test_they_are_written_as_for_docker(text: str, keys: bytes) -> None:
+def test_keys_have_the_notation_of_docker(text: str, keys: bytes) -> None:
     assert parse(text) == keys
 
 
 @pytest.mark.parametrize("text", ["ctrl-", "ctrl-1", "xy", "a,,b", "ä"])
 def test_invalid_keys_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="is no key"):
+    with pytest.raises(InputError, match="is not a key"):
         parse(text)
 
 
@@ -33,13 +33,13 @@ def test_invalid_keys_are_refused(text: str) -> None:
         ([b"\x10"], b"", False),
     ],
 )
-def test_they_are_found_across_reads(typed: list[bytes], passed: bytes, is_found: bool) -> None:
+def test_keys_are_found_across_reads(typed: list[bytes], passed: bytes, is_found: bool) -> None:
     scanner = DetachScanner(parse(DEFAULT))
     results = [scanner.feed(piece) for piece in typed]
     assert b"".join(each for each, _ in results) == passed
     assert results[-1][1] is is_found
 
 
-def test_keys_that_repeat_in_themselves() -> None:
+def test_keys_with_repeated_letters_are_found() -> None:
     assert DetachScanner(b"aab").feed(b"aaab") == (b"a", True)
     assert DetachScanner(b"").feed(b"\x10\x11") == (b"\x10\x11", False)

@@ -12,14 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.cli.checks import CheckLevel, driver, engine, engine_config, state
 from gputui.cli.checks.engine import EngineHost
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.snapshot import Leader, Snapshot
 from tests.cli.conftest import KeptStore, Run
-from tests.factories import NOW, gpu, sample, uuid
+from tests.factories import GIB, NOW, gpu, sample, uuid
 
 GOOD = ProbeReading(ProbeStatus(ProbeCode.OK, "reads 1 GPU"), (gpu(),), {uuid(0): sample()}, NOW, "570.1")
 
@@ -123,7 +125,9 @@ def test_the_scheduler() -> None:
         (EngineGpus("cdi", cdi_devices=("nvidia.com/gpu=0",)), HOST, CheckLevel.OK, "nvidia.com/gpu=0"),
     ],
 )
-def test_whether_containers_get_gpus(gpus: EngineGpus, host: EngineHost | None, level: CheckLevel, word: str) -> None:
+def test_support_for_gpus_in_containers_is_checked(
+    gpus: EngineGpus, host: EngineHost | None, level: CheckLevel, word: str
+) -> None:
     check = engine.of_gpu_access(gpus, host)
     assert (check.level, word in check.text) == (level, True)
     assert level is CheckLevel.OK or (check.why and check.hint)
@@ -147,7 +151,7 @@ def test_an_engine_behind_ssh_is_explained_in_the_words_of_ssh() -> None:
     assert "systemctl" not in check.hint
 
 
-def test_gpus_that_the_engine_cannot_give() -> None:
+def test_gpus_unavailable_to_the_engine_are_reported() -> None:
     check = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
     assert check is not None
     assert (check.level, "ssh://gpu1 runs on another machine" in check.text) == (CheckLevel.FAIL, True)
@@ -161,7 +165,7 @@ def test_gpus_without_an_engine_suggest_the_process_runtime() -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in ProbeCode if code is not ProbeCode.OK])
-def test_whatever_is_wrong_with_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
+def test_each_fault_of_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
     [check] = driver.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
     assert check.level is CheckLevel.FAIL
     assert check.why
@@ -175,7 +179,7 @@ def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
 
 
 @pytest.mark.parametrize(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
-def test_processes_that_cannot_be_listed(at: datetime | None, word: str) -> None:
+def test_unlisted_processes_are_reported(at: datetime | None, word: str) -> None:
     unread = replace(sample(), processes=None, processes_at=at)
     found = list(driver.of_probe(replace(GOOD, samples={uuid(0): unread})))
     assert (found[1].level, word in found[1].text) == (CheckLevel.FAIL, True)
@@ -190,15 +194,15 @@ def test_the_versions_of_driver_and_cuda() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, store: KeptStore, tmp_path: Path) -> Callable[..., None]:
-    """A machine on which all is well but for what is said."""
+    """Return a machine without problems except the given ones."""
 
     def make(reading: ProbeReading = GOOD, up: bool = True, mode: int = 0o700) -> None:
         tmp_path.chmod(mode)
         runtime = SimpleNamespace(
             check=lambda: RuntimeStatus("docker", up, "Docker", gpus=REGISTERED if up else None), close=lambda: None
         )
-        monkeypatch.setattr(bootstrap, "read_gpus", lambda options, patience: reading)
-        monkeypatch.setattr(bootstrap, "make_runtimes", lambda options, store_id: (runtime,))
+        monkeypatch.setattr(adapters, "read_gpus", lambda options, patience: reading)
+        monkeypatch.setattr(adapters, "make_runtimes", lambda options, store_id: (runtime,))
         leader = Leader(7, "gpu1", "alice", "serve", NOW)
         monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: Snapshot(leader=leader))
         monkeypatch.setattr(engine_config, "look", lambda gpus: HOST)
@@ -215,12 +219,33 @@ def test_all_is_well(run: Run, machine: Callable[..., None]) -> None:
         "settings",
         "state",
         "disk",
+        "logs",
+        "telemetry",
+        "history",
+        "audit",
         "clock",
         "scheduler",
         "driver",
         "docker",
         "GPU",
     ]
+
+
+def test_kept_files_are_shown_with_their_limits() -> None:
+    limits = KeepLimits(timedelta(days=30), 10 * GIB)
+    data = KeptData("logs", 2 * GIB, 40, NOW - timedelta(days=12), limits)
+    check = state.of_kept(data, NOW)
+    assert (check.level, check.text) == (CheckLevel.OK, "2G in 40 files, limit 10G; oldest 12d00h, limit 30d00h")
+    for over in (replace(data, size=11 * GIB), replace(data, oldest_at=NOW - timedelta(days=33))):
+        assert state.of_kept(over, NOW).level is CheckLevel.WARN
+    part = state.of_kept(replace(data, counted=(40, 100_000)), NOW)
+    assert part.text.startswith("at least 2G in 40 files, ")
+    assert part.text.endswith("; counted for 40 of 100,000 jobs")
+    free = state.of_kept(replace(data, limits=KeepLimits()), NOW)
+    assert (free.level, free.text.partition("; ")[2]) == (
+        CheckLevel.OK,
+        "oldest 12d00h; no limit set (store.logs_max_age, store.logs_max_size)",
+    )
 
 
 def test_a_warning_is_not_a_failure(run: Run, machine: Callable[..., None]) -> None:
@@ -232,7 +257,7 @@ def test_a_warning_is_not_a_failure(run: Run, machine: Callable[..., None]) -> N
 
 
 @pytest.mark.parametrize("broken", [{"up": False}, {"reading": ProbeReading(ProbeStatus(ProbeCode.WEDGED, "wedged"))}])
-def test_a_failure_is_1(run: Run, machine: Callable[..., None], broken: dict[str, object]) -> None:
+def test_a_failed_check_exits_with_1(run: Run, machine: Callable[..., None], broken: dict[str, object]) -> None:
     machine(**broken)
     result = run("doctor", "--json")
     found = json.loads(result.out)
@@ -241,7 +266,7 @@ def test_a_failure_is_1(run: Run, machine: Callable[..., None], broken: dict[str
     assert all(check.keys() == {"name", "level", "text", "hint", "why"} for check in found)
 
 
-def test_a_state_directory_that_cannot_be_had_keeps_no_other_check_from_being_made(
+def test_an_unusable_state_directory_prevents_no_other_check(
     run: Run, machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(options: object) -> None:
@@ -257,7 +282,7 @@ def test_a_state_directory_that_cannot_be_had_keeps_no_other_check_from_being_ma
     assert "ok    docker" in result.out
 
 
-def test_it_runs_for_real_on_simulated_gpus_and_processes(
+def test_doctor_runs_on_simulated_gpus_and_host_processes(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.undo()
@@ -271,7 +296,7 @@ def test_it_runs_for_real_on_simulated_gpus_and_processes(
     assert result.err == ""
 
 
-def test_the_store_is_asked_for_damage(
+def test_the_store_is_checked_for_damage(
     machine: Callable[..., None], run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine()
@@ -279,7 +304,7 @@ def test_the_store_is_asked_for_damage(
     assert "warn  queue       line 7 is damaged" in run("doctor").out
 
 
-def test_it_creates_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_creates_no_files(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     simulated = ("--probe", "sim:2", "--runtime", "process", "doctor")

@@ -25,7 +25,7 @@ ANSWERS = {
 
 
 class Engine(BaseHTTPRequestHandler):
-    """Part of an engine that doctor asks for."""
+    """The part of an engine that doctor queries."""
 
     def do_GET(self) -> None:
         body = json.dumps(next((a for path, a in ANSWERS.items() if self.path.endswith(path)), {})).encode()
@@ -48,7 +48,7 @@ class Server(ThreadingUnixStreamServer):
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The settings file of an engine that answers on a socket of this process."""
+    """Return the settings file of an engine that answers on a socket of this process."""
     path = tmp_path / "daemon.json"
     monkeypatch.setattr(engine_config, "SYSTEM_SETTINGS", path)
     monkeypatch.setattr(engine_config, "process_behind", lambda address: engine_config.EngineProcess())
@@ -61,7 +61,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         thread.join()
 
 
-def test_it_writes_the_runtime_and_keeps_everything_else(run: Run, settings: Path) -> None:
+def test_fix_adds_the_runtime_and_keeps_other_settings(run: Run, settings: Path) -> None:
     settings.write_text('{\n  "live-restore": true,\n  "runtimes": {"kata": {"path": "kata"}}\n}\n')
     settings.chmod(0o640)
     done = run("doctor", "--fix", "--yes")
@@ -76,7 +76,7 @@ def test_it_writes_the_runtime_and_keeps_everything_else(run: Run, settings: Pat
     assert "sudo systemctl restart docker" in done.out
 
 
-def test_a_second_time_there_is_nothing_to_do(run: Run, settings: Path) -> None:
+def test_a_second_fix_changes_nothing(run: Run, settings: Path) -> None:
     assert run("doctor", "--fix", "--yes").code == 0
     text = settings.read_text()
     again = run("doctor", "--fix", "--yes")
@@ -85,7 +85,7 @@ def test_a_second_time_there_is_nothing_to_do(run: Run, settings: Path) -> None:
     assert list(settings.parent.glob("*.bak")) == []
 
 
-def test_it_asks_first(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fix_asks_before_it_writes(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run("doctor", "--fix")
     assert (refused.code, "--yes writes it" in refused.err) == (1, True)
     assert not settings.exists()

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the commands say."""
+"""docs/cli.md agrees with the commands."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.factories import NOW, job
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
-def test_it_is_up_to_date() -> None:
+def test_the_command_reference_is_up_to_date() -> None:
     text = PATH.read_text(encoding="utf-8")
     assert document.updated(text) == text, "run python scripts/cli.py"
 
 
-def test_every_command_and_option_is_in_it() -> None:
+def test_the_command_reference_has_every_command_and_option() -> None:
     text = PATH.read_text(encoding="utf-8")
     assert all(f"### `gputui {name}`" in text for name in COMMANDS)
     assert all(key.option in text for key in KEYS)
@@ -52,7 +52,7 @@ def test_the_documented_job_file_can_be_submitted(tmp_path: Path) -> None:
 
 
 def documented(heading: str) -> set[str]:
-    """The keys that a section on JSON names in the first column of its table."""
+    """Return the keys in the first column of the table of a section on JSON."""
     section = PATH.read_text(encoding="utf-8").partition(f"{heading}\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     return {key for row in rows for key in re.findall(r"`(\w+)`", row)}

@@ -1,9 +1,10 @@
-"""`gputui edit`: what a waiting job asks for, by the options of submit or in the user's own editor."""
+"""`gputui edit`: changes of waiting jobs by the options of submit or in the user's editor."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,8 @@ from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import ArrayRef, GpuRequest
+from gputui.domain.job import ArrayRef
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.request.job_options import KEYS
@@ -75,7 +77,7 @@ def test_unset_options_are_removed(run: Run, asked: KeptStore) -> None:
     assert not asked.get(1).spec.preemptible
 
 
-def test_one_element_of_an_array(run: Run, store: KeptStore) -> None:
+def test_one_element_of_an_array_is_edited(run: Run, store: KeptStore) -> None:
     put(store, *(job(array=ArrayRef(1, index)) for index in range(3)))
     assert run("edit", "1_2", "--retries", "3").code == 0
     assert [each.spec.retries for each in store.jobs().values()] == [0, 0, 3]
@@ -101,13 +103,13 @@ def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
     [
         (["--gpus", "x"], "--gpus: 'x' asks for no GPUs"),
         (["--priority", "101"], "--priority"),
-        (["--time-limit", ""], "--time-limit: wants a value (--unset time-limit takes it away)"),
-        (["--tenant", "eve"], "--tenant: whom a job is charged to stays"),
-        (["--array", "0-3"], "--array: one job stays one"),
-        (["--retry-on", "OOM"], "--retry-on: means nothing without retries"),
+        (["--time-limit", ""], "--time-limit: needs a value (--unset time-limit removes it)"),
+        (["--tenant", "eve"], "--tenant: cannot be changed; a clone may"),
+        (["--array", "0-3"], "--array: a job cannot become an array"),
+        (["--retry-on", "OOM"], "--retry-on: has no effect without retries"),
         (["--after", "1"], "after: would wait for itself"),
-        (["--unset", "nonsense"], "--unset: 'nonsense' is no option"),
-        (["--image", ""], "--image: a job of a container stays one"),
+        (["--unset", "nonsense"], "--unset: 'nonsense' is not an option"),
+        (["--image", ""], "--image: a container job cannot become a host job"),
         (["--signal", "TERM@5h"], "--signal"),
         ([], "no change given"),
         (["--no-such"], "--no-such"),
@@ -122,13 +124,13 @@ def test_errors_are_named_and_nothing_is_written(run: Run, asked: KeptStore, giv
 
 
 @pytest.mark.parametrize(("job_id", "code"), [("7", 3), ("x", 2), ("0", 2), ("1-2", 2), ("1_4", 3)])
-def test_ids_that_are_none(run: Run, asked: KeptStore, job_id: str, code: int) -> None:
+def test_invalid_ids_are_refused(run: Run, asked: KeptStore, job_id: str, code: int) -> None:
     result = run("edit", job_id, "--gpus", "1")
     assert (result.code, result.out) == (code, "")
     assert run("edit", "1", "--gpus", "1", "--after", "99").code == 3
 
 
-def test_a_job_that_waits_no_more_is_refused(run: Run, store: KeptStore) -> None:
+def test_jobs_that_no_longer_wait_are_refused(run: Run, store: KeptStore) -> None:
     put(store, running(), running().evolve(state=JobState.COMPLETED, ended_at=NOW), job().evolve(cancel_requested=True))
     for job_id, words in (("1", "is RUNNING"), ("2", "is COMPLETED"), ("3", "being cancelled")):
         result = run("edit", job_id, "--gpus", "1")
@@ -136,7 +138,7 @@ def test_a_job_that_waits_no_more_is_refused(run: Run, store: KeptStore) -> None
         assert words in result.err
 
 
-def test_the_limit_of_a_running_job_is_changed_by_so_much(run: Run, store: KeptStore) -> None:
+def test_a_relative_limit_changes_that_of_a_running_job(run: Run, store: KeptStore) -> None:
     hour = timedelta(hours=1)
     put(store, running(time_limit=hour), running())
     for word, limit in (("+2h", 3), ("-90m", 1.5), ("4h", 4)):
@@ -147,7 +149,7 @@ def test_the_limit_of_a_running_job_is_changed_by_so_much(run: Run, store: KeptS
     assert "--time-limit: '-4h' leaves nothing of its limit of 4h00m" in refused.err
     assert "--time-limit: 'x' is not a duration" in run("edit", "1", "--time-limit", "+x").err
     assert "no time limit that '+1h' could change" in run("edit", "2", "--time-limit", "+1h").err
-    assert "a limit of 30s is over already" in run("edit", "1", "--time-limit", "30s").err
+    assert "the limit of 30s has already passed" in run("edit", "1", "--time-limit", "30s").err
     assert "4h00m" in run("show", "1").out
 
 
@@ -208,7 +210,7 @@ class TestEditor:
         assert "hunter" not in (tmp_path / "seen.toml").read_text()
         assert not list(tmp_path.glob("gputui-*"))
 
-    def test_without_options_it_opens_on_a_terminal_alone(
+    def test_edit_without_options_opens_the_editor_only_on_a_terminal(
         self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 2/gpus = 3/' "$1" """)
@@ -219,7 +221,7 @@ class TestEditor:
         assert asked.get(1).spec.gpus == GpuRequest(3, 3)
 
     @pytest.mark.parametrize(("lines", "code"), [("true", 0), ("exit 3", 1), ("echo x >> $1", 2)])
-    def test_nothing_is_changed_by_an_editor_that_saves_nothing_sound(
+    def test_invalid_editor_output_changes_nothing(
         self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, code: int
     ) -> None:
         self.script(tmp_path, monkeypatch, lines)
@@ -229,23 +231,23 @@ class TestEditor:
         assert asked.get(1) == before
         assert bool(list(tmp_path.glob("gputui-*/job.toml"))) == bool(code), "what was typed is not lost"
 
-    def test_a_tenant_written_there_is_refused(
+    def test_a_tenant_changed_in_the_editor_is_refused(
         self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^tenant = .*/tenant = "eve"/' "$1" """)
         result = run("edit", "1", "--editor")
         assert result.code == 2
-        assert "--tenant: whom a job is charged to stays" in result.err
+        assert "--tenant: cannot be changed; a clone may" in result.err
 
 
-def test_a_real_store_keeps_it(
+def test_a_real_store_keeps_the_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUTUI_STATE", str(tmp_path / "state"))
     assert run_command(["submit", "--host", "--gpus", "1", "--", "sleep", "60"]) == 0
     monkeypatch.setenv("PATH", os.environ["PATH"] + ":/elsewhere")
     assert run_command(["edit", "1", "--gpus", "2-4", "--retries", "2", "--begin", "+1h"]) == 0
-    capfd.readouterr()
+    assert re.search(r"begin 20\d\d-\d\d-\d\d \d\d:\d\d\D", capfd.readouterr().err)
     assert run_command(["show", "1", "--json"]) == 0
     shown = json.loads(capfd.readouterr().out)
     assert (shown["gpus_min"], shown["gpus_max"], shown["spec"]["retries"]) == (2, 4, 2)

@@ -1,4 +1,4 @@
-"""Time limits and retries as options are written, refused and shown."""
+"""Time limits and retries: options, refusals and output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import LimitWarning
+from gputui.domain.job_spec import LimitWarning
 from gputui.request import job_values
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import job, running
@@ -45,16 +45,16 @@ def test_running_jobs_are_suspended(run: Run, store: KeptStore) -> None:
     assert store.get(1).suspended
     assert "suspended" in run("queue").out
     assert run("suspend", "2").code == 1
-    assert run("unsuspend", "1").err == "letting continue: job 1\n"
+    assert run("unsuspend", "1").err == "continuing job 1\n"
     assert run("unsuspend", "1").err == "nothing was changed\n"
     assert not store.get(1).suspended
 
 
-def test_retry_on_names_causes() -> None:
+def test_retry_on_accepts_names_of_causes() -> None:
     assert job_values.retry_on("1,075, oom,gpu-oom,1", "--retry-on") == ("1", "75", "OOM", "GPU_OOM")
 
 
-def test_they_reach_the_queue(run: Run, store: KeptStore) -> None:
+def test_limits_warnings_and_retries_reach_the_queue(run: Run, store: KeptStore) -> None:
     limits = ("--time-limit", "1h", "--signal", "USR1@2m")
     retries = ("--retries", "3", "--retry-on", "75,OOM", "--retry-on", "SIGNAL")
     memory = ("--gpus", "1", "--gpu-memory", "10g", "--gpu-memory-step", "20g")
@@ -71,7 +71,7 @@ def test_they_reach_the_queue(run: Run, store: KeptStore) -> None:
     assert wanted["retry_on"] == ["75", "OOM", "SIGNAL"]
 
 
-def test_a_job_file_takes_them_too(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_a_job_file_sets_limits_warnings_and_retries(run: Run, store: KeptStore, tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     path.write_text(
         '[[job]]\nimage = "busybox"\ntime_limit = "1h"\nsignal = "TERM@60"\nretries = 1\nretry_on = [75, "OOM"]\n'
@@ -82,13 +82,13 @@ def test_a_job_file_takes_them_too(run: Run, store: KeptStore, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("options", [("--retry-on", "1"), ("--gpus", "1", "--gpu-memory-step", "20g")])
-def test_retries_are_what_they_are_about(run: Run, options: tuple[str, ...]) -> None:
+def test_options_about_retries_require_retries(run: Run, options: tuple[str, ...]) -> None:
     result = run("submit", *options, "busybox")
     assert result.code == 2
     assert "add --retries" in result.err
 
 
-def test_the_longest_time_is_a_setting(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_a_setting_bounds_the_time_limit(run: Run, store: KeptStore, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[scheduler]\nmax_time = "1d"\nlimit_all = true\n')
     refused = run("--config", str(config), "submit", "--time-limit", "25h", "busybox")

@@ -1,4 +1,4 @@
-"""`gputui gpus`, and the reading it takes itself when nobody schedules."""
+"""`gputui gpus`, with its own reading when no scheduler runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.cli import gpus
 from gputui.config import resolve
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
@@ -85,7 +86,7 @@ def test_an_instance_shows_its_profile() -> None:
     assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")), "MIG-1")[2].endswith(" 1g.10gb")
 
 
-def test_nothing_acts_on_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_contains_no_control_sequences(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     hostile = view(0, GpuState.FOREIGN, holders=(Holder("process", "\x1b[2J\x07evil", "\x9bm"),))
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=[hostile])))
     for arguments in (["gpus"], ["gpus", "--json"]):
@@ -94,7 +95,7 @@ def test_nothing_acts_on_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch)
 
 def test_without_gpus_the_probe_s_sentence_is_the_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Snapshot(nodes=(Node("here", probe=ProbeStatus(ProbeCode.NO_LIBRARY, "no NVIDIA driver here")),))
-    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store: nothing)
+    monkeypatch.setattr(adapters, "measured_snapshot", lambda options, store: nothing)
     for arguments in (["gpus"], ["gpus", "--json"], ["drain", "0"]):
         result = run(*arguments)
         assert (result.code, result.out) == (1, "")
@@ -131,7 +132,7 @@ def test_a_probe_that_never_answers_is_abandoned(monkeypatch: pytest.MonkeyPatch
             self.closed = True
 
     silent = Silent()
-    monkeypatch.setattr(bootstrap, "make_probe", lambda options: silent)
-    told = bootstrap.read_gpus(resolve(environ={}), 0.01)
+    monkeypatch.setattr(adapters, "make_probe", lambda options: silent)
+    told = adapters.read_gpus(resolve(environ={}), 0.01)
     assert (told.status.code, told.gpus) == (ProbeCode.WEDGED_AT_START, there_is.gpus)
     assert silent.closed

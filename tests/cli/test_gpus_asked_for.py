@@ -1,4 +1,4 @@
-"""A job that asks for GPUs which the server does not have is refused unless the user insists."""
+"""A job that asks for GPUs that the server does not have is refused unless the user insists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.match import shortage
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, gpu, uuid
@@ -44,13 +44,13 @@ def test_a_shortage_is_reported_with_numbers(request_: GpuRequest, words: str) -
     assert shortage(request_, ()) == ""
 
 
-def test_a_gpu_cut_into_instances_is_not_one_to_be_had() -> None:
+def test_a_gpu_cut_into_instances_is_not_available() -> None:
     cut = (*EIGHT[:7], replace(EIGHT[7], mig_enabled=True))
     assert shortage(GpuRequest(8, 8), cut) == "asks for 8 GPUs, this server has 7"
 
 
 @pytest.mark.usefixtures("eight")
-def test_submit_edit_and_cron_refuse_it_and_take_it_with_anyway(run: Run, store: KeptStore) -> None:
+def test_submit_edit_and_cron_refuse_missing_gpus_unless_anyway_is_given(run: Run, store: KeptStore) -> None:
     for line in (
         ("submit", "--gpus", "9", "busybox"),
         ("submit", "--host", "--gpus", "9", "--", "true"),
@@ -72,5 +72,5 @@ def test_submit_edit_and_cron_refuse_it_and_take_it_with_anyway(run: Run, store:
     assert run("cron", "add", "0 3 * * *", "--", "--anyway", "--gpus", "9", "busybox").code == 0
 
 
-def test_gpus_are_not_judged_without_a_scheduler(run: Run, store: KeptStore) -> None:
+def test_without_a_scheduler_requests_for_gpus_are_not_checked(run: Run, store: KeptStore) -> None:
     assert run("submit", "--gpus", "9", "busybox").out == "1\n"

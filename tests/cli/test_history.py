@@ -56,7 +56,7 @@ def test_columns_are_chosen(run: Run, store: KeptStore) -> None:
     lines = run("history", "-c", "id,gpu_hours,command,image,exit", "-n", "2").out.splitlines()
     assert lines[0].split() == ["ID", "GPU-H", "COMMAND", "IMAGE", "EXIT"]
     assert lines[2].split() == ["2", "20.00", "true", "busybox", "-"]
-    assert "is no column" in run("history", "-c", "id,nothing").err
+    assert "is not a column" in run("history", "-c", "id,nothing").err
 
 
 def test_a_job_that_went_back_to_the_queue_is_not_listed(run: Run, store: KeptStore) -> None:

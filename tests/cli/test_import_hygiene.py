@@ -1,4 +1,4 @@
-"""The light commands stay light: a static contract cannot prove that a deferred import is deferred."""
+"""Commands import only what they need: a static contract cannot prove that a deferred import is deferred."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAVY = frozenset(
 SLOW = frozenset(
     {"dataclasses", "difflib", "email", "logging", "platformdirs", "random", "shutil", "subprocess", "tempfile"}
 )
-"""Modules that `submit` and `queue` do without, as people and scripts call them most."""
+"""Modules that `submit` and `queue`, the most frequent commands, must not import."""
 RATIOS = {"submit": 9.5, "queue": 12.0}
 """Processor time of a command as a multiple of a bare start of Python, at most: 8.1 and 10.1 when this was written."""
 PROGRAM = """
@@ -32,7 +32,7 @@ json.dump([code, sorted(name for name in sys.modules if "." not in name)], sys.s
 
 
 def modules_after(state: Path, *arguments: str) -> set[str]:
-    """Top-level modules that a command has loaded when it is done."""
+    """Return the top-level modules that a command has loaded at its end."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(state.parent)}
     command = [sys.executable, "-c", PROGRAM, "--state", str(state), *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
@@ -97,8 +97,8 @@ def test_the_commands_called_most_start_fast(tmp_path: Path) -> None:
         assert ratios(found, name)[1] <= most
 
 
-def test_the_list_above_names_modules_as_they_are() -> None:
-    """Else the test would pass for a module that was renamed."""
+def test_lists_of_heavy_modules_name_real_modules() -> None:
+    """Without this check the test would pass for a renamed module."""
     import importlib.util
 
     assert all(importlib.util.find_spec(name) for name in HEAVY | SLOW)
@@ -123,19 +123,19 @@ LATER = frozenset(
         "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web.server",
     }
 )  # fmt: skip
-"""Libraries that the first frame of the console does not need."""
+"""Libraries that the first frame of the console does not need, so they are imported later."""
 MODULES = 610
 """Maximum number of modules of the console: 557 when this was written. Each costs a start half a millisecond."""
 
 
-def test_the_console_imports_nothing_that_its_first_frame_does_not_show() -> None:
+def test_the_console_defers_imports_that_its_first_frame_does_not_need() -> None:
     done = subprocess.run([sys.executable, "-c", CONSOLE], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout))
     assert not loaded & LATER
     assert len(loaded) <= MODULES
 
 
-def test_later_imports_have_their_real_names() -> None:
+def test_list_of_deferred_modules_names_real_modules() -> None:
     import importlib.util
 
     assert all(importlib.util.find_spec(name) for name in LATER)

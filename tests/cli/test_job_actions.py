@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
@@ -23,13 +24,13 @@ def test_actions_are_carried_into_the_store(run: Run, store: KeptStore) -> None:
 
 
 @pytest.mark.parametrize("ids", [["1", "2"], ["1,2"], ["1-2"], ["2", "1-2"]])
-def test_several_ids(run: Run, store: KeptStore, ids: list[str]) -> None:
+def test_actions_apply_to_several_ids(run: Run, store: KeptStore, ids: list[str]) -> None:
     put(store, job(), job(), job())
     assert run("cancel", *ids).code == 0
     assert [each.cancel_requested for each in store.jobs().values()] == [True, True, False]
 
 
-def test_all_or_none(run: Run, store: KeptStore) -> None:
+def test_actions_apply_to_all_ids_or_none(run: Run, store: KeptStore) -> None:
     put(store, job())
     result = run("cancel", "1", "2")
     assert (result.code, result.out) == (3, "")
@@ -41,10 +42,10 @@ def test_all_or_none(run: Run, store: KeptStore) -> None:
 @pytest.mark.parametrize(
     ("given", "code"), [(["x"], 2), (["0"], 2), (["-1"], 2), (["9" * 400], 2), (["7"], 3), ([], 2)]
 )
-def test_ids_that_are_none(
+def test_invalid_ids_are_refused(
     run: Run, monkeypatch: pytest.MonkeyPatch, command: str, given: list[str], code: int
 ) -> None:
-    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: _Finds(store))
+    monkeypatch.setattr(job_access, "open_logs", lambda options, store: _Finds(store))
     result = run(command, *given)
     assert (result.code, result.out) == (code, "")
     assert result.err.startswith("gputui: error: ")
@@ -86,7 +87,7 @@ def test_a_job_names_who_held_it_and_when_and_who_changed_its_priority(run: Run,
 @pytest.mark.parametrize(
     ("value", "priority"), [("70", 70), ("+20", 70), ("-10", 40), ("-100", 0), ("+100", 100), ("0", 0)]
 )
-def test_priorities(run: Run, store: KeptStore, value: str, priority: int) -> None:
+def test_priorities_are_absolute_or_relative(run: Run, store: KeptStore, value: str, priority: int) -> None:
     put(store, job(), job())
     assert run("priority", "1", value).code == 0
     assert store.get(1).priority == priority
@@ -100,14 +101,14 @@ def test_a_cancel_of_jobs_that_have_ended_says_so(run: Run, store: KeptStore) ->
     assert run("cancel", "1-3").err == "3 jobs have ended already: 1, 2 and 3\n"
 
 
-def test_the_top_of_the_queue(run: Run, store: KeptStore) -> None:
+def test_top_puts_a_job_first(run: Run, store: KeptStore) -> None:
     put(store, job(), job())
     assert run("priority", "1-2", "top").code == 0
     assert {each.topped_at for each in store.jobs().values()} == {NOW}
 
 
 @pytest.mark.parametrize("value", ["101", "up", "+", "--top", "1e3", "-101", "+1000"])
-def test_priorities_that_are_none(run: Run, store: KeptStore, value: str) -> None:
+def test_invalid_priorities_are_refused(run: Run, store: KeptStore, value: str) -> None:
     put(store, job())
     result = run("priority", "1", value)
     assert (result.code, result.out) == (2, "")
@@ -137,7 +138,7 @@ def test_drain_and_resume_by_index_uuid_or_beginning(
 
 @pytest.mark.parametrize("gpu", ["9", "x", "GPU-ffff", "-1", ""])
 @pytest.mark.parametrize("command", ["drain", "resume"])
-def test_gpus_that_are_none(
+def test_invalid_gpus_are_refused(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, command: str, gpu: str
 ) -> None:
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=4)))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.request import job_file
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import Submitter
@@ -140,7 +140,7 @@ def test_files_that_cannot_be_read_are_named(run: Run, path: str) -> None:
     assert path.replace("\0", "") in result.err or "--file" in result.err
 
 
-def test_nothing_is_submitted_unless_all_is(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_an_invalid_job_prevents_the_whole_submission(run: Run, store: KeptStore, tmp_path: Path) -> None:
     result = run("submit", "-f", write(tmp_path, JOB * 20 + JOB + "after = [99]\n"))
     assert result.code == 3
     assert not store.jobs()
@@ -162,7 +162,7 @@ NAMES = st.sampled_from([*(key.name for key in KEYS), "image", "host", "command"
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(table=st.dictionaries(NAMES, VALUES, max_size=4), whole=st.booleans())
-def test_whatever_a_table_holds_only_input_errors_come_out(
+def test_any_table_yields_a_job_or_an_input_error(
     table: dict[str, object], whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"image": "busybox", **table} if whole else table

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli.job_ids import Named, parse
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
@@ -46,7 +46,7 @@ def acted_on(store: KeptStore, verb: str) -> list[str]:
         ("12_0,12_1", [Named((12,), (0,)), Named((12,), (1,))]),
     ],
 )
-def test_names(text: str, named: Sequence[Named]) -> None:
+def test_ids_of_jobs_and_elements_are_read(text: str, named: Sequence[Named]) -> None:
     assert parse(text, "ID") == tuple(named)
 
 
@@ -61,7 +61,7 @@ def test_invalid_names_are_refused(text: str) -> None:
     assert len(str(refusal.value)) < 300
 
 
-def test_one_element(run: Run, mixed: KeptStore) -> None:
+def test_an_element_is_named_by_array_and_index(run: Run, mixed: KeptStore) -> None:
     for command in ("cancel", "hold"):
         assert run(command, "2_20").code == 0
         assert acted_on(mixed, command) == ["job 4"]
@@ -75,7 +75,7 @@ def test_one_element(run: Run, mixed: KeptStore) -> None:
 
 
 def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -> None:
-    """A whole array stands for those of its elements to which the verb applies."""
+    """A whole array means those of its elements to which the verb applies."""
     assert run("hold", "2").code == 0
     assert acted_on(mixed, "hold") == ["job 4", "job 5", "job 6"]
     assert run("requeue", "2").code == 0
@@ -86,14 +86,14 @@ def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -
     assert acted_on(mixed, "cancel") == ["job 3", "job 4", "job 5", "job 6", "job 1"]
 
 
-def test_an_element_by_its_own_id_and_ids_in_a_range_are_single_jobs(run: Run, mixed: KeptStore) -> None:
+def test_ids_of_elements_and_ranges_of_ids_name_single_jobs(run: Run, mixed: KeptStore) -> None:
     assert run("cancel", "5").code == 0
     assert acted_on(mixed, "cancel") == ["job 5"]
     assert run("cancel", "1-3").code == 0
     assert acted_on(mixed, "cancel") == ["job 5", "job 1", "job 3"]
 
 
-def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> None:
+def test_an_array_without_a_suitable_element_is_refused(run: Run, store: KeptStore) -> None:
     put(store, job(), element(0, running()))
     result = run("hold", "2")
     assert result.code == 1
@@ -102,9 +102,10 @@ def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> 
 
 @pytest.mark.parametrize("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])
 @pytest.mark.parametrize(
-    ("name", "says"), [("2_5", "array 2 has no element 5"), ("1_0", "job 1 is no array"), ("9_0", "there is no job 9")]
+    ("name", "says"),
+    [("2_5", "array 2 has no element 5"), ("1_0", "job 1 is not an array"), ("9_0", "there is no job 9")],
 )
-def test_elements_that_are_none(run: Run, mixed: KeptStore, command: str, name: str, says: str) -> None:
+def test_missing_elements_are_refused(run: Run, mixed: KeptStore, command: str, name: str, says: str) -> None:
     result = run(command, name)
     assert (result.code, result.out) == (3, "")
     assert says in result.err
@@ -112,17 +113,17 @@ def test_elements_that_are_none(run: Run, mixed: KeptStore, command: str, name: 
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold"])
-def test_all_or_none(run: Run, mixed: KeptStore, command: str) -> None:
+def test_an_unknown_id_prevents_the_whole_action(run: Run, mixed: KeptStore, command: str) -> None:
     assert run(command, "2_[20,25]").code == 3
     assert acted_on(mixed, command) == []
 
 
-def test_show_explain_and_logs_take_one(run: Run, mixed: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_explain_and_logs_take_exactly_one_id(run: Run, mixed: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(run("show", "2_30", "--json").out)["id"] == 5
     assert json.loads(run("show", "2", "--json").out)["id"] == 2
     assert json.loads(run("explain", "2_30", "--json").out)["id"] == 5
     opened: list[int] = []
-    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: _Opened(opened))
+    monkeypatch.setattr(job_access, "open_logs", lambda options, store: _Opened(opened))
     assert run("logs", "2_10").code == 0
     assert opened == [3]
     for command in ("show", "explain", "logs"):
@@ -200,13 +201,13 @@ class TestEntries:
         lines = [line.split() for line in run("queue", *options).out.splitlines()[1:]]
         return {words[0]: f"{words[1]} {words[2]}" for words in lines}
 
-    def test_an_action_on_all_leaves_one_entry(self, run: Run, store: KeptStore) -> None:
+    def test_an_action_on_the_whole_array_leaves_one_entry(self, run: Run, store: KeptStore) -> None:
         for command in (("hold", "1"), ("release", "1"), ("priority", "1", "60"), ("cancel", "1")):
             assert run(*command).code == 0
         assert len(store.jobs()) == 1
         assert [len(acted_on(store, verb)) for verb in ("hold", "release", "priority", "cancel")] == [1, 1, 1, 1]
 
-    def test_an_action_on_some_parts_it(self, run: Run, store: KeptStore) -> None:
+    def test_an_action_on_some_elements_splits_the_entry(self, run: Run, store: KeptStore) -> None:
         assert run("hold", "1_[10-19]").code == 0
         assert run("priority", "1_7", "+5").code == 0
         assert self.rows(run) == {"1_[0-6,8-9,20-99%8]": "PD 50", "1_7": "PD 55", "1_[10-19%8]": "PD 50"}
@@ -235,7 +236,7 @@ class TestEntries:
         assert run("cancel", "1_49").err == "job 1_49 has ended already: it is CANCELLED\n"
         assert self.rows(run, "-a") == {"1_[61-99%8]": "PD 50", "1_[50-60%8]": "PD 50", "1_[0-49%8]": "CA 50"}
 
-    def test_the_whole_is_explained_by_the_next_that_waits(self, run: Run, store: KeptStore) -> None:
+    def test_explain_of_an_array_explains_its_next_waiting_element(self, run: Run, store: KeptStore) -> None:
         put(store, job())
         with store.transaction() as transaction:
             transaction.put(replace(running(1), array=ArrayRef(1, 0, 8)))
@@ -244,6 +245,6 @@ class TestEntries:
         refused = run("explain", "1_0")
         assert (refused.code, "job 1_0 is RUNNING" in refused.err) == (1, True)
 
-    def test_names_are_completed_without_a_word_for_each(self, run: Run) -> None:
+    def test_an_array_is_completed_as_one_word(self, run: Run) -> None:
         assert completed("gputui hold ", 2) == ["1"]
         assert completed("gputui hold 1_9", 2) == ["1_9", *(f"1_{number}" for number in range(90, 100))]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import logs
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault
@@ -33,7 +33,7 @@ class Stream:
 
 
 class Logs:
-    """Stands for what finds the output of attempts."""
+    """Fake source of the output of attempts."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -49,11 +49,13 @@ class Logs:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Logs:
     found = Logs(Stream(*LINES))
-    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
     return found
 
 
-def test_options_reach_the_log(run: Run, store: KeptStore, found: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_passed_to_the_log(
+    run: Run, store: KeptStore, found: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, *(running() for _ in range(7)))
     monkeypatch.setattr(logs, "writer", lambda to_terminal: lambda line: None)
     assert run("logs", "7").code == 0
@@ -63,7 +65,7 @@ def test_options_reach_the_log(run: Run, store: KeptStore, found: Logs, monkeypa
     assert found.stream.closed
 
 
-def test_no_such_job(run: Run, found: Logs) -> None:
+def test_an_unknown_job_is_refused(run: Run, found: Logs) -> None:
     assert run("logs", "404").code == 3
 
 
@@ -80,7 +82,7 @@ def test_following_waits_for_the_start(store: KeptStore) -> None:
     waited: list[float] = []
 
     def pause(seconds: float) -> None:
-        """The job is started, then its container is made, while we wait."""
+        """Start the job, then create its container, while the command waits."""
         waited.append(seconds)
         started = running(1)
         container = "c1" if len(waited) == 3 else None
@@ -103,10 +105,10 @@ def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -
         logs.wait_until_started(store, 404, never)
 
 
-def test_an_interrupt_ends_it_quietly(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_logs_without_a_message(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, *(running() for _ in range(7)))
     found = Logs(Stream(b"one", fails=KeyboardInterrupt()))
-    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
     result = run("logs", "-f", "7")
     assert (result.code, result.out, result.err.strip()) == (130, "one\n", "")
     assert found.stream.closed
@@ -116,7 +118,7 @@ def test_a_log_that_breaks_off_fails(run: Run, store: KeptStore, monkeypatch: py
     put(store, *(running() for _ in range(7)))
     fault = RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the log is incomplete: the connection broke off"))
     found = Logs(Stream(b"one", fails=fault))
-    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
+    monkeypatch.setattr(job_access, "open_logs", lambda options, store: found)
     result = run("logs", "7")
     assert (result.code, result.out) == (1, "one\n")
     assert "the log is incomplete" in result.err
@@ -130,7 +132,7 @@ def test_raw_lines_are_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) 
     assert capfdbinary.readouterr().out == b"".join(line + b"\n" for line in LINES)
 
 
-def test_a_terminal_gets_colours_and_nothing_else_that_acts(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_terminal_gets_colours_but_no_other_control_sequences(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     write = logs.writer(to_terminal=True)
     for line in LINES:
         write(line)

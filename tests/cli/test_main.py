@@ -44,7 +44,7 @@ def test_help_needs_no_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     assert (result.code, result.out) == (2, "")
 
 
-def test_the_version(run: Run) -> None:
+def test_version_prints_the_version(run: Run) -> None:
     assert run("--version").out == f"gputui {__version__}\n"
 
 
@@ -52,7 +52,7 @@ def test_the_version(run: Run) -> None:
     "arguments",
     [["quue"], ["--nope"], ["queue", "extra"], ["queue", "--state"], ["completions", "tcsh"], ["\x1b[2J"], [""]],
 )
-def test_bad_usage_is_2_and_one_harmless_line(run: Run, arguments: list[str]) -> None:
+def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: list[str]) -> None:
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith("gputui: error: ")
@@ -60,7 +60,7 @@ def test_bad_usage_is_2_and_one_harmless_line(run: Run, arguments: list[str]) ->
     assert "\x1b" not in result.err
 
 
-def test_a_slip_of_the_finger_gets_a_hint(run: Run) -> None:
+def test_a_mistyped_command_gets_a_hint(run: Run) -> None:
     assert "did you mean queue?" in run("quue").err
 
 
@@ -98,7 +98,7 @@ def test_errors_become_a_sentence_and_an_exit_code(
     assert "Traceback" not in result.err
 
 
-def test_a_programmer_gets_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_mode_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUTUI_DEBUG", "1")
     monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -137,7 +137,7 @@ def test_bad_shared_options_are_refused_by_name(run: Run, option: list[str]) -> 
     assert result.err.startswith(f"gputui: error: {option[0] if option[0] != '--config' else option[1]}")
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     program = "from gputui.__main__ import main; import sys; sys.argv = ['gputui', 'completions', 'bash']; main()"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
@@ -148,7 +148,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.wait()
 
 
-def test_commands_do_not_walk_through_a_large_queue_again_and_again() -> None:
+def test_commands_iterate_over_a_large_queue_only_once() -> None:
     """Walks while the command runs or at exit: 100,000 elements would take seconds."""
     report = "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))"
     program = f"import atexit, gc, sys; {report}; sys.argv = ['gputui', '--version']"
@@ -157,7 +157,7 @@ def test_commands_do_not_walk_through_a_large_queue_again_and_again() -> None:
     assert done.stdout.splitlines()[1:] == ["200000 True"]
 
 
-def test_a_terminal_without_unicode_gets_its_table_too(tmp_path: Path) -> None:
+def test_a_terminal_without_unicode_gets_an_ascii_table(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii", "GPUTUI_STATE": str(tmp_path / "state")}
     for arguments in (["submit", "--name", "训练", "busybox"], ["queue"]):
         command = [sys.executable, "-m", "gputui", *arguments]

@@ -14,7 +14,7 @@ from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from tests.factories import NOW, job, running, sample, snapshot, uuid, view
@@ -60,7 +60,7 @@ def test_an_ended_job() -> None:
     assert (made["state"], made["exit_code"], made["reason"]) == ("OUT_OF_MEMORY", 137, None)
 
 
-def test_all_gpus_are_no_number() -> None:
+def test_a_request_for_all_gpus_is_not_a_number() -> None:
     everything = replace(job().spec, gpus=GpuRequest(1, 1024, everything=True))
     assert job_json(job(spec=everything))["gpus_max"] is None
 
@@ -99,7 +99,7 @@ def test_a_gpu() -> None:
     json.dumps(made)
 
 
-def test_unreadable_values_are_null_never_0() -> None:
+def test_unreadable_values_are_null_not_zero() -> None:
     blind = sample(utilization=None, memory_used=None, temperature=None, power=None)
     for seen in (view(sample=blind), view(sample=None, age=None, state=GpuState.UNKNOWN)):
         made = gpu_json(seen)

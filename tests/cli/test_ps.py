@@ -83,7 +83,7 @@ def test_a_foreign_process_is_ended_and_audited(run_on: Run, store: KeptStore, i
         (("--gpu", "9"), 3, "no GPU '9'"),
     ],
 )
-def test_what_is_refused(run_on: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+def test_invalid_signals_and_targets_are_refused(run_on: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
     result = run_on("ps", "--yes", *arguments)
     assert (result.code, result.out) == (code, "")
     assert said in result.err

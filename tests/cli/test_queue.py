@@ -1,4 +1,4 @@
-"""`gputui queue`."""
+"""`gputui queue`: rows, columns, filters and JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gputui.cli import queue, table
 from gputui.domain import arrays
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, GpuRequest, Stopping
+from gputui.domain.job import ArrayRef, Stopping
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
@@ -25,7 +26,9 @@ from tests.factories import NOW, array, job, running, snapshot, uuid
 RESOURCES = Reason(PendingReason.RESOURCES, "needs 4 GPUs, 1 is free")
 
 
-def test_live_jobs_in_the_order_they_will_start(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_jobs_are_listed_in_the_order_of_their_starts(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, job(gpus=4), job(gpus=(1, 2), priority=70, time_limit=timedelta(hours=1)))
     put(store, running(on=[uuid(1), uuid(0)]), running().evolve(state=JobState.COMPLETED, ended_at=NOW))
     seen = snapshot(
@@ -85,7 +88,7 @@ def test_json_is_an_array_in_the_same_order(run: Run, store: KeptStore) -> None:
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r[red]训练🚀\u202eevil\x9b31m"
 
 
-def test_nothing_a_job_is_called_acts_on_the_terminal(run: Run, store: KeptStore) -> None:
+def test_names_of_jobs_cannot_control_the_terminal(run: Run, store: KeptStore) -> None:
     stopping = Stopping(Cause(CauseCode.CANCELLED, HOSTILE), NOW)
     put(store, job(name=HOSTILE, tenant=HOSTILE), running(name=HOSTILE).evolve(stopping=stopping))
     for arguments in (["queue"], ["queue", "--json"], ["show", "1"], ["show", "--json", "1"]):
@@ -104,7 +107,7 @@ def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
     assert len(lines) == 3
 
 
-def test_a_long_name_leaves_room_for_why() -> None:
+def test_a_long_name_leaves_room_for_the_reason() -> None:
     waiting = job(1, name="a-rather-long-name-of-a-job")
     seen = snapshot([waiting], reasons={1: RESOURCES})
     rows = [queue.row(waiting, seen)]
@@ -114,14 +117,14 @@ def test_a_long_name_leaves_room_for_why() -> None:
     assert "a-rather" in narrow
 
 
-def test_columns_stand_under_each_other_in_any_script() -> None:
+def test_columns_are_aligned_in_any_script() -> None:
     jobs = [job(1, name="训练"), job(2, name="train")]
     lines = table.lines(queue.COLUMNS, [queue.row(each, snapshot(jobs)) for each in jobs], None)
     places = {width(line[: line.index("alice")]) for line in lines[1:]}
     assert len(places) == 1
 
 
-def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.terminal_width() is None
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "133")
@@ -130,12 +133,12 @@ def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.terminal_width() == 80
 
 
-def test_an_attempt_that_has_not_started_shows_no_time_of_the_one_before() -> None:
+def test_an_attempt_before_its_start_shows_no_earlier_time() -> None:
     again = running().evolve(state=JobState.CONFIGURING)
     assert queue.time_word(again, NOW) == "-"
 
 
-def test_words_for_gpus() -> None:
+def test_gpus_are_shown_in_words() -> None:
     assert queue.request_word(GpuRequest()) == "-"
     assert queue.request_word(GpuRequest(2, 4)) == "2-4"
     assert queue.request_word(GpuRequest(1, 1024, everything=True)) == "all"
@@ -143,7 +146,7 @@ def test_words_for_gpus() -> None:
     assert queue.gpus_word(running(on=[uuid(0), uuid(7)]), ()) == "2"
 
 
-def test_words_for_times() -> None:
+def test_times_are_shown_in_words() -> None:
     assert queue.time_word(running(time_limit=timedelta(hours=2)), NOW) == "1m00s/2h00m"
     done = running().evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(seconds=20))
     assert queue.time_word(done, NOW) == "40s"
@@ -203,11 +206,11 @@ def test_waiting_elements_of_an_array_share_a_line(run: Run, store: KeptStore) -
         ([number * number for number in range(30)], "0-1,4,9,16,25,36,49,64,..."),
     ],
 )
-def test_indices_in_words(indices: Iterable[int], words: str) -> None:
+def test_indices_are_shown_as_ranges(indices: Iterable[int], words: str) -> None:
     assert arrays.indices_word(indices) == words
 
 
-def test_an_entry_is_a_line_and_an_object(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_is_one_line_and_one_json_object(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Reason(PendingReason.RESOURCES, "needs 1 GPU: 0 are free")
     entry, running_one = array(range(3, 10), first=5, limit=8), running(4, array=ArrayRef(1, 2, 8))
     shown = Snapshot(taken_at=NOW, jobs=(running_one, entry), order=(5,), reasons={5: waits})

@@ -1,4 +1,4 @@
-"""`gputui replay`: what it prints, and what it refuses."""
+"""`gputui replay`: its output and its refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gputui import bootstrap
 from gputui.cli import replay, replay_report, table, variants
 from gputui.cli.main import run
 from gputui.config import resolve
-from gputui.domain.job import Attempt, Job
+from gputui.domain.attempt import Attempt
+from gputui.domain.job import Job
 from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 from gputui.replay import policies, trace
@@ -58,7 +59,7 @@ def test_only_the_policies_named(file: Path, capsys: pytest.CaptureFixture[str])
     assert "#####" in out
 
 
-def test_settings_are_changed_for_a_replay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_uses_changed_settings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["replay", str(file), "-p", "plan", "--set", "policy.preemption=on", "--set", "half_life=12h"]
     assert run([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -78,7 +79,7 @@ def test_values_are_compared_in_all_combinations(file: Path, capsys: pytest.Capt
     assert found["policies"]["plan"] == found["policies"][names[0]]
 
 
-def test_a_comparison_stands_alone_unless_policies_are_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_omits_policies_unless_they_are_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["replay", str(file), "--compare", "tenants.b.weight=1,100"]
     assert run(arguments) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -173,7 +174,7 @@ def test_made_up_jobs_need_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["jobs"] == 50
 
 
-def test_jobs_that_all_come_at_once_have_no_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simultaneous_jobs_have_no_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "backlog.csv"
     path.write_text("submit_time_s,duration_s,gpus\n0,10,1\n0,10,1\n")
     assert run(["replay", str(path), "--json"]) == 0
@@ -185,16 +186,19 @@ def test_jobs_that_all_come_at_once_have_no_load(tmp_path: Path, capsys: pytest.
     [
         (["replay"], "expected a trace, --synthetic or --history"),
         (["replay", "none.csv"], "none.csv: cannot be read"),
-        (["replay", "--synthetic", "5", "-p", "best"], "'best' is no policy"),
+        (["replay", "--synthetic", "5", "-p", "best"], "'best' is not a policy"),
         (["replay", "--synthetic", "5", "--max-time", "0"], "--max-time"),
         (["replay", "--synthetic", "5", "--limits", "guess"], "guess"),
         (["replay", "--synthetic", "5", "--load", "0"], "--load"),
         ([*MADE_UP, "--set", "half_life"], "--set: expected SETTING=VALUE, found 'half_life'"),
-        ([*MADE_UP, "--set", "half_live=1d"], "--set half_live: 'half_live' is no setting (did you mean half_life?)"),
+        (
+            [*MADE_UP, "--set", "half_live=1d"],
+            "--set half_live: 'half_live' is not a setting (did you mean half_life?)",
+        ),
         ([*MADE_UP, "--set", "half_life=0"], "--set half_life: expected a duration above 0"),
-        ([*MADE_UP, "--compare", "foo=1"], "--compare foo: 'foo' is no setting (known: promote_after, age_unit, "),
+        ([*MADE_UP, "--compare", "foo=1"], "--compare foo: 'foo' is not a setting (known: promote_after, age_unit, "),
         ([*MADE_UP, "--set", "share=all"], "--set share: changes nothing in a replay (those that do: "),
-        ([*MADE_UP, "--set", "tenants.a.pending=3"], "is no setting of a tenant"),
+        ([*MADE_UP, "--set", "tenants.a.pending=3"], "is not a setting of a tenant"),
         ([*MADE_UP, "--compare", "tenants.a.weight=1,x"], "--compare tenants.a.weight: expected a number"),
         ([*MADE_UP, "--compare", "tenants.a.weight=1,"], "--compare tenants.a.weight: expected a number"),
         ([*MADE_UP, "--compare", "half_life=1", "--compare", "policy.half_life=2"], "half_life is given twice"),
@@ -211,14 +215,14 @@ def test_contradictory_options_are_bad_usage(
     assert words in capsys.readouterr().err
 
 
-def test_the_offered_names_exist() -> None:
+def test_offered_policies_exist() -> None:
     assert tuple(policies.POLICIES) == replay.POLICY_NAMES
     assert replay.LIMITS == trace.LIMITS
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state directory where two tenants' jobs have ended, one of them long ago."""
+    """State directory in which jobs of two tenants have ended, one of them long ago."""
     monkeypatch.setenv("GPUTUI_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("GPUTUI_PROBE", "sim:2")
     store = bootstrap.open_store(resolve())
@@ -237,7 +241,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_history_is_replayed_beside_how_it_was(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_replayed_history_is_compared_with_the_real_one(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "--history", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {key: found[key] for key in ("gpus", "gpus_per_node", "limits", "jobs")} == {
@@ -261,7 +265,7 @@ def test_the_meaning_and_the_size_of_the_history_are_stated(server: Path, capsys
     assert run(["replay", "--history", "-p", "plan,static-equal", "--limits", "bucket"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("4 jobs on 2 GPUs, load 0.00, bucket limits")
-    assert "as there was none: 4 jobs." in out
+    assert "as they had none: 4 jobs." in out
     assert "split equally between the tenants these jobs would have waited" in out
     assert "4 jobs over 19d00h is a small sample" in out
     assert run(["replay", "--history", "-p", "fifo"]) == 0
@@ -270,7 +274,9 @@ def test_the_meaning_and_the_size_of_the_history_are_stated(server: Path, capsys
     assert "as there was none" not in out
 
 
-def test_another_number_of_gpus_or_load_is_not_how_it_was(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_gpus_or_load_are_not_compared_with_the_real_history(
+    server: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for changed in (["--gpus", "8"], ["--load", "1.5"], ["--max-time", "30m"]):
         assert run(["replay", "--history", "--json", *changed]) == 0
         found = json.loads(capsys.readouterr().out)
@@ -278,7 +284,7 @@ def test_another_number_of_gpus_or_load_is_not_how_it_was(server: Path, capsys: 
     assert found["policies"]["plan"]["makespan"] < 20 * 86400
 
 
-def test_a_cap_younger_than_the_jobs_keeps_none_out(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cap_set_after_the_jobs_excludes_none(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = server / "config.toml"
     config.write_text('[[policy.tenants]]\nname = "a"\ngpus = 0\nrunning = 0\n')
     assert run(["--config", str(config), "replay", "--history", "--json", "-p", "plan"]) == 0

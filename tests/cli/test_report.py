@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from gputui.cli import report_figures
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import Efficiency
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running, uuid
@@ -25,7 +26,7 @@ USE = Efficiency(3600.0, 0.5, 0.25)
 
 
 def over(start: float, end: float, gpus: int = 1, code: CauseCode | None = None, **changes: Any) -> Job:
-    """A job that ran from `start` to `end`, in hours before NOW, and was submitted half an hour earlier."""
+    """Return a job that ran from `start` to `end`, in hours before NOW, submitted half an hour earlier."""
     begin, stop = (NOW - timedelta(hours=hours) for hours in (start, end))
     cause = Cause(code, "words") if code else None
     use = changes.pop("efficiency", None)
@@ -48,7 +49,7 @@ def past(store: KeptStore) -> None:
 
 
 @pytest.mark.usefixtures("past")
-def test_a_table_of_tenants_with_what_is_not_known(run: Run) -> None:
+def test_a_table_of_tenants_marks_unknown_values(run: Run) -> None:
     result = run("report")
     lines = result.out.splitlines()
     assert lines[0].endswith(", by tenant")
@@ -97,14 +98,14 @@ def test_the_edges_of_the_period_cut_attempts(run: Run) -> None:
         ("cause", {"completed", "NonZeroExit", "Cancelled", "running"}),
     ],
 )
-def test_groups(run: Run, by: str, groups: set[str]) -> None:
+def test_jobs_are_grouped_by_each_key(run: Run, by: str, groups: set[str]) -> None:
     told = json.loads(run("report", "--by", by, "--format", "json").out)
     assert {each["group"] for each in told["groups"]} == groups
     assert sum(each["gpu_hours"] for each in told["groups"]) == pytest.approx(told["total"]["gpu_hours"], abs=1e-5)
 
 
 @pytest.mark.usefixtures("past")
-def test_rates_make_a_cost(run: Run, tmp_path: Path) -> None:
+def test_rates_give_costs(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[report]\ngpu_hour = 2.5\nkwh = 0.3\ncurrency = "EUR"\n')
     result = run("--config", str(config), "report", "--since", "-8h", "--until", "-2h")
@@ -144,7 +145,7 @@ def test_a_period_that_is_empty_or_unwritable_is_refused(run: Run, tmp_path: Pat
 @pytest.mark.parametrize(
     ("since", "until", "hours"), [(None, None, 720), ("-7d", None, 168), ("-7d", "tomorrow", None), (None, "-1d", 720)]
 )
-def test_the_usual_period_is_thirty_days(since: str | None, until: str | None, hours: float | None) -> None:
+def test_the_default_period_is_thirty_days(since: str | None, until: str | None, hours: float | None) -> None:
     if hours is None:
         with pytest.raises(Exception, match="past"):
             report_figures.period(since, until, NOW)
@@ -153,7 +154,7 @@ def test_the_usual_period_is_thirty_days(since: str | None, until: str | None, h
     assert found.until - found.since == timedelta(hours=hours)
 
 
-def test_nothing_ran(run: Run, store: KeptStore) -> None:
+def test_a_period_without_jobs_gives_an_empty_report(run: Run, store: KeptStore) -> None:
     line = run("report").out.splitlines()[-1]
     assert line.split() == ["TOTAL", "0", *["0.00"] * 6, "-", "-", "0.00"]
     assert store.closed
@@ -184,7 +185,7 @@ class Elements(HTMLParser):
 
 
 @pytest.mark.usefixtures("past")
-def test_a_page_needs_nothing_but_itself(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_an_html_page_is_self_contained(run: Run, store: KeptStore, tmp_path: Path) -> None:
     put(store, *(over(2 + number, 1, tenant=f"<script>tenant{number}&") for number in range(300)))
     file = tmp_path / "report.html"
     assert run("report", "--since", "-365d", "--what-if", "--format", "html", "-o", str(file)).code == 0
@@ -199,5 +200,5 @@ def test_a_page_needs_nothing_but_itself(run: Run, store: KeptStore, tmp_path: P
     assert (found.tags["table"], found.tags["svg"]) == (4, 1 + 200 + 4 + 3)
 
 
-def test_a_page_of_nothing(run: Run) -> None:
+def test_an_empty_report_is_a_valid_page(run: Run) -> None:
     assert "Nothing ran in this period." in run("report", "--format", "html").out

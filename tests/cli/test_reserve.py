@@ -58,7 +58,7 @@ def windows(store: KeptStore) -> tuple[Window, ...]:
 
 
 @pytest.mark.usefixtures("in_berlin")
-def test_a_start_may_have_its_end(run: Run, store: KeptStore) -> None:
+def test_a_start_may_include_its_end(run: Run, store: KeptStore) -> None:
     assert run("reserve", "add", "--gpus", "4", "--start", "Mon 9-17").out == "r1\n"
     [window] = windows(store)
     assert [f"{at.astimezone():%a %H:%M}" for at in (window.start, window.end)] == ["Mon 09:00", "Mon 17:00"]
@@ -66,7 +66,7 @@ def test_a_start_may_have_its_end(run: Run, store: KeptStore) -> None:
     assert "--start: has an end already (leave out --end and --for)" in refused.err
 
 
-def test_add_prints_the_name_alone_and_keeps_it(run: Run, store: KeptStore) -> None:
+def test_add_prints_only_the_name_and_keeps_it(run: Run, store: KeptStore) -> None:
     result = run("reserve", "add", "--gpus", "4", "--start", "2026-12-01T09:00Z", "--for", "8h", "--tenant", "bob")
     assert (result.code, result.out, result.err) == (0, "r1\n", "")
     start = datetime(2026, 12, 1, 9, tzinfo=UTC)
@@ -86,7 +86,7 @@ def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptS
     assert "; released 2026-12-01 09:15 if unused" in told
 
 
-def test_for_whom_it_is_kept(run: Run, store: KeptStore) -> None:
+def test_the_beneficiary_of_a_reservation_is_named(run: Run, store: KeptStore) -> None:
     for options in ([], ["--priority", "80"], ["--tenant", "bob", "--priority", "80"], ["--nobody"]):
         assert run("reserve", "add", "--gpus", "1", "--for", "1h", *options).code == 0
     found = [(window.tenant, window.priority) for window in windows(store)]
@@ -142,7 +142,7 @@ def test_conflicting_reservations_are_named(run: Run, store: KeptStore, file: No
     assert run(*later).code == 0
 
 
-def test_a_released_one_is_not_in_the_way(run: Run, store: KeptStore) -> None:
+def test_a_released_reservation_causes_no_conflict(run: Run, store: KeptStore) -> None:
     whole = Window("r1", NOW - HOUR, NOW + HOUR, 8, tenant="bob")
     with store.transaction() as transaction:
         transaction.set_controls(Controls(reservations=(whole,)))
@@ -152,7 +152,7 @@ def test_a_released_one_is_not_in_the_way(run: Run, store: KeptStore) -> None:
     assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
 
 
-def test_list_includes_those_of_the_file(run: Run, store: KeptStore, file: None) -> None:
+def test_list_includes_reservations_of_the_settings_file(run: Run, store: KeptStore, file: None) -> None:
     run("reserve", "add", "--gpus", "2", "--for", "1h", "--tenant", "eve")
     with store.transaction() as transaction:
         controls = transaction.controls()
@@ -178,7 +178,7 @@ def test_list_includes_those_of_the_file(run: Run, store: KeptStore, file: None)
     assert "claimed 2026-03-02 " in run("reserve", "list").out
 
 
-def test_remove(run: Run, store: KeptStore, file: None) -> None:
+def test_remove_deletes_a_reservation(run: Run, store: KeptStore, file: None) -> None:
     run("reserve", "add", "--gpus", "2", "--for", "1h", "--name", "mine")
     assert run("reserve", "remove", "mine").code == 0
     assert windows(store) == ()
@@ -188,7 +188,7 @@ def test_remove(run: Run, store: KeptStore, file: None) -> None:
     assert (of_file.code, "is defined in the settings file" in of_file.err) == (1, True)
 
 
-def test_one_removed_and_added_again_is_judged_again(run: Run, store: KeptStore) -> None:
+def test_a_reservation_added_again_is_judged_anew(run: Run, store: KeptStore) -> None:
     add = ["reserve", "add", "--gpus", "2", "--start", "2026-03-02T11:00Z", "--for", "2h", "--name", "mine"]
     assert run(*add).code == 0
     with store.transaction() as transaction:
@@ -209,7 +209,7 @@ def test_a_dry_run_shows_the_delayed_jobs(run: Run, store: KeptStore, monkeypatc
     assert windows(store) == ()
 
 
-def test_a_job_without_a_limit_on_the_named_gpus_is_warned_of(
+def test_add_warns_of_a_job_without_a_limit_on_the_named_gpus(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     endless = running(7, on=[uuid(0)], name="notebook")
@@ -229,7 +229,7 @@ def test_a_job_without_a_limit_on_the_named_gpus_is_warned_of(
     assert result.err.startswith("warning: GPU 0 is held by job 1, which has no time limit")
 
 
-def test_the_standing_rule(run: Run, store: KeptStore) -> None:
+def test_the_standing_rule_is_set_and_removed(run: Run, store: KeptStore) -> None:
     assert run("reserve", "standing", "80").code == 0
     assert store.controls().standing == StandingRule(80)
     assert "jobs of priority 80 and above first (command)" in run("reserve", "list").out
@@ -242,7 +242,7 @@ def test_the_standing_rule(run: Run, store: KeptStore) -> None:
     assert words[0] == ("standing", "GPUs go to jobs of priority 80 and above first")
 
 
-def test_other_actions_leave_reservations_alone(run: Run, store: KeptStore) -> None:
+def test_other_actions_keep_reservations(run: Run, store: KeptStore) -> None:
     run("reserve", "add", "--gpus", "2", "--for", "1h")
     for words in (["pause"], ["drain", "1"], ["resume", "1"], ["unpause"], ["tenant", "set", "bob", "--gpus", "1"]):
         assert run(*words).code == 0

@@ -1,4 +1,4 @@
-"""`gputui resume` says where a resume does not help."""
+"""`gputui resume` names GPUs that a resume cannot restore."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.conftest import KeptStore, Run, picture
 from tests.factories import snapshot, uuid, view
 
 
-def test_a_gpu_that_stays_sick_is_named_and_one_stopped_by_an_xid_is_not(
+def test_resume_warns_of_a_sick_gpu_but_not_of_one_stopped_by_an_xid(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sick = [

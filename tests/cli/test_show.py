@@ -9,6 +9,7 @@ from pathlib import Path
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container_options import ContainerOptions, PublishedPort
+from gputui.domain.efficiency import Efficiency
 from gputui.domain.job import ArrayRef
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread
@@ -19,12 +20,12 @@ from tests.factories import GIB, NOW, job, running, sample, snapshot, uuid
 
 
 def lines(out: str) -> dict[str, str]:
-    """First words of lines, and what follows."""
+    """Return the text of each line by its first word."""
     pairs = (line.strip().split("  ", 1) for line in out.splitlines() if "  " in line.strip())
     return {name: value.strip() for name, value in pairs}
 
 
-def test_everything_about_a_job(run: Run, store: KeptStore) -> None:
+def test_show_prints_every_field_of_a_job(run: Run, store: KeptStore) -> None:
     options = ContainerOptions(
         env=(("TOKEN", "hunter2"),), volumes=("/a:/b",), memory=16 * GIB, labels=(("team", "vision"),)
     )
@@ -158,3 +159,12 @@ def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, stor
     assert series["readings"]["utilization"] == [0.5] * 20
     telemetry_file.write(state, 1, 1, telemetry_file.encode_running("other", tally), durably=False)
     assert "GPU use" not in lines(run("--state", str(state), "show", "1").out)
+
+
+def test_a_completed_job_shows_a_result_but_no_cause(run: Run, store: KeptStore) -> None:
+    measured = Efficiency(seconds=60.0, utilization=0.5, idle=0.0, memory_peak=8 * GIB, memory_total=80 * GIB)
+    ended = running(on=[uuid(0)], state=JobState.RUNNING).with_attempt(ended_at=NOW, efficiency=measured)
+    put(store, ended.evolve(state=JobState.COMPLETED, ended_at=NOW))
+    shown = lines(run("show", "1").out)
+    assert shown["result"].startswith("util 50%")
+    assert "ended by" not in shown

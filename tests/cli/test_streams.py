@@ -1,4 +1,4 @@
-"""Commands whose standard output takes nothing: what is done is not told as a failure."""
+"""Commands with an unwritable standard output: a completed action is not reported as a failure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_the_confirmation_goes_to_stderr(tmp_path: Path, act: str, stream: str) 
     assert done.stderr.splitlines(keepends=True)[-1] == said
 
 
-def test_a_reader_that_has_gone_is_none(tmp_path: Path) -> None:
+def test_a_confirmation_into_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     done = shell(tmp_path / "state", f"{HOST} | sleep 0.01")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
 
-def test_with_every_stream_closed_it_is_done_and_no_file_is_written_over(tmp_path: Path) -> None:
+def test_a_submit_with_all_streams_closed_works_and_overwrites_no_file(tmp_path: Path) -> None:
     assert shell(tmp_path / "state", f"{HOST} <&- >&- 2>&-").returncode == 0
     store = TinyJobStore(tmp_path / "state")
     assert list(store.jobs()) == [1]
@@ -50,7 +50,7 @@ def test_with_every_stream_closed_it_is_done_and_no_file_is_written_over(tmp_pat
 
 
 @pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
-def test_a_list_that_cannot_be_printed_is_a_failure(tmp_path: Path, stream: str) -> None:
+def test_an_unwritable_stdout_fails_a_listing(tmp_path: Path, stream: str) -> None:
     done = shell(tmp_path / "state", f"queue {stream}")
     assert done.returncode == 1
     assert done.stderr.startswith("gputui: error: ")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import Launch
 from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job import GpuRequest, JobSpec
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.request import command_line
 from gputui.request.job_options import KEYS
 from gputui.request.submitter import is_taken_over
@@ -28,7 +28,7 @@ def spec_of(store: KeptStore, job_id: int = 1) -> JobSpec:
     return store.get(job_id).spec
 
 
-def test_the_id_is_printed_alone(run: Run, store: KeptStore) -> None:
+def test_only_the_id_is_printed(run: Run, store: KeptStore) -> None:
     result = run("submit", "busybox", "echo", "hello")
     assert (result.code, result.out, result.err) == (0, "1\n", "")
     assert spec_of(store) == JobSpec("busybox", ("echo", "hello"), name="busybox", tenant="alice")
@@ -73,7 +73,7 @@ def test_a_docker_run_line_works_with_two_words_replaced(
     )
 
 
-def test_a_letter_s_value_may_follow_a_sign_as_in_docker(run: Run, store: KeptStore) -> None:
+def test_short_options_take_values_after_an_equals_sign_as_in_docker(run: Run, store: KeptStore) -> None:
     assert run("submit", "-m=16g", "-e=A=1", "-v=/a:/b", "-w=/w", "-c=512", "busybox").code == 0
     assert run("submit", "-m16g", "-eA=1", "-v/a:/b", "-w/w", "-c512", "busybox").code == 0
     first, second = spec_of(store, 1), spec_of(store, 2)
@@ -160,7 +160,7 @@ def test_a_host_job_may_take_over_the_whole_environment(
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.container], ids=lambda key: key.option)
-def test_a_host_job_takes_nothing_for_containers(run: Run, store: KeptStore, key: object) -> None:
+def test_a_host_job_refuses_options_of_containers(run: Run, store: KeptStore, key: object) -> None:
     option = getattr(key, "option")  # noqa: B009 - parametrised
     values = {"--volume": "/a:/b", "--mount": "type=tmpfs,target=/t", "--shm-size": "1g", "--ipc": "host"}
     name = option[2:].replace("-", "_")
@@ -209,14 +209,14 @@ def test_an_option_for_a_terminal_is_accepted_with_an_explanation(run: Run, stor
     assert spec_of(store).command == ("top", "-b")
 
 
-def test_options_that_change_nothing_are_silent_or_one_line(run: Run) -> None:
+def test_options_without_effect_print_at_most_one_line(run: Run) -> None:
     assert run("submit", "--init", "-q", "--restart=no", "--rm=false", "busybox").err == ""
     result = run("submit", "-d", "--rm", "--restart", "unless-stopped", "busybox")
     assert (result.code, result.err.count("\n")) == (0, 1)
     assert "--retries N" in result.err
 
 
-def test_a_choice_of_gpus_by_the_environment_has_no_effect_and_says_so(run: Run) -> None:
+def test_an_environment_variable_that_chooses_gpus_is_ignored_with_a_note(run: Run) -> None:
     line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
     result = run("submit", *line, "busybox")
     assert (result.code, "--gpus all" in result.err) == (0, True)
@@ -324,7 +324,7 @@ def test_bad_values_are_refused_by_name_and_nothing_is_done(
     assert not store.jobs()
 
 
-def test_every_option_with_a_value_has_a_bad_one_above() -> None:
+def test_the_test_of_bad_values_covers_every_option() -> None:
     marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
     tried = {option for option, _ in marks[0].args[1]}
     flags = {f"--{name.replace('_', '-')}" for name in docker_values.FLAGS}
@@ -345,14 +345,14 @@ def test_sharing_needs_a_promise_of_memory(run: Run, store: KeptStore) -> None:
     assert store.get(1).spec.gpus == GpuRequest(1, 1, memory=10 * GIB, share=True)
 
 
-def test_no_image_is_said(run: Run) -> None:
+def test_a_missing_image_is_explained(run: Run) -> None:
     for arguments in (["submit"], ["submit", ""], ["submit", "--gpus", "1"]):
         result = run(*arguments)
         assert (result.code, "IMAGE" in result.err) == (2, True)
     assert "COMMAND" in run("submit", "--host", "--").err
 
 
-def test_a_job_to_wait_for_must_exist(run: Run, store: KeptStore) -> None:
+def test_dependencies_must_exist(run: Run, store: KeptStore) -> None:
     result = run("submit", "--after", "7", "busybox")
     assert (result.code, result.out) == (3, "")
     assert "7" in result.err
@@ -366,7 +366,7 @@ def test_a_command_of_more_than_a_mebibyte_is_refused(run: Run) -> None:
     assert (result.code, "COMMAND" in result.err) == (2, True)
 
 
-def test_bytes_that_are_no_text_are_refused(run: Run) -> None:
+def test_arguments_that_are_not_text_are_refused(run: Run) -> None:
     result = run("submit", "busybox", "\udcff")
     assert result.code == 2
     assert "COMMAND: is not UTF-8 text" in result.err

@@ -1,4 +1,4 @@
-"""Sweeps as commands, job files and drafts write and show them."""
+"""Sweeps in commands, job files and drafts."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_an_element_is_shown_with_its_values(run: Run, swept: KeptStore) -> None
         (["--sweep-limit", "2", "busybox"], "--sweep-limit"),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused(run: Run, store: KeptStore, words: list[str], where: str) -> None:
+def test_an_impossible_sweep_is_refused(run: Run, store: KeptStore, words: list[str], where: str) -> None:
     refused = run("submit", *words)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"gputui: error: {where}: ")
     assert not store.jobs()
 
 
-def test_braces_of_jobs_without_a_sweep_stay(run: Run, store: KeptStore) -> None:
+def test_braces_stay_unchanged_without_a_sweep(run: Run, store: KeptStore) -> None:
     run("submit", "--array", "0-1", "busybox", "echo", "{index} {{x}}")
     assert store.get(1).spec.command == ("echo", "{index} {{x}}")
 
@@ -84,8 +84,8 @@ def test_an_edit_keeps_the_sweep_and_knows_its_names(run: Run, swept: KeptStore)
     assert run("edit", "1_3", "--time-limit", "2h", "--", "train", "{seed}").code == 0
     assert swept.get(4).spec.sweep == swept.get(1).spec.sweep
     assert json.loads(run("show", "1_3", "--json").out)["command"] == ["train", "3"]
-    assert "'{epoch}' is no value of the sweep" in run("edit", "1_3", "--", "train", "{epoch}").err
-    assert "stay as they are" in run("edit", "1_3", "--sweep", "lr=1").err
+    assert "'{epoch}' is not a name of the sweep" in run("edit", "1_3", "--", "train", "{epoch}").err
+    assert "cannot be changed" in run("edit", "1_3", "--sweep", "lr=1").err
 
 
 def test_elements_are_filtered_by_their_ids(run: Run, swept: KeptStore) -> None:
@@ -102,7 +102,7 @@ def test_a_requeued_element_keeps_its_values(run: Run, swept: KeptStore) -> None
     assert swept.get(15).name == "train lr=1e-4 seed=4"
 
 
-def test_a_clone_of_an_element_has_its_values_and_one_of_the_array_the_sweep(swept: KeptStore) -> None:
+def test_a_clone_of_an_element_has_its_values_and_a_clone_of_the_array_its_sweep(swept: KeptStore) -> None:
     one, whole = NewJob.like(swept.get(15), NOW), NewJob.like(next(iter(swept.jobs().values())), NOW)
     assert (one.start["command"], one.start.get("sweep")) == ("train --lr 1e-4", None)
     assert drafts.env_names(one.start) == ("TAG", "GPUTUI_SWEEP_LR", "GPUTUI_SWEEP_SEED")

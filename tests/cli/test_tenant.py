@@ -73,7 +73,7 @@ def test_a_higher_priority_than_the_tenants_highest_is_refused_with_the_number(r
     assert run("priority", job_id, "top").code == 0
 
 
-def test_users_are_set_and_taken_back(run: Run, store: KeptStore) -> None:
+def test_users_are_set_and_removed(run: Run, store: KeptStore) -> None:
     assert run("tenant", "set", "prof", "--users", "ann,@lab").code == 0
     assert [tenant.users for tenant in store.controls().tenants] == [("ann", "@lab")]
     assert list(store.audit_log("tenant prof"))[-1].after == "weight 1, for ann, @lab alone"
@@ -82,9 +82,7 @@ def test_users_are_set_and_taken_back(run: Run, store: KeptStore) -> None:
     assert [tenant.users for tenant in store.controls().tenants] == [()]
 
 
-def test_list_shows_use_beside_caps_and_where_they_come_from(
-    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_shows_use_and_caps_with_their_source(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, running(1, on=[uuid(0), uuid(1)], tenant="bob"), job(2, tenant="bob"), job(3, tenant="ann"))
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen(list(store.jobs().values()))))
     run("tenant", "set", "bob", "--pending", "5")
@@ -120,7 +118,9 @@ def test_remove_restores_the_values_of_the_file(run: Run, store: KeptStore) -> N
     assert run("tenant", "remove", "zoe").code == 3
 
 
-def test_a_submit_beyond_the_cap_on_waiting_jobs_is_refused_whole(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_a_submission_beyond_the_cap_on_waiting_jobs_is_refused_completely(
+    run: Run, store: KeptStore, tmp_path: Path
+) -> None:
     run("tenant", "set", "alice", "--pending", "3")
     (tmp_path / "jobs.toml").write_text('[[job]]\nimage = "busybox"\n' * 4)
     for words in (["--array", "0-3", "busybox"], ["-f", str(tmp_path / "jobs.toml")]):

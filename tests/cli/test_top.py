@@ -1,4 +1,4 @@
-"""`gputui top`: frames of the console for what is no terminal."""
+"""`gputui top`: frames of the console as plain text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 import pytest
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters
 from gputui.cli import table
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, Step, TakenStep
@@ -32,7 +33,7 @@ def busy(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
 
 @pytest.mark.usefixtures("busy")
 class TestFrame:
-    def test_everything_is_there_in_plain_lines(self, run: Run) -> None:
+    def test_a_frame_has_status_gpus_and_queue_in_plain_lines(self, run: Run) -> None:
         result = run("top")
         lines = result.out.splitlines()
         assert (result.code, result.err) == (0, "")
@@ -61,7 +62,7 @@ class TestFrame:
         assert lines[-1] == " … and 26 jobs more"
         assert len(run("top", "--height", "4").out.splitlines()) == 4
 
-    def test_ascii_alone(self, run: Run) -> None:
+    def test_only_ascii_is_drawn(self, run: Run) -> None:
         plain, strange = run("top", "--ascii").out, run("top").out
         assert plain.isascii()
         assert [width(line) for line in plain.splitlines()] == [width(line) for line in strange.splitlines()]
@@ -103,19 +104,19 @@ def _at(line: str, cell: int) -> str:
     return next((line[at] for at in range(len(line)) if width(line[:at]) >= cell), "")
 
 
-def test_without_a_scheduler_the_gpus_are_read_here(
+def test_without_a_scheduler_top_reads_the_gpus_itself(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, job(1, name="waits", gpus=1))
     measured = snapshot(gpus=1)
-    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store, probe: measured)
+    monkeypatch.setattr(adapters, "measured_snapshot", lambda options, store, probe: measured)
     out = run("top").out
     assert "no scheduler runs" in out
     assert "H100" in out
     assert "waits" in out
 
 
-def test_where_no_gpu_can_be_read_the_queue_is_shown(
+def test_the_queue_is_shown_even_without_readable_gpus(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, job(1, name="waits", gpus=1))
@@ -123,6 +124,6 @@ def test_where_no_gpu_can_be_read_the_queue_is_shown(
     def fails(options: object, store: object, probe: object) -> None:
         raise GputuiError("no driver")
 
-    monkeypatch.setattr(bootstrap, "measured_snapshot", fails)
+    monkeypatch.setattr(adapters, "measured_snapshot", fails)
     result = run("top")
     assert (result.code, "waits" in result.out) == (0, True)

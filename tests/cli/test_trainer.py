@@ -64,18 +64,18 @@ def test_the_same_seed_prints_the_same_lines() -> None:
     assert first != other
 
 
-def test_it_names_the_gpus_it_was_given() -> None:
+def test_the_trainer_names_its_gpus() -> None:
     text = uncoloured(run("--steps", "1", CUDA_VISIBLE_DEVICES="GPU-a,GPU-b").stdout)
     assert "rank 0/2 on GPU-a" in text
     assert "rank 1/2 on GPU-b" in text
 
 
 @pytest.mark.parametrize("given", ["", "void", "-1"])
-def test_without_a_gpu_it_says_so(given: str) -> None:
+def test_the_trainer_reports_a_missing_gpu(given: str) -> None:
     assert "running on the CPU" in run("--steps", "1", CUDA_VISIBLE_DEVICES=given).stdout
 
 
-def test_its_progress_bar_is_drawn_over_itself() -> None:
+def test_the_progress_bar_overwrites_itself() -> None:
     bars = [line for line in run("--steps", "16").stdout.split("\n") if "\r" in line]
     assert len(bars) == 8
     assert plain_log(bars[0]) == "  eval 100%|██████████| 50/50"
@@ -115,7 +115,7 @@ def test_bad_options_are_refused(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 2
 
 
-def test_it_loads_almost_nothing() -> None:
+def test_the_trainer_imports_little() -> None:
     code = "import sys, gputui.cli.trainer; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],

@@ -10,7 +10,8 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import ends
 from gputui.domain.cause import cause_of_exit
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
@@ -34,7 +35,7 @@ def end(store: KeptStore, job_id: JobId, code: int) -> None:
 
 
 class Ends:
-    """Lets jobs end one after the other, each as soon as the command waits again."""
+    """Ends jobs one after the other, each as soon as the command waits again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]) -> None:
         self.steps = list(steps)
@@ -57,7 +58,7 @@ class Ends:
         (ended(1, 143, JobState.TIMEOUT), 143),
     ],
 )
-def test_the_exit_code_is_the_jobs(run: Run, store: KeptStore, which: Job, code: int) -> None:
+def test_the_exit_code_is_that_of_the_job(run: Run, store: KeptStore, which: Job, code: int) -> None:
     put(store, which)
     result = run("wait", "1")
     assert result.code == code
@@ -65,7 +66,7 @@ def test_the_exit_code_is_the_jobs(run: Run, store: KeptStore, which: Job, code:
     assert result.out.count("exit code") == (which.exit_code in {3, 137, 143})
 
 
-def test_waits_for_all_and_takes_the_highest_code(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_returns_the_highest_code_of_all_jobs(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, running(1), running(2), job(3))
     waits = Ends(monkeypatch, lambda: end(store, 2, 7), lambda: end(store, 1, 0), lambda: end(store, 3, 2))
     result = run("wait", "1-3")
@@ -73,7 +74,7 @@ def test_waits_for_all_and_takes_the_highest_code(run: Run, store: KeptStore, mo
     assert not waits.steps
 
 
-def test_any_returns_with_the_first(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_returns_when_the_first_job_ends(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, running(1), running(2))
     Ends(monkeypatch, lambda: end(store, 2, 5))
     assert run("wait", "--any", "-q", "1", "2").code == 5
@@ -85,7 +86,7 @@ def test_a_job_that_runs_again_has_not_ended(run: Run, store: KeptStore, monkeyp
     assert run("wait", "1").code == 0
 
 
-def test_a_whole_array(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_an_array_waits_for_all_elements(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     run("submit", "--array", "0-3", "--name", "train", "busybox")
 
     def cancel(first: int, count: int) -> None:
@@ -100,7 +101,7 @@ def test_a_whole_array(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPat
     assert "Job 1_0 train (alice) was cancelled" in result.out
 
 
-def test_a_timeout(run: Run, store: KeptStore) -> None:
+def test_a_timeout_ends_the_wait(run: Run, store: KeptStore) -> None:
     put(store, running(1), ended(2))
     result = run("wait", "1,2", "--timeout", "0.05s")
     assert (result.code, result.out.count("\n")) == (124, 1)
@@ -114,7 +115,9 @@ def test_a_write_ends_the_wait_at_once(store: KeptStore) -> None:
         assert changes.wait()
 
 
-def test_unknown_jobs_and_no_scheduler(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_jobs_and_a_missing_scheduler_are_reported(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run("wait", "7").code == 3
     monkeypatch.setattr(bootstrap, "is_scheduled", lambda options: False)
     put(store, running(1))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
+from gputui.bootstrap import hosting
 from gputui.config import Options
-from gputui.console import background
-from gputui.console.background import BackgroundScheduler
+from gputui.console import console
+from gputui.console.console import BackgroundScheduler
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Host
@@ -35,7 +36,7 @@ class FailsOnce(Host):
 def test_a_failure_behind_the_screen_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
 ) -> None:
-    monkeypatch.setattr(background, "AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(console, "AGAIN_AFTER", 0.0)
     monkeypatch.setattr("gputui.engine.process.host.Host", FailsOnce)
     FailsOnce.runs = 0 if fails_when == "run" else 1
     options, feed, seen = Options(state=tmp_path / "state"), Feed(), list[Snapshot]()
@@ -50,7 +51,7 @@ def test_a_failure_behind_the_screen_is_reported_and_retried(
     def make() -> Host:
         if error := next(errors, None):
             raise error
-        return bootstrap.make_host(options, store, feed, "console", may_lead=False)
+        return hosting.make_host(options, store, feed, "console", may_lead=False)
 
     feed.subscribe(hear)
     there = BackgroundScheduler(make, feed)
@@ -65,12 +66,12 @@ def test_a_failure_behind_the_screen_is_reported_and_retried(
     assert seen[0].leader is None
 
 
-def test_it_ends_whether_or_not_it_had_begun(tmp_path: Path) -> None:
+def test_a_background_scheduler_stops_before_and_after_its_begin(tmp_path: Path) -> None:
     options = Options(state=tmp_path / "state")
     store = bootstrap.open_store(options)
     for begins in (True, False):
         there = BackgroundScheduler(
-            lambda: bootstrap.make_host(options, store, Feed(), "console", may_lead=False), Feed()
+            lambda: hosting.make_host(options, store, Feed(), "console", may_lead=False), Feed()
         )
         if begins:
             there.begin()
@@ -91,7 +92,7 @@ async def test_the_loop_of_the_screen_does_not_run_the_scheduler(tmp_path: Path)
             await super().run()
 
     def make() -> Host:
-        made = bootstrap.make_host(options, store, feed, "console", may_lead=False)
+        made = hosting.make_host(options, store, feed, "console", may_lead=False)
         made.__class__ = Seen
         return made
 

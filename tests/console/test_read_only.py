@@ -1,4 +1,4 @@
-"""`gputui --read-only`: a console that schedules never."""
+"""`gputui --read-only`: a console that never schedules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
+from gputui.bootstrap import hosting
 from gputui.cli.main import run
 from gputui.config import Options, ProbeSpec
 from gputui.console import console, startup
@@ -14,18 +15,20 @@ from gputui.engine.feed import Feed
 
 
 @pytest.mark.parametrize(("kind", "may_lead"), [("console", False), ("serve", True)])
-def test_such_a_console_never_schedules_and_serve_does_all_the_same(tmp_path: Path, kind: str, may_lead: bool) -> None:
+def test_a_read_only_console_never_schedules_but_serve_ignores_the_option(
+    tmp_path: Path, kind: str, may_lead: bool
+) -> None:
     plain = Options(state=tmp_path, probe=ProbeSpec(simulated=1), runtime="process")
     store = bootstrap.open_store(plain)
     try:
-        assert bootstrap.make_host(plain, store, Feed(), kind).may_lead
+        assert hosting.make_host(plain, store, Feed(), kind).may_lead
         looking = startup.read_only(plain)
-        assert bootstrap.make_host(looking, store, Feed(), kind).may_lead is may_lead
+        assert hosting.make_host(looking, store, Feed(), kind).may_lead is may_lead
     finally:
         store.close()
 
 
-def test_the_option_is_for_the_console_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_option_is_only_for_the_console(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--read-only", "queue"]) == 2
     assert "--read-only is for the console alone" in capsys.readouterr().err
 

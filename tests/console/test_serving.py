@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.console import serving
+from gputui.console import own_log, serving
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.leadership import Leadership
 from tests.cli.conftest import Run
@@ -21,7 +21,7 @@ from tests.factories import NOW
 
 @pytest.fixture
 def root_logger() -> Iterator[logging.Logger]:
-    """The root logger, as it was before."""
+    """Restore the root logger after the test."""
     root = logging.getLogger()
     before, raising = list(root.handlers), logging.raiseExceptions
     yield root
@@ -32,11 +32,11 @@ def root_logger() -> Iterator[logging.Logger]:
 
 
 @pytest.mark.parametrize(("directory", "file"), [(0o700, 0o600), (0o2770, 0o660)])
-def test_the_log_is_for_whom_the_state_directory_is(
+def test_the_log_has_the_access_rights_of_the_state_directory(
     tmp_path: Path, root_logger: logging.Logger, directory: int, file: int
 ) -> None:
     tmp_path.chmod(directory)
-    serving.log_to_file(tmp_path)
+    own_log.log_to_file(tmp_path)
     logging.getLogger("gputui.test").warning("secretive")
     path = tmp_path / "gputui.log"
     assert "secretive" in path.read_text()

@@ -1,4 +1,4 @@
-"""The GPUs are read while the console is imported, by the very probe that the scheduler goes on with."""
+"""Early probe: it reads GPUs while the console is imported, and the scheduler takes it over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
+from gputui.bootstrap import adapters, hosting
 from gputui.config import Options, ProbeSpec
 from gputui.console import startup
 from gputui.console.startup import EarlyProbe
@@ -40,16 +41,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
         probes.append(Probe())
         return probes[-1]
 
-    monkeypatch.setattr(bootstrap, "make_probe", make)
+    monkeypatch.setattr(adapters, "make_probe", make)
     return probes
 
 
-def test_it_reads_at_once_and_the_scheduler_goes_on_with_it(tmp_path: Path, made: list[Probe]) -> None:
+def test_the_early_probe_reads_at_once_and_the_scheduler_takes_it_over(tmp_path: Path, made: list[Probe]) -> None:
     options = Options(state=tmp_path, runtime="process")
     early = EarlyProbe(options, may_lead=True)
     assert made[0].calls == ["start"]
     store = bootstrap.open_store(options)
-    host = bootstrap.make_host(options, store, Feed(), "console", started=early.take)
+    host = hosting.make_host(options, store, Feed(), "console", started=early.take)
     probes: list[object] = [host.open_adapters().probe for _ in range(2)]
     assert probes == made
     assert len(made) == 2
@@ -63,7 +64,7 @@ def test_an_unused_probe_is_ended(tmp_path: Path, made: list[Probe]) -> None:
     assert made[0].calls == ["start", "close"]
 
 
-def test_there_is_none_where_none_will_be_wanted(tmp_path: Path, made: list[Probe]) -> None:
+def test_no_early_probe_starts_when_none_is_needed(tmp_path: Path, made: list[Probe]) -> None:
     options = Options(state=tmp_path)
     EarlyProbe(options, may_lead=False)
     EarlyProbe(startup.read_only(options), may_lead=True)
@@ -77,7 +78,7 @@ def test_there_is_none_where_none_will_be_wanted(tmp_path: Path, made: list[Prob
     assert made
 
 
-def test_a_driver_that_is_not_there_is_no_word_on_the_terminal(
+def test_a_missing_driver_prints_nothing_on_the_terminal(
     tmp_path: Path, made: list[Probe], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for logger in (logging.getLogger(), logging.getLogger("gputui")):

@@ -1,4 +1,4 @@
-"""A screen that fails is opened again, wherever in it something fails; too often, and it is not."""
+"""A failed screen is reopened, wherever it failed, until it has failed too often."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.faults import WITHIN, FaultCount
 from gputui.store.memory import MemoryJobStore
+from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
+from gputui.tui.services import Services
 from tests.factories import ACTOR, FakeClock
 from tests.tui.console import FakeLogs
 
@@ -36,11 +38,11 @@ def fail() -> None:
 
 
 class Said(Message):
-    """Something a screen hears."""
+    """Message to a screen."""
 
 
 class Worded(Widget):
-    """A widget that fails where the test wants it to."""
+    """Widget that fails at a place chosen by the test."""
 
     def on_said(self) -> None:
         raise KeyError("in a handler")
@@ -61,7 +63,7 @@ class Undrawn(Widget):
 
 
 class Uncomposed(Widget):
-    """Screen whose parts cannot be made."""
+    """Screen whose widgets cannot be created."""
 
     def compose(self) -> ComposeResult:
         fail()
@@ -69,7 +71,7 @@ class Uncomposed(Widget):
 
 
 class Screen(ConsoleApp):
-    """A console without a terminal, which does something once it is painted."""
+    """Console without a terminal that runs an action once it is painted."""
 
     then: Callable[[Screen], Awaitable[object] | None]
 
@@ -100,11 +102,12 @@ Act = Callable[[Screen], Awaitable[object] | None]
 
 def made(feed: Feed | None = None) -> Screen:
     clock = FakeClock()
-    return Screen(feed or Feed(), Actions(MemoryJobStore(), clock, ACTOR), FakeLogs(), Settings(), clock=clock)
+    services = Services(FakeLogs(), Settings(), clock, PAGES)
+    return Screen(feed or Feed(), Actions(MemoryJobStore(), clock, ACTOR), services)
 
 
 class OpenFeed(Feed):
-    """A feed that tells who hears it."""
+    """Feed that exposes its subscribers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +126,7 @@ class OpenFeed(Feed):
 
 
 class Screens:
-    """The first of them do this once they are painted; the one after them is left at once."""
+    """Screens of which the first ones run an action once they are painted; the one after them is closed at once."""
 
     def __init__(self, *acts: Act) -> None:
         self.acts = list(acts)
@@ -214,7 +217,7 @@ FAULTS = [
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """Unfreeze the objects that these consoles froze: other tests count on their collection."""
+    """Unfreeze the objects that these consoles froze, because other tests rely on their collection."""
     yield
     gc.unfreeze()
 
@@ -253,7 +256,7 @@ async def test_a_screen_that_always_fails_ends_with_its_last_fault() -> None:
     assert len(screens.made) == MOST + 1
 
 
-async def test_one_in_a_browser_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_screen_in_a_browser_is_not_reopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Screen, "is_on_terminal", False)
     screens = Screens(in_a_timer)
     with pytest.raises(ScreenFailedError, match=r"^the screen failed: KeyError"):
@@ -261,13 +264,13 @@ async def test_one_in_a_browser_is_not_opened_again(monkeypatch: pytest.MonkeyPa
     assert len(screens.made) == 1
 
 
-async def test_told_to_leave_it_leaves_the_present_screen() -> None:
+async def test_a_request_to_leave_closes_the_current_screen() -> None:
     screens = Screens(in_a_timer, lambda _: screens.reopening.leave(ExitChoice.STOP, 143))
     assert await screens.run() == (ExitChoice.STOP, 143)
     assert len(screens.made) == 2
 
 
-async def test_told_to_leave_as_it_fails_it_is_not_opened_again() -> None:
+async def test_a_failing_screen_is_not_reopened_after_a_request_to_leave() -> None:
     def both(app: Screen) -> None:
         app._handle_exception(KeyError("first"))  # noqa: SLF001 - a fault of Textual as it runs this
         screens.reopening.leave(ExitChoice.STOP, 143)
@@ -277,7 +280,7 @@ async def test_told_to_leave_as_it_fails_it_is_not_opened_again() -> None:
     assert len(screens.made) == 1
 
 
-async def test_told_to_leave_between_two_screens_it_opens_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_to_leave_between_two_screens_opens_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
 
     def finish(timeout: float) -> bool:
@@ -308,7 +311,7 @@ async def test_earlier_messages_are_kept() -> None:
     assert len(texts) == 2
 
 
-async def test_a_fault_after_it_was_left_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fault_after_the_exit_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def leave(app: Screen) -> None:
         await app.screen.mount(LastWords())
         app.exit(ExitChoice.HAND_OVER, return_code=0)
@@ -330,7 +333,7 @@ async def test_a_screen_that_fails_as_it_ends_gets_no_more_messages() -> None:
     assert screens.feed.hearers == []
 
 
-async def test_one_that_failed_and_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_screen_that_never_returns_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "ENDS_WITHIN", 0.05)
 
     async def fail_and_wait(app: Screen) -> None:
@@ -342,7 +345,7 @@ async def test_one_that_failed_and_waits_for_ever_is_ended(monkeypatch: pytest.M
     assert len(screens.made) == 2
 
 
-async def test_nothing_is_left_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_screen_is_freed_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("gputui.console.app"), "disabled", True)  # pytest keeps what is logged
     shown, alive = list[weakref.ref[Screen]](), list[bool]()
 
@@ -360,13 +363,13 @@ async def test_nothing_is_left_of_one_that_failed(monkeypatch: pytest.MonkeyPatc
     assert alive == [False, True]
 
 
-def test_three_faults_in_a_minute_are_borne_and_the_fourth_is_not() -> None:
+def test_the_fourth_fault_within_a_minute_ends_the_console() -> None:
     faults = FaultCount(MOST)
     assert [faults.add(at) for at in (0.0, 1.0, 2.0)] == [True] * MOST
     assert not faults.add(WITHIN)
 
 
-def test_faults_of_long_ago_do_not_count() -> None:
+def test_old_faults_do_not_count() -> None:
     faults = FaultCount(MOST)
     assert all(faults.add(number * (WITHIN / MOST + 0.1)) for number in range(50))
     assert all(faults.add(at) for at in (10_000.0, 10_000.1, 10_000.2))

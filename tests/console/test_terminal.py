@@ -1,4 +1,4 @@
-"""A console wants a terminal, and leaves it as it was."""
+"""A console requires a terminal, and restores it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize("missing", [{0}, {1, 2}])
-def test_there_is_none(monkeypatch: pytest.MonkeyPatch, missing: set[int]) -> None:
+def test_a_missing_terminal_is_refused(monkeypatch: pytest.MonkeyPatch, missing: set[int]) -> None:
     monkeypatch.setattr(os, "isatty", lambda file: file not in missing)
     monkeypatch.setattr(terminal, "_TERMINAL", "/nowhere/tty")
     with pytest.raises(GputuiError, match="the console needs a terminal"):
@@ -25,7 +25,7 @@ def test_there_is_none(monkeypatch: pytest.MonkeyPatch, missing: set[int]) -> No
     check_terminal({"TEXTUAL_DRIVER": "a browser's"})
 
 
-def test_there_is_one_that_cannot_be_drawn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "isatty", lambda file: True)
     check_terminal({"TERM": "xterm"})
     with pytest.raises(GputuiError, match="TERM=dumb"):
@@ -33,7 +33,7 @@ def test_there_is_one_that_cannot_be_drawn_on(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("words", [(), ("demo",), ("--read-only",)])
-def test_nothing_is_painted_where_there_is_none(
+def test_commands_that_need_a_terminal_fail_without_one(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(os, "isatty", lambda file: False)
@@ -55,9 +55,7 @@ print("said later", file=sys.stderr)
 
 
 @pytest.mark.parametrize("elsewhere", [(), (1,)])
-def test_where_stderr_is_a_file_the_console_draws_on_the_terminal_and_errors_go_to_the_file(
-    tmp_path: Path, elsewhere: tuple[int, ...]
-) -> None:
+def test_the_console_draws_on_the_terminal_while_stderr_is_a_file(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
     errors = tmp_path / "errors"
     pid, fd = pty.fork()
     if pid == 0:

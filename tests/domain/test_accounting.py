@@ -1,4 +1,4 @@
-"""Accounting, against a slow recount: every ten minutes of the period, of every attempt, looked at one by one."""
+"""Accounting compared with a slow recount in steps of ten minutes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import Efficiency
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
@@ -49,7 +50,7 @@ def cause(code: CauseCode | None) -> Cause | None:
 
 @st.composite
 def suspended(draw: st.DrawFn, start: int, end: int, is_over: bool) -> dict[str, Any]:
-    """Suspensions of an attempt; the last one may go on to its end."""
+    """Suspensions of an attempt; the last one may last until its end."""
     cuts = sorted(draw(st.sets(st.integers(start, end), max_size=5)))
     pairs = list(zip(cuts[::2], cuts[1::2], strict=False))
     lasts = cuts[-1] if len(cuts) % 2 and (cuts[-1] < end or not is_over) else None
@@ -61,7 +62,7 @@ def suspended(draw: st.DrawFn, start: int, end: int, is_over: bool) -> dict[str,
 
 @st.composite
 def telemetry(draw: st.DrawFn, steps: int, width: float) -> AttemptTelemetry:
-    """Telemetry of an attempt that held so many GPU-seconds; anything may be unknown."""
+    """Telemetry of an attempt that held that many GPU-seconds; any value may be unknown."""
     known = draw(st.none() | st.floats(0, width))
     return AttemptTelemetry(
         seconds=draw(st.none() | st.floats(0, steps * 600)),
@@ -74,7 +75,7 @@ def telemetry(draw: st.DrawFn, steps: int, width: float) -> AttemptTelemetry:
 
 @st.composite
 def attempts(draw: st.DrawFn, last: JobState) -> tuple[Attempt, ...]:
-    """Attempts one after the other; that of a running job goes on."""
+    """Attempts one after the other; a running job's last one has no end."""
     count = draw(st.integers(0 if last.is_terminal else 1, 3))
     cuts = sorted(draw(st.sets(st.integers(0, LAST), min_size=2 * count, max_size=2 * count)))
     made = []
@@ -266,7 +267,7 @@ def check(found: UsageAccount, told: Count, given_jobs: list[Job]) -> None:
 
 @given(st.lists(jobs(), max_size=6), st.integers(0, LAST), st.integers(1, LAST), st.sampled_from([*GROUPINGS]))
 @settings(max_examples=60, deadline=None)
-def test_every_figure_is_that_of_the_recount(given_jobs: list[Job], first: int, length: int, by: str) -> None:
+def test_every_figure_agrees_with_a_recount(given_jobs: list[Job], first: int, length: int, by: str) -> None:
     until = min(LAST, first + length)
     found = account(map(record_of, given_jobs), Period(at(first), at(until)), by, at(LAST), ZONE)
     told = recount(given_jobs, first, until, by)

@@ -1,4 +1,4 @@
-"""Why attempts end: each cause has somebody to blame, each exit code its words."""
+"""Causes of attempts' ends: each has a party to blame, each exit code a sentence."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_exit_code_zero_has_no_cause() -> None:
         (255, CauseCode.NON_ZERO_EXIT, "exit code 255"),
     ],
 )
-def test_exit_codes_in_words(exit_code: int, code: CauseCode, words: str) -> None:
+def test_exit_codes_have_words(exit_code: int, code: CauseCode, words: str) -> None:
     assert cause_of_exit(exit_code) == Cause(code, words)
 
 
@@ -79,7 +79,7 @@ def test_every_other_exit_code_is_the_jobs_own() -> None:
         assert str(exit_code) in cause.text
 
 
-def test_the_kernels_word_goes_before_the_exit_code() -> None:
+def test_the_report_of_the_kernel_overrides_the_exit_code() -> None:
     cause = cause_of_exit(137, oom_killed=True)
     assert cause is not None
     assert cause.code is CauseCode.OUT_OF_MEMORY

@@ -23,7 +23,7 @@ def utc(text: str) -> datetime:
 
 
 def runs(expression: str, zone: str, start: str, count: int) -> list[str]:
-    """Return so many runs after a time in UTC, in UTC."""
+    """Return `count` runs after a time in UTC, in UTC."""
     at, found = utc(start), []
     for _ in range(count):
         at = next_after(expression, ZoneInfo(zone), at)
@@ -68,7 +68,7 @@ def runs(expression: str, zone: str, start: str, count: int) -> list[str]:
         ("@annually", "2026-03-02T12:00:00", "2027-01-01 00:00"),
     ],
 )
-def test_expressions(expression: str, after: str, expected: str) -> None:
+def test_expressions_are_read(expression: str, after: str, expected: str) -> None:
     assert f"{next_after(expression, UTC, utc(after)):%Y-%m-%d %H:%M}" == expected
 
 
@@ -79,20 +79,20 @@ def test_expressions(expression: str, after: str, expected: str) -> None:
         ("* * * *", "has 4 fields"),
         ("* * * * * *", "has 6 fields"),
         ("@reboot", "'@reboot' is not known"),
-        ("60 * * * *", "'60' is no minute"),
-        ("* 24 * * *", "'24' is no hour"),
-        ("* * 0 * *", "'0' is no day of month"),
-        ("* * * 13 *", "'13' is no month"),
-        ("* * * * 8", "'8' is no day of week"),
-        ("* * * mon *", "'mon' is no month"),
-        ("* * * * monday", "'monday' is no day of week"),
+        ("60 * * * *", "'60' is not a valid minute"),
+        ("* 24 * * *", "'24' is not a valid hour"),
+        ("* * 0 * *", "'0' is not a valid day of month"),
+        ("* * * 13 *", "'13' is not a valid month"),
+        ("* * * * 8", "'8' is not a valid day of week"),
+        ("* * * mon *", "'mon' is not a valid month"),
+        ("* * * * monday", "'monday' is not a valid day of week"),
         ("5/15 * * * *", "a step is above 0 and follows"),
         ("*/0 * * * *", "a step is above 0"),
         ("40-10 * * * *", "write the smaller first"),
-        ("-5 * * * *", "'-5' is no minute"),
-        ("1,,2 * * * *", "'' is no minute"),
-        ("٣ * * * *", "is no minute"),
-        ("\x1b[2J * * * *", "is no minute"),
+        ("-5 * * * *", "'-5' is not a valid minute"),
+        ("1,,2 * * * *", "'' is not a valid minute"),
+        ("٣ * * * *", "is not a valid minute"),
+        ("\x1b[2J * * * *", "is not a valid minute"),
         ("0 0 31 2 *", "never matches: no month it names has a day 31"),
         ("0 0 30-31 feb *", "no month it names has a day 30"),
         ("0 0 31 2,4,6,9,11 *", "never matches"),
@@ -142,11 +142,11 @@ def test_an_impossible_day_does_no_harm_beside_a_day_of_the_week() -> None:
         ("0 12 30 12 *", "Pacific/Apia", "2011-01-01T00:00", ["12-29 22:00"]),
     ],
 )
-def test_clocks_are_changed(expression: str, zone: str, start: str, expected: list[str]) -> None:
+def test_runs_follow_changes_of_the_clocks(expression: str, zone: str, start: str, expected: list[str]) -> None:
     assert runs(expression, zone, start, len(expected)) == expected
 
 
-def test_a_day_that_was_left_out_whole_is_not_run_after_it() -> None:
+def test_no_run_is_made_for_a_skipped_day() -> None:
     found = next_after("0 12 30 12 *", ZoneInfo("Pacific/Apia"), utc("2011-06-01T00:00"))
     assert found.year == 2012
 
@@ -227,7 +227,7 @@ EXPRESSIONS = st.tuples(
 @example("*/7 * * * *", "Europe/Berlin", "2026-10-25T01:00", -120)
 @example("0,30 1,2 * * *", "Australia/Lord_Howe", "2026-04-04T15:00", -120)
 @example("0 0 * * *", "Africa/Cairo", "2026-04-23T22:00", -120)
-def test_it_runs_when_cron_would(expression: str, zone: str, change: str, offset: int) -> None:
+def test_runs_are_those_of_cron(expression: str, zone: str, change: str, offset: int) -> None:
     try:
         parse(expression)
     except InputError:

@@ -17,7 +17,7 @@ def test_the_words_are_made_of_the_telemetry() -> None:
     assert found.long == "mean utilization 65%, idle 25% of the time; peak memory 71G/80G per GPU; measured for 20s"
 
 
-def test_of_a_job_without_gpus_nothing_is_said() -> None:
+def test_nothing_is_printed_for_a_job_without_gpus() -> None:
     assert efficiency_of(None) is None
     assert efficiency_of(AttemptTelemetry(cpu=3.0)) is None
     blind = efficiency_of(AttemptTelemetry(9.0, gpu_memory_total=80 * GIB))

@@ -60,11 +60,11 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize(("output", "line"), OUTPUTS.items(), ids=lambda text: text.strip()[-30:] or "empty")
-def test_the_line_that_says_why(output: str, line: str) -> None:
+def test_the_error_line_is_found(output: str, line: str) -> None:
     assert find_error_line(raw.encode() for raw in output.splitlines()) == line
 
 
-def test_secrets_are_taken_out() -> None:
+def test_secrets_are_removed() -> None:
     env = (("HF_TOKEN", "hf_abcdef"), ("MODE", "fast"), ("DB_PASSWORD", "x"))
     lines = [b"ValueError: hf_abcdef in fast mode, api_key=s3cr3t9 at https://bob:hunter2@host/ (Bearer eyJhbGci)"]
     assert find_error_line(lines, env) == (
@@ -85,7 +85,7 @@ def test_any_output_is_read_and_the_shown_text_is_harmless(lines: list[bytes]) -
     assert found.isprintable()
 
 
-def test_the_words_for_an_end() -> None:
+def test_the_end_of_a_job_is_put_into_words() -> None:
     by_itself = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1; failed 4 times in a row, each within 10s")
     assert with_error(by_itself, "ValueError: x") == "ValueError: x; failed 4 times in a row, each within 10s"
     assert with_error(by_itself, "") == by_itself.text

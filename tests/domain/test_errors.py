@@ -88,7 +88,7 @@ def test_a_fault_of_the_runtime_carries_its_cause() -> None:
     assert str(fault) == "no image nope:1 (check the name)"
 
 
-def test_a_runtime_that_is_away_is_never_the_jobs_fault() -> None:
+def test_an_unavailable_runtime_is_never_blamed_on_the_job() -> None:
     fault = RuntimeUnavailableError("the engine does not answer")
     assert fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE
     assert fault.cause.blame is Blame.INFRASTRUCTURE
@@ -102,7 +102,7 @@ def test_a_runtime_that_is_away_is_never_the_jobs_fault() -> None:
         RuntimeUnavailableError("away", hint="start it"),
     ],
 )
-def test_an_error_crosses_processes_whole(error: GputuiError) -> None:
+def test_an_error_survives_pickling(error: GputuiError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert (str(copy), copy.where, copy.hint) == (str(error), error.where, error.hint)

@@ -1,4 +1,4 @@
-"""Events about GPUs."""
+"""Texts of events about GPUs."""
 
 from __future__ import annotations
 

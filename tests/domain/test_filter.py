@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.filter import FIELDS, MAX_LENGTH, FilterSubject, parse_filter, shown_text
-from gputui.domain.job import ArrayRef, GpuRequest, Job
+from gputui.domain.filter import FIELDS, MAX_LENGTH, FilterSubject, parse_filter, searched_text
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.tui.present.job import state_words
 from tests.factories import NOW, array, job, running, uuid
 
 WAITS = Reason(PendingReason.RESOURCES, "needs 4 GPUs: 1 is free")
@@ -30,7 +32,7 @@ JOBS = (WAITING, RUNS, FAILED, LABELLED, ELEMENT)
 
 def seen(each: Job) -> FilterSubject:
     reason = WAITS if each is WAITING else None
-    return FilterSubject(each, NOW, reason, shown_text(each, reason))
+    return FilterSubject(each, NOW, reason, searched_text(each, reason))
 
 
 def ids(text: str) -> list[int]:
@@ -93,7 +95,7 @@ def test_a_filter_shows_matching_jobs(text: str, expected: list[int]) -> None:
     ("text", "what"),
     [
         ("colour:red", "no field 'colour'"),
-        ("gpus>=", "gpus>= wants a value"),
+        ("gpus>=", "gpus>= needs a value"),
         ("name:a gpus>=many", "in gpus>=many: 'many' is not a number"),
         ("pri>50", "no field 'pri'.*do you mean priority"),
         ("nme:a", "no field 'nme'.*do you mean name"),
@@ -115,7 +117,45 @@ def test_invalid_filters_are_refused_with_a_sentence(text: str, what: str) -> No
     assert error.value.where == "--filter"
 
 
-def test_a_job_that_may_have_all_gpus_has_more_than_any_number() -> None:
+STATE_WORDS = {
+    JobState.PENDING: ("pending", "PD", "waiting"),
+    JobState.CONFIGURING: ("configuring", "cf", "starting"),
+    JobState.RUNNING: ("running", "r", "RUNNING"),
+    JobState.COMPLETING: ("completing", "cg", "ending"),
+    JobState.COMPLETED: ("completed", "cd"),
+    JobState.FAILED: ("failed", "f"),
+    JobState.CANCELLED: ("cancelled", "ca", "canceled"),
+    JobState.TIMEOUT: ("timeout", "to", '"timed out"', "timed-out"),
+    JobState.OUT_OF_MEMORY: ("out_of_memory", "oom", '"no memory"', "no-memory"),
+    JobState.PREEMPTED: ("preempted", "pr"),
+}
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_each_word_for_a_state_works_with_is(state: JobState) -> None:
+    found = FilterSubject(RUNS.evolve(state=state), NOW)
+    ended = FilterSubject(
+        RUNS.evolve(state=JobState.RUNNING if state is not JobState.RUNNING else JobState.FAILED), NOW
+    )
+    for word in STATE_WORDS[state]:
+        assert parse_filter(f"is:{word}").matches(found), word
+        assert not parse_filter(f"is:{word}").matches(ended), word
+
+
+@pytest.mark.parametrize("each", [RUNS, RUNS.evolve(suspended=True), LABELLED, WAITING, FAILED])
+def test_the_words_that_a_row_shows_find_it(each: Job) -> None:
+    assert parse_filter(f'is:"{state_words(each)}"').matches(FilterSubject(each, NOW))
+
+
+def test_a_refused_state_names_all_valid_words() -> None:
+    with pytest.raises(InputError) as error:
+        parse_filter("is:sleeping")
+    hint = str(error.value.hint)
+    for word in ("running", "waiting", "held", "starting", "ended", "timeout", "out_of_memory", "pending"):
+        assert re.search(rf"\b{word}\b", hint), word
+
+
+def test_a_request_for_all_gpus_exceeds_any_number() -> None:
     everything = job(1, spec=WAITING.spec).evolve(spec=job(1).spec)
     assert not parse_filter("gpus>=8").matches(seen(everything))
     asked = GpuRequest(1, 1, everything=True)
@@ -129,7 +169,7 @@ def test_each_example_is_a_filter() -> None:
 
 
 @given(st.text(max_size=60))
-def test_whatever_is_typed_is_a_filter_or_an_input_error(text: str) -> None:
+def test_any_text_is_a_filter_or_an_input_error(text: str) -> None:
     try:
         chosen = parse_filter(text)
     except InputError:
@@ -139,7 +179,7 @@ def test_whatever_is_typed_is_a_filter_or_an_input_error(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(["state:pd", "bert", "-is:held", "gpus>=2", "name~t"]), max_size=4))
-def test_each_further_word_shows_no_job_more(words: list[str]) -> None:
+def test_a_further_word_never_shows_more_jobs(words: list[str]) -> None:
     shown = set(ids(" ".join(words)))
     assert all(shown <= set(ids(" ".join(words[:length]))) for length in range(len(words)))
 
@@ -166,18 +206,18 @@ class TestEntries:
             ("state:r", []),
         ],
     )
-    def test_some_elements_match(self, text: str, indices: Iterable[int]) -> None:
+    def test_an_entry_is_cut_to_its_matching_elements(self, text: str, indices: Iterable[int]) -> None:
         found = parse_filter(text).part(seen(array(range(20), name="sweep")))
         assert list(found.indices if found else ()) == list(indices)
 
     @given(st.lists(st.sampled_from(["id:8", "-id>9", "1", "#8", "-7_2", "sweep", "_", "pd", "vit 1"]), max_size=3))
-    def test_as_each_element_by_itself(self, words: list[str]) -> None:
+    def test_an_entry_matches_as_its_single_elements_do(self, words: list[str]) -> None:
         chosen, entry = parse_filter(" ".join(words)), array([0, 1, 5, *range(10, 20)], name="sweep 1")
         found = chosen.part(seen(entry))
         assert list(found.ids if found else ()) == [
             job_id for job_id in entry.ids if chosen.matches(seen(entry.element(job_id)))
         ]
 
-    def test_all_of_it_is_the_entry_itself(self) -> None:
+    def test_an_entry_that_matches_completely_is_returned_itself(self) -> None:
         entry = array(range(20), name="sweep")
         assert parse_filter("sweep").part(seen(entry)) is entry

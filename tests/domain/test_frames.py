@@ -1,4 +1,4 @@
-"""Frames survive being cut anywhere, and what is no frame is refused."""
+"""Frames are decoded from pieces of any size, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gputui.domain import frames
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 7, 1000])
-def test_cut_anywhere(pieces: int) -> None:
+def test_frames_are_read_from_pieces_of_any_size(pieces: int) -> None:
     sent = [(frames.OUTPUT, b"x" * 300), (frames.ERRORS, b""), (frames.INPUT, bytes(range(256)))]
     stream = b"".join(frames.frame(*each) for each in sent) + frames.size_frame(40, 132) + frames.exit_frame(-1)
     reader = frames.Frames()

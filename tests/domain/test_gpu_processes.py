@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuProcess, GpuState, Holder
-from gputui.domain.gpu_processes import GpuProcessRow, gpu_words, process_rows, target_of, tree_of, with_host_values
+from gputui.domain.gpu_processes import (
+    GpuProcessRow,
+    gpu_words,
+    process_rows,
+    process_target,
+    tree_of,
+    with_host_values,
+)
 from gputui.domain.process_filter import PROCESS_FIELDS, parse_process_filter
 from tests.factories import GIB, running, sample, snapshot, uuid, view
 
@@ -38,7 +45,7 @@ def test_each_process_is_one_row_with_its_job_or_container_and_all_its_gpus() ->
     assert (inside.kind, inside.what, inside.sm) == ("container", "jupyter (lab:2)", 0.4)
     assert (foreign.kind, foreign.gpus, foreign.gpu_memory) == ("foreign", ("1", "2"), 6 * GIB)
     assert (gone.is_visible, gone.gpu_memory) == (False, None)
-    assert (idle.pid, idle.what, idle.gpus, target_of(idle)) == (None, "idle", ("2",), None)
+    assert (idle.pid, idle.what, idle.gpus, process_target(idle)) == (None, "idle", ("2",), None)
 
 
 def test_values_of_the_host_belong_to_a_process_only_if_it_began_at_that_time() -> None:
@@ -52,14 +59,14 @@ def test_values_of_the_host_belong_to_a_process_only_if_it_began_at_that_time() 
 
 
 def test_protected_processes_say_why_they_cannot_be_signalled() -> None:
-    refused = [target.refusal[0] for row in _rows() if (target := target_of(row))]
+    refused = [target.refusal[0] for row in _rows() if (target := process_target(row))]
     assert refused[0] == "pid 100 belongs to job 7"
     assert refused[1:3] == ["", ""]
     assert "another PID namespace" in refused[3]
-    nameless = target_of(replace(_rows()[2], ticks=None))
+    nameless = process_target(replace(_rows()[2], ticks=None))
     assert nameless is not None
     assert "start time" in nameless.refusal[0]
-    target = target_of(_rows()[2])
+    target = process_target(_rows()[2])
     assert target is not None
     assert target.sentence == "pid 300 of bob on GPU 1,2: python eval.py"
 
@@ -114,7 +121,7 @@ def test_a_tree_ends_where_parents_form_a_loop_or_a_long_chain() -> None:
         ("user!=alice pid:300,400", [300, 400]),
     ],
 )
-def test_a_filter(text: str, pids: list[int | None]) -> None:
+def test_a_filter_shows_matching_processes(text: str, pids: list[int | None]) -> None:
     wanted = parse_process_filter(text)
     assert [row.pid for row in _rows() if wanted.matches(row)] == pids
 

@@ -20,11 +20,11 @@ def held(index: int, job_id: int, minutes: float | None) -> GpuView:
 VIEWS = (held(0, 1, 45.5), held(1, 1, 90), held(2, 2, 31), held(3, 2, None), held(4, 3, None))
 
 
-def test_each_job_is_told_of_by_its_youngest_idle_gpu() -> None:
+def test_idle_time_of_a_job_is_that_of_its_youngest_idle_gpu() -> None:
     assert idle_gpus(VIEWS, NOW) == {1: "idle 45m", 2: "1 of 2 idle 31m"}
 
 
-def test_rows_of_jobs_and_gpus_say_so() -> None:
+def test_rows_of_jobs_and_gpus_show_idle_gpus() -> None:
     one, two = running(1, on=[uuid(0), uuid(1)]), running(3, on=[uuid(4)])
     seen = snapshot([one, two], VIEWS)
     context = JobContext.of(seen, NOW, {each.gpu.uuid: str(each.gpu.index) for each in VIEWS})

@@ -8,9 +8,11 @@ from itertools import product
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import TransitionError
-from gputui.domain.job import Attempt, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.state import TRANSITIONS, JobState
 from tests.factories import NOW, job, running, spec, uuid
 
@@ -52,7 +54,7 @@ def test_the_attempt_is_the_last_one() -> None:
     assert job(attempts=(first, second)).attempt is second
 
 
-def test_changing_the_attempt_leaves_earlier_ones_alone() -> None:
+def test_changing_the_attempt_keeps_earlier_ones() -> None:
     first = Attempt(1, ended_at=NOW)
     changed = job(attempts=(first, Attempt(2))).with_attempt(exit_code=3, ended_at=ENDED)
     assert changed.attempts == (first, Attempt(2, exit_code=3, ended_at=ENDED))

@@ -108,22 +108,22 @@ FINE = (
 
 
 @pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in ERRORS.items() for line in lines])
-def test_an_error_is_seen_and_named(kind: str, line: str) -> None:
+def test_errors_are_recognised_and_named(kind: str, line: str) -> None:
     assert error_in(line) is not None
     assert any(name == kind and expression.search(line) for name, expression in _ERRORS)
 
 
 @pytest.mark.parametrize("line", FINE)
-def test_a_line_about_nothing_bad_is_none(line: str) -> None:
+def test_harmless_lines_are_no_errors(line: str) -> None:
     assert error_in(line) is None
 
 
 @given(st.sampled_from([line for lines in ERRORS.values() for line in lines]), st.text(max_size=5))
-def test_the_quick_look_misses_nothing(line: str, end: str) -> None:
+def test_the_quick_check_misses_no_error(line: str, end: str) -> None:
     assert (error_in(line + end) is not None) == any(expression.search(line + end) for _, expression in _ERRORS)
 
 
-def test_no_line_takes_long() -> None:
+def test_every_line_is_checked_quickly() -> None:
     import time
 
     lines = [

@@ -1,10 +1,10 @@
-"""The times of a reason: in UTC as it is kept, and as a clock on the wall has them."""
+"""Times in reasons: stored in UTC, shown in local time."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from gputui.domain.state import PendingReason, Reason, moment
+from gputui.domain.state import PendingReason, Reason, utc_moment
 
 EAST = timezone(timedelta(hours=9))
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
@@ -12,7 +12,7 @@ SOON, LATE = NOW + timedelta(hours=2), NOW + timedelta(hours=5)
 
 
 def test_times_are_in_the_requested_zone_with_the_date_of_another_day() -> None:
-    text = f"expected {moment(SOON, NOW)}; would run past {moment(LATE, NOW)}, in 14:00 boxes"
+    text = f"expected {utc_moment(SOON, NOW)}; would run past {utc_moment(LATE, NOW)}, in 14:00 boxes"
     reason = Reason(PendingReason.RESOURCES, text, (SOON, LATE))
     assert reason.text == "expected 14:00 UTC; would run past 17:00 UTC, in 14:00 boxes"
     assert reason.local(NOW, EAST) == "expected 23:00; would run past 2026-03-03 02:00, in 14:00 boxes"
@@ -21,17 +21,17 @@ def test_times_are_in_the_requested_zone_with_the_date_of_another_day() -> None:
 
 def test_another_day_in_utc_may_be_today_here() -> None:
     next_day = NOW + timedelta(hours=13)
-    reason = Reason(PendingReason.BEGIN_TIME, f"begins at {moment(next_day, NOW)}", (next_day,))
+    reason = Reason(PendingReason.BEGIN_TIME, f"begins at {utc_moment(next_day, NOW)}", (next_day,))
     assert reason.text == "begins at 2026-03-03 01:00 UTC"
     assert reason.local(NOW, timezone(timedelta(hours=-8))) == "begins at 17:00"
 
 
-def test_words_of_users_are_left_as_they_are() -> None:
+def test_words_of_users_stay_unchanged() -> None:
     held = Reason(PendingReason.JOB_HELD_USER, "until 14:00 UTC, says bob")
     assert held.local(NOW, EAST) == "until 14:00 UTC, says bob"
 
 
-def test_a_time_in_the_text_is_known_to_be_there() -> None:
-    reason = Reason(PendingReason.RESOURCES, f"expected {moment(SOON, NOW)}", (SOON,))
+def test_a_reason_knows_which_times_it_mentions() -> None:
+    reason = Reason(PendingReason.RESOURCES, f"expected {utc_moment(SOON, NOW)}", (SOON,))
     assert reason.mentions(SOON + timedelta(seconds=30))
     assert not reason.mentions(LATE)

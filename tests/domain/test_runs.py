@@ -1,4 +1,4 @@
-"""Runs hold elements of arrays by the dozen thousand, and say the same as the list of them."""
+"""Runs represent many elements of arrays, and behave like the list of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_indices_become_few_runs(indices: list[int], found: list[Run]) -> None:
 
 
 @given(chosen_indices)
-def test_runs_have_the_elements_they_were_made_of(indices: list[int]) -> None:
+def test_runs_contain_exactly_their_elements(indices: list[int]) -> None:
     made = runs.runs_of(7, indices)
     assert list(runs.indices(made)) == indices
     assert list(runs.ids(made)) == list(range(7, 7 + len(indices)))
@@ -51,7 +51,7 @@ def test_runs_have_the_elements_they_were_made_of(indices: list[int]) -> None:
 
 
 @given(chosen_indices, some_ids)
-def test_elements_that_are_taken_out_and_put_back_are_all_there(indices: list[int], ids: set[int]) -> None:
+def test_removed_and_restored_elements_are_complete(indices: list[int], ids: set[int]) -> None:
     made = runs.runs_of(7, indices)
     taken, left = runs.divided(made, ids)
     everything = dict(zip(runs.ids(made), indices, strict=True))
@@ -70,7 +70,7 @@ def test_neighbours_become_one_run_again(count: int, ids: set[int]) -> None:
     assert runs.merged((*taken, *left)) == whole
 
 
-def test_a_range_of_ids_divides_without_being_gone_through() -> None:
+def test_a_range_of_ids_is_divided_without_iteration() -> None:
     taken, left = runs.divided((Run(10, 0, 10**9),), range(20, 10**8))
     assert (taken, left) == ((Run(20, 10, 10**8 - 20),), (Run(10, 0, 10), Run(10**8, 10**8 - 10, 10**9 + 10 - 10**8)))
 
@@ -79,17 +79,17 @@ def test_a_range_of_ids_divides_without_being_gone_through() -> None:
     ("indices", "words"),
     [([0, 1, 2, 3, 7], "0-3,7"), ([0, 5, 10, 15], "0-15:5"), ([7, 3], "3,7"), (list(range(0, 60, 7)), "0-56:7")],
 )
-def test_runs_are_written_as_they_are_asked_for(indices: list[int], words: str) -> None:
+def test_runs_are_written_in_the_notation_of_requests(indices: list[int], words: str) -> None:
     assert runs.words(runs.runs_of(7, indices)) == words
 
 
-def test_many_runs_are_cut_off_where_space_ends() -> None:
+def test_many_runs_are_cut_to_the_available_space() -> None:
     made = runs.runs_of(7, [place * place for place in range(100)])
     assert runs.words(made, 12) == "0-1,4,9,16,..."
     assert runs.words(made, 0) == "..."
 
 
-def test_an_entry_stands_for_its_elements() -> None:
+def test_an_entry_represents_its_elements() -> None:
     array = entry([0, 1, 2, 10], limit=2)
     assert (array.id, array.count, list(array.ids), list(array.indices)) == (7, 4, [7, 8, 9, 10], [0, 1, 2, 10])
     assert (array.shown_id, array.element(10).shown_id, array.element(7).shown_id) == ("7_[0-2,10%2]", "7_10", "7_0")
@@ -100,7 +100,7 @@ def test_an_entry_stands_for_its_elements() -> None:
         array.element(11)
 
 
-def test_one_element_alone_is_no_entry() -> None:
+def test_a_single_element_is_not_an_entry() -> None:
     assert entry([3]) == job(7, array=ArrayRef(7, 3))
     taken, left = entry([0, 1]).divided([7])
     assert (taken, left) == (job(7, array=ArrayRef(7, 0)), job(8, array=ArrayRef(7, 1)))
@@ -121,7 +121,7 @@ def test_a_plain_job_is_divided_into_itself_and_nothing() -> None:
 
 class TestEntries:
     @given(chosen_indices, some_ids)
-    def test_elements_are_found_in_whichever_entry_they_are(self, indices: list[int], ids: set[int]) -> None:
+    def test_elements_are_found_in_any_entry(self, indices: list[int], ids: set[int]) -> None:
         whole = entry(indices)
         parts = [part for part in whole.divided(ids) if part is not None] + [job(3), job(100)]
         entries = Entries({part.id: part for part in sorted(parts, key=lambda part: part.id)})
@@ -134,7 +134,7 @@ class TestEntries:
             assert around.has(job_id)
         assert entries.count == len(indices) + 2
 
-    def test_it_goes_through_entries(self) -> None:
+    def test_iteration_yields_entries(self) -> None:
         array = entry([0, 1, 2])
         entries = Entries({3: job(3), 7: array})
         assert (list(entries), list(entries.values()), len(entries)) == ([3, 7], [job(3), array], 2)

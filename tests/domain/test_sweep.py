@@ -38,20 +38,20 @@ def all_values(text: str) -> list[str]:
         ("adam-w", ["adam-w"]),
     ],
 )
-def test_values(text: str, values: list[str]) -> None:
+def test_values_of_a_parameter_are_read(text: str, values: list[str]) -> None:
     assert all_values(text) == values
 
 
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a,", "9-0", "0-9:0", "0.1-0.5:0.1", "0-1:0.5", '"a', 'a"b', '"a"b'])
-def test_values_that_are_none(text: str) -> None:
+def test_invalid_values_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         sweep.check((("x", text),), 100)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8), min_size=1, max_size=6))
 def test_quoted_values_are_read_back(values: list[str]) -> None:
-    assert all_values(sweep.joined(values)) == values
-    assert next(csv.reader(io.StringIO(sweep.joined(values)))) == values
+    assert all_values(sweep.quoted_list(values)) == values
+    assert next(csv.reader(io.StringIO(sweep.quoted_list(values)))) == values
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
@@ -73,7 +73,7 @@ def test_every_combination_is_one_element(counts: list[int]) -> None:
         (("x", ",".join("abcdefgh" for _ in range(3000))),),
     ],
 )
-def test_sweeps_that_are_none(pairs: tuple[tuple[str, str], ...]) -> None:
+def test_invalid_sweeps_are_refused(pairs: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(InputError):
         sweep.check(pairs, 100_000)
 
@@ -88,13 +88,13 @@ def test_sweeps_that_are_none(pairs: tuple[tuple[str, str], ...]) -> None:
         ("no braces", "no braces"),
     ],
 )
-def test_texts(text: str, filled: str) -> None:
+def test_texts_are_filled_with_values(text: str, filled: str) -> None:
     assert sweep.filled(text, VALUES) == filled
     sweep.check_text(text, (("lr", "1e-3"), ("seed", "4")))
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(InputError, match=r"'\{epoch\}' is no value of the sweep .*lr and index"):
+    with pytest.raises(InputError, match=r"'\{epoch\}' is not a name of the sweep .*lr and index"):
         sweep.check_text("--epochs {epoch}", (("lr", "0-1"),))
 
 

@@ -11,7 +11,7 @@ CONTENTS = st.binary(max_size=200).map(lambda each: each.replace(b"a", b"\n").re
 
 
 @given(CONTENTS, st.integers(0, 45), st.integers(1, 9))
-def test_it_begins_as_many_lines_before_the_end(content: bytes, tail: int, block: int) -> None:
+def test_the_tail_begins_the_requested_lines_before_the_end(content: bytes, tail: int, block: int) -> None:
     start = tail_start(len(content), tail, lambda at, count: content[at : at + count], block)
     lines = content.split(b"\n")
     if not lines[-1]:
@@ -23,7 +23,7 @@ def test_it_begins_as_many_lines_before_the_end(content: bytes, tail: int, block
     assert start == 0 or tail == 0 or content[start - 1 : start] == b"\n"
 
 
-def test_no_more_is_read_than_need_be() -> None:
+def test_the_tail_reads_only_the_necessary_blocks() -> None:
     content, read = b"line\n" * 1000, []
 
     def reader(at: int, count: int) -> bytes:

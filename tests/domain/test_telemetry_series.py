@@ -68,5 +68,5 @@ def test_a_reading_counts_in_all_columns_that_it_covers() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no", "é", packed(Recorder(BEGIN).series())[:-3]])
-def test_what_is_no_series_is_none(text: str) -> None:
+def test_invalid_data_give_no_series(text: str) -> None:
     assert unpacked(text) is None

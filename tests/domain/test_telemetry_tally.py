@@ -37,7 +37,7 @@ def summary(counted: Tally, ended: float, asked: int = 0) -> AttemptTelemetry:
 
 
 def weighted(pairs: Iterable[tuple[float, float]]) -> Spread:
-    """The slow recount of values with the seconds for which they were known."""
+    """Return the slow recount of values with the seconds for which they were known."""
     known = sorted(pairs)
     total = sum(seconds for _, seconds in known)
     passed = accumulate(seconds for _, seconds in known)
@@ -97,7 +97,7 @@ def test_a_gap_counts_for_half_a_minute_and_a_clock_set_back_for_nothing() -> No
     assert found.utilization.mean == 0.625
 
 
-def test_what_cannot_be_read_is_unknown() -> None:
+def test_unreadable_values_are_unknown() -> None:
     blind = tally()
     blind.add(at(9, utilization=None, memory_used=None, power=None))
     found = summary(blind, 9)
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_is_unknown() -> None:
 
 
 def test_a_shared_gpu_is_attributed_once() -> None:
-    """Two jobs share a GPU: their memory, use, time and energy add up to those of the GPU, and to no more."""
+    """Two jobs share a GPU: their memory, use, time and energy add up to exactly those of the GPU."""
     one, two = tally(share=0.5), tally(share=0.5)
     processes = (
         GpuProcess(1, 3 * GIB, container_id="mine", sm=0.25),
@@ -127,7 +127,7 @@ def test_a_shared_gpu_is_attributed_once() -> None:
     assert (found.sm_activity, other.sm_activity) == (None, None)
 
 
-def test_of_a_shared_gpu_use_that_cannot_be_told_apart_is_nobodys() -> None:
+def test_unattributable_use_of_a_shared_gpu_is_charged_to_no_job() -> None:
     counted = tally(share=0.5)
     counted.add(at(10, utilization=0.9, processes=(MINE, OTHER)), ("mine",))
     counted.add(at(20, utilization=0.6, processes=None), ("mine",))
@@ -162,7 +162,7 @@ def test_the_control_group_counts_from_the_start_and_over_gaps() -> None:
     assert (found.seconds, found.allocated) == (None, None)
 
 
-def test_the_next_scheduler_goes_on_where_the_last_one_was() -> None:
+def test_the_next_scheduler_continues_where_the_last_one_stopped() -> None:
     whole, first = tally(2), tally(2)
     readings = [at(second, second % 2, utilization=0.5, power=second) for second in range(1, 600)]
     for each in readings:
@@ -176,7 +176,7 @@ def test_the_next_scheduler_goes_on_where_the_last_one_was() -> None:
     assert second.series() == whole.series()
 
 
-def test_a_gpu_is_idle_while_it_does_nothing_and_its_memory_is_flat() -> None:
+def test_a_gpu_is_idle_at_zero_utilization_and_constant_memory() -> None:
     def idle_for(counted: Tally) -> float:
         used_at, read_at = counted.idle_since()[uuid(0)]
         return read_at - used_at

@@ -1,8 +1,9 @@
-"""Texts: nothing foreign acts on the terminal, and every text takes exactly the cells it is given."""
+"""Foreign text cannot control the terminal, and fitted text has exactly its width."""
 
 from __future__ import annotations
 
 import re
+import sys
 import time
 import unicodedata
 
@@ -21,21 +22,35 @@ FRAGMENTS = (
     *("loss", "中文", "👩", "🚀", "👩\u200d🚀", "…", " "),
 )
 HOSTILE = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3) | st.characters(), max_size=12).map("".join)
+INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Letters and marks that Unicode lets programs draw as nothing: fillers, variation selectors and the like."""
+VISIBLE_FORMATS = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd" + "".join(
+    map(chr, range(0x13430, 0x13456))
+)
+"""Format characters with a shape: signs above and below numbers, and the layout of hieroglyphs."""
 ASSIGNED = st.characters(exclude_categories=["Cc", "Cf", "Cs", "Cn", "Co"])
 
 
 def acts(text: str) -> list[str]:
-    """The characters a terminal may act on, or that reorder or hide others."""
+    """Return the characters that a terminal may act on, or that reorder or hide others."""
     return [char for char in text if unicodedata.category(char) in {"Cc", "Cs", "Zl", "Zp"} or char in BIDI]
 
 
 @given(HOSTILE)
-def test_plain_text_holds_nothing_that_acts(text: str) -> None:
+def test_plain_text_contains_no_control_characters(text: str) -> None:
     assert acts(plain(text)) == []
 
 
+def test_only_what_cannot_be_seen_is_removed() -> None:
+    every = list(map(chr, range(0x20, sys.maxunicode + 1)))
+    seen = [char for char in every if unicodedata.category(char)[0] in "LMNPS" and not INVISIBLE.match(char)]
+    assert plain("".join(seen)) == "".join(seen)
+    formats = [char for char in every if unicodedata.category(char) == "Cf" and char not in VISIBLE_FORMATS]
+    assert plain("".join(formats)) == ""
+
+
 @given(HOSTILE)
-def test_a_log_line_holds_colours_and_nothing_else_that_acts(text: str) -> None:
+def test_a_log_line_contains_colours_but_no_other_control_sequences(text: str) -> None:
     assert acts(COLOUR.sub("", plain_log(text))) == []
 
 
@@ -45,27 +60,27 @@ def test_bytes_of_any_kind_can_be_shown(raw: bytes) -> None:
 
 
 @given(HOSTILE, st.none() | st.integers(0, 20))
-def test_making_plain_twice_changes_nothing(text: str, limit: int | None) -> None:
+def test_plain_is_idempotent(text: str, limit: int | None) -> None:
     once = plain(text, limit)
     assert plain(once, limit) == once
     assert limit is None or len(once) <= limit
 
 
 @given(HOSTILE)
-def test_making_a_log_line_plain_twice_changes_nothing(text: str) -> None:
+def test_plain_log_is_idempotent(text: str) -> None:
     once = plain_log(text)
     assert plain_log(once) == once
 
 
 @given(HOSTILE, st.integers(0, 30), st.sampled_from(["left", "right", "center"]))
-def test_fit_takes_exactly_its_cells(text: str, cells: int, align: str) -> None:
+def test_fit_returns_exactly_the_given_width(text: str, cells: int, align: str) -> None:
     shown = fit(text, cells, align)  # type: ignore[arg-type]
     assert width(shown) == cells
     assert acts(shown) == []
 
 
 @given(HOSTILE, st.integers(0, 30))
-def test_cutting_says_so(text: str, cells: int) -> None:
+def test_cut_text_ends_with_an_ellipsis(text: str, cells: int) -> None:
     if width(plain(text)) > cells > 0:
         assert "…" in fit(text, cells)
 
@@ -146,7 +161,7 @@ def test_bytes_that_are_not_utf8_are_marked() -> None:
         ("\x00\x1b", 0),
     ],
 )
-def test_cells_of_a_text(text: str, cells: int) -> None:
+def test_the_width_of_a_text_is_in_cells(text: str, cells: int) -> None:
     assert width(text) == cells
 
 
@@ -159,7 +174,7 @@ def test_fit_pads_on_request() -> None:
 
 
 @pytest.mark.parametrize("bomb", ["\x1b]", "\x9d", "\x1b[", "\x1b", "a\r", "\t", "\u200d", "\x1b[1m"])
-def test_a_long_line_of_attack_is_read_once(bomb: str) -> None:
+def test_a_line_of_escape_introducers_is_read_once(bomb: str) -> None:
     line = bomb * (200_000 // len(bomb))
     begun = time.process_time()
     plain(line)
@@ -168,7 +183,7 @@ def test_a_long_line_of_attack_is_read_once(bomb: str) -> None:
 
 
 @given(st.text(alphabet="ab 界é\u0301", max_size=60), st.integers(2, 20))
-def test_broken_lines_hold_all_and_keep_to_their_cells(text: str, cells: int) -> None:
+def test_broken_lines_keep_the_whole_text_within_their_cells(text: str, cells: int) -> None:
     lines = broken(text, cells)
     assert all(width(line) <= cells for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")

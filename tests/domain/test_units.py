@@ -42,7 +42,7 @@ LIKE_A_NUMBER = st.text("0123456789.-+:eEkmgtpibwdhsnaf _\u0661\u0000'", max_siz
         ("1152921504606846975", MAX_SIZE - 1),
     ],
 )
-def test_sizes_as_people_write_them(text: str, size: int) -> None:
+def test_sizes_are_read_in_common_notations(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
@@ -58,7 +58,7 @@ def test_invalid_sizes_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0g", "0.1", "1025p", "9" * 40])
-def test_sizes_out_of_range(text: str) -> None:
+def test_sizes_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="out of range"):
         parse_size(text)
 
@@ -75,18 +75,18 @@ def test_bytes_are_read_exactly(size: int) -> None:
 
 
 @given(st.integers(1, MAX_SIZE))
-def test_a_shown_size_is_narrow_and_near(size: int) -> None:
+def test_a_formatted_size_is_narrow_and_close(size: int) -> None:
     shown = format_size(size)
     assert len(shown) <= 5
     assert parse_size(shown) == pytest.approx(size, rel=0.051)
 
 
 @given(st.sampled_from("kmgtp"), st.integers(1, 1023))
-def test_whole_units_come_back(unit: str, count: int) -> None:
+def test_formatted_whole_units_are_read_back(unit: str, count: int) -> None:
     assert format_size(parse_size(f"{count}{unit}")) == f"{count}{unit.upper()}"
 
 
-def test_sizes_as_they_are_shown() -> None:
+def test_sizes_are_formatted() -> None:
     shown = [format_size(size) for size in (None, 0, 1023, 1024, 1536, 80 * GIB, GIB - 1, MAX_SIZE, -GIB)]
     assert shown == ["-", "0", "1023", "1K", "1.5K", "80G", "1G", "1024P", "-1G"]
 
@@ -110,10 +110,12 @@ def test_sizes_as_they_are_shown() -> None:
         ("2-12:00", timedelta(days=2, hours=12)),
         ("2-12:00:00", timedelta(days=2, hours=12)),
         (" 5m ", timedelta(minutes=5)),
+        ("1 h", timedelta(hours=1)),
+        ("1 Day and 2 hours, 30 min", timedelta(days=1, hours=2, minutes=30)),
         ("3650d", MAX_DURATION),
     ],
 )
-def test_durations_as_people_write_them(text: str, duration: timedelta) -> None:
+def test_durations_are_read_in_common_notations(text: str, duration: timedelta) -> None:
     assert parse_duration(text) == duration
 
 
@@ -127,7 +129,8 @@ def test_durations_as_people_write_them(text: str, duration: timedelta) -> None:
         "+5",
         "5x",
         "1m1h",
-        "1 h",
+        "2 30",
+        "1 month",
         "1:2:3:4",
         "1-2",
         "1e3",
@@ -146,7 +149,7 @@ def test_invalid_durations_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["3651d", "9" * 40, "9" * 39 + "w", "9" * 30 + "-00:00:00", "9" * 30 + ":00"])
-def test_durations_out_of_range(text: str) -> None:
+def test_durations_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="out of range"):
         parse_duration(text)
 
@@ -158,7 +161,7 @@ def test_a_duration_is_read_or_refused(text: str) -> None:
 
 
 @given(st.timedeltas(timedelta(0), MAX_DURATION))
-def test_a_shown_duration_is_narrow_and_loses_less_than_its_last_unit(duration: timedelta) -> None:
+def test_a_formatted_duration_is_narrow_and_loses_less_than_its_last_unit(duration: timedelta) -> None:
     shown = format_duration(duration)
     lost = duration - parse_duration(shown)
     last = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}[shown[-1]]
@@ -166,14 +169,14 @@ def test_a_shown_duration_is_narrow_and_loses_less_than_its_last_unit(duration: 
     assert timedelta(0) <= lost < last
 
 
-def test_durations_as_they_are_shown() -> None:
+def test_durations_are_formatted() -> None:
     seconds = (0, 45.9, 750, 3 * 3600 + 300, 2 * 86400 + 4 * 3600, -5)
     shown = [format_duration(timedelta(seconds=value)) for value in seconds]
     assert shown == ["0s", "45s", "12m30s", "3h05m", "2d04h", "0s"]
     assert format_duration(None) == "-"
 
 
-def test_plurals() -> None:
+def test_nouns_take_their_plural() -> None:
     assert [plural(count, "GPU") for count in (0, 1, 2)] == ["0 GPUs", "1 GPU", "2 GPUs"]
 
 

@@ -1,4 +1,4 @@
-"""A real browser: headless Chromium, driven by its own protocol."""
+"""Real browser: headless Chromium, driven by its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _FLAGS = (
 
 
 def find() -> str | None:
-    """The path of a Chromium; None where there is none."""
+    """Return the path of Chromium; None if it is not installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 class Tab:
-    """Tab of the browser, with everything it received over its websockets."""
+    """Tab of the browser, with all data received over its websockets."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -78,7 +78,7 @@ class Tab:
         )
 
     async def until_received(self, *words: str, seconds: float = 60) -> None:
-        """Wait until the console drew all of these."""
+        """Wait until the console has drawn all of these texts."""
         async with asyncio.timeout(seconds):
             while not all(word in self.received for word in words):
                 self._news.clear()
@@ -95,7 +95,7 @@ class Tab:
         return (await self.ask("Runtime.evaluate", expression=expression))["result"].get("value")
 
     async def picture(self) -> bytes:
-        """The page as PNG."""
+        """Return the page as PNG."""
         return base64.b64decode((await self.ask("Page.captureScreenshot", format="png"))["data"])
 
     async def close(self) -> None:

@@ -14,8 +14,12 @@ import socketserver
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+Account = tuple[int, int, list[int]]
+"""User id, group id and supplementary groups."""
 
 
 class Commands:
@@ -26,15 +30,33 @@ class Commands:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
-        self, words: Sequence[str], environ: Mapping[str, str], stdin: bytes, timeout: float
+        self,
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        stdin: bytes,
+        timeout: float,
+        *,
+        cwd: Path | None = None,
+        account: Account | None = None,
+        code: str = "",
     ) -> tuple[int, bytes, bytes]:
-        """Run a gputui command; its exit code, stdout and stderr. Raises TimeoutError."""
+        """Run a gputui command, or Python code with these arguments; its exit code, stdout and stderr.
+
+        Raises TimeoutError.
+        """
         server = self._start()
         with tempfile.TemporaryDirectory(dir=server.parent) as streams, socket.socket(socket.AF_UNIX) as channel:
             (Path(streams) / "0").write_bytes(stdin)
             channel.settimeout(timeout)
             channel.connect(str(server))
-            asked = {"words": list(words), "environ": dict(environ), "cwd": str(Path.cwd()), "streams": streams}
+            asked = {
+                "words": list(words),
+                "environ": dict(environ),
+                "cwd": str(cwd or Path.cwd()),
+                "streams": streams,
+                "account": account,
+                "code": code,
+            }
             channel.sendall(json.dumps(asked).encode() + b"\n")
             answer = channel.makefile().readline()
             assert answer, f"gputui {' '.join(words)} ended without an exit code"
@@ -65,7 +87,7 @@ class Commands:
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """Runs one command in the process that was forked for it."""
+    """Handler that runs one command in the process forked for it."""
 
     def handle(self) -> None:
         asked = json.loads(self.rfile.readline())
@@ -76,29 +98,72 @@ class _Handler(socketserver.StreamRequestHandler):
         os.environ.clear()
         os.environ.update(asked["environ"])
         os.chdir(asked["cwd"])
+        if asked["account"] is not None:  # only now: the directories of the interpreter may be closed to it
+            _become(*asked["account"])
         sys.argv = ["gputui", *asked["words"]]
-        self.wfile.write(b"%d\n" % _exit_code())
+        self.wfile.write(b"%d\n" % _exit_code(asked["code"]))
 
 
-def _exit_code() -> int:
+def _become(uid: int, gid: int, groups: list[int]) -> None:
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
+
+
+def _exit_code(source: str) -> int:
     from gputui.__main__ import main
 
+    code = 0
     try:
-        main()
+        exec(source, {"__name__": "__main__"}) if source else main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except Exception:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     return code
 
 
 def _serve(path: str) -> None:
-    import gputui.cli
+    import gputui
 
-    for module in pkgutil.iter_modules(gputui.cli.__path__):
-        if module.name not in {"console", "painted", "reopening", "web"}:  # the console's: no command here opens one
-            importlib.import_module(f"gputui.cli.{module.name}")
+    for module in pkgutil.walk_packages(gputui.__path__, "gputui."):
+        if module.name.split(".")[1] in _PACKAGES and module.name not in _OF_CONSOLES:
+            importlib.import_module(module.name)
+    for name in _LATE:
+        importlib.import_module(name)
     _Server(path, _Handler).serve_forever()
+
+
+_PACKAGES = frozenset({"cli", "config", "domain", "engine", "request", "store"})
+_OF_CONSOLES = frozenset(f"gputui.cli.{name}" for name in ("console", "painted", "reopening", "web"))
+"""Modules of the console, which no command here opens."""
+_LATE = (
+    "apscheduler.executors.asyncio",
+    "apscheduler.executors.pool",
+    "apscheduler.schedulers.asyncio",
+    "apscheduler.triggers.date",
+    "apscheduler.triggers.interval",
+    "concurrent.futures.thread",
+    "docker.errors",
+    "gputui.bootstrap",
+    "gputui.gpus.simulated",
+    "gputui.runtime.docker.job_exec",
+    "gputui.runtime.docker.runtime",
+    "gputui.runtime.docker.transport",
+    "gputui.runtime.process.job_exec",
+    "gputui.runtime.process.runtime",
+    "gputui.runtime.frame_channel",
+    "json",
+    "requests.exceptions",
+    "shlex",
+    "socket",
+    "tomllib",
+    "zoneinfo",
+)
+"""Modules that are imported as late as they are needed, when an account may no longer read them."""
 
 
 class _Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):

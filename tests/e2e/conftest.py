@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.site import Site, fresh_site
-from tests.runtime.conftest import engine, own_engine
+from tests.runtime.conftest import engine, live_engine, own_engine
 from tests.runtime.dockerd import Dockerd
 
-__all__ = ["engine", "own_engine", "site"]
+__all__ = ["engine", "live_engine", "own_engine", "site"]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ WORDS = "no \x1b[31msuch thing"
 
 
 def fail(*_: object) -> None:
-    """Fail as a mistake in the program does."""
+    """Raise an error, as a bug would."""
     raise KeyError(WORDS)
 
 
@@ -22,14 +22,14 @@ show = Gputui.watch_snapshot
 
 
 def fail_while_away(app: Gputui, snapshot: Snapshot) -> None:
-    """The same, at the next picture, while the terminal is lent to a shell."""
+    """Raise an error at the next snapshot, while the terminal is lent to a shell."""
     if app.terminal.is_away:
         fail()
     show(app, snapshot)
 
 
 def main(where: str, *arguments: str) -> int:
-    """Have it fail there, and run it."""
+    """Run the console with that failure."""
     if where == "key":
         Gputui.action_help = fail  # type: ignore[method-assign, assignment]
     elif where == "opening":

@@ -1,4 +1,4 @@
-"""Person at a terminal: a command on a pty, its output, and the keys that are pressed."""
+"""Person at a terminal: a command on a pty, its output, and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import struct
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _PATIENCE = 60.0
 
@@ -19,10 +19,17 @@ _PATIENCE = 60.0
 class Person:
     """A gputui command on a pty of its own."""
 
-    def __init__(self, environ: Mapping[str, str], *words: str, size: tuple[int, int] = (24, 80)) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *words: str,
+        size: tuple[int, int] = (24, 80),
+        program: Sequence[str] = ("-m", "gputui"),
+    ) -> None:
+        """Run the interpreter with the arguments `program` and the words."""
         self.pid, self._terminal = pty.fork()
         if not self.pid:
-            os.execve(sys.executable, [sys.executable, "-m", "gputui", *words], dict(environ))
+            os.execve(sys.executable, [sys.executable, *program, *words], dict(environ))
         self.resize(*size)
         self.shown = b""
 
@@ -36,14 +43,14 @@ class Person:
         os.waitpid(self.pid, os.WUNTRACED)
 
     def be_a_shell(self) -> None:
-        """Set the modes of the terminal as a shell does that has it back."""
+        """Set the modes of the terminal as a shell does when it gets it back."""
         modes = termios.tcgetattr(self._terminal)
         modes[3] |= termios.ICANON | termios.ECHO | termios.ISIG
         termios.tcsetattr(self._terminal, termios.TCSANOW, modes)
 
     @property
     def is_raw(self) -> bool:
-        """Whether each key goes to the command as it is."""
+        """Return whether the terminal is in raw mode."""
         return not termios.tcgetattr(self._terminal)[3] & termios.ICANON
 
     def press(self, keys: bytes) -> None:
@@ -51,7 +58,7 @@ class Person:
         os.write(self._terminal, keys)
 
     def until(self, wanted: bytes) -> bytes:
-        """Wait until that is shown; what is shown before it is no longer looked at afterwards."""
+        """Wait until that text is shown, and discard the output before it."""
         deadline = time.monotonic() + _PATIENCE
         while wanted not in self.shown:
             ready = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
@@ -69,13 +76,13 @@ class Person:
             return b""
 
     def ended(self) -> int:
-        """The exit code, once it has ended."""
+        """Return the exit code, once the command has ended."""
         while piece := self._read():
             self.shown += piece
         os.close(self._terminal)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def hang_up(self) -> int:
-        """Lose the terminal, as a broken connection does; the exit code."""
+        """Close the terminal, as a broken connection does; return the exit code."""
         os.close(self._terminal)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,4 +1,4 @@
-"""A server with simulated GPUs and a real Docker engine, and what its containers tell about their starts."""
+"""Server with simulated GPUs and a real Docker engine, and the starts that its containers report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from tests.e2e.site import Site
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, Dockerd
 
 
 class SimulatedGpus(standin.StandIn):
-    """GPUs of the simulator, which needs no NVML."""
+    """Simulated GPUs, which need no NVML."""
 
     def __init__(self, path: Path, count: int) -> None:
         super().__init__(path)
@@ -58,7 +58,7 @@ class Witness:
 
     @property
     def starts(self) -> dict[JobId, datetime]:
-        """Times at which the engine started each job, by its own clock, first to start first."""
+        """Return the times at which the engine started each job, by its own clock, in order."""
         return self._times("start")
 
     def used(self, jobs: Collection[JobId], now: datetime) -> float:
@@ -77,7 +77,7 @@ class Witness:
 
 @contextmanager
 def witnessed(site: Site) -> Iterator[Witness]:
-    """Yield what the engine tells of its containers from now on."""
+    """Yield the events of the engine about its containers from now on."""
     path = site.directory / "events"
     shown = '{{.Action}} {{.TimeNano}} {{index .Actor.Attributes "gputui.job"}}'
     wanted = ("--filter", "type=container", "--filter", "event=start", "--filter", "event=die")

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.job import Job, JobId, JobSpec, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
@@ -37,7 +39,7 @@ class RealClock:
 
 @dataclass
 class Site:
-    """One server: state directory, engine, GPUs; commands run against it as a user runs them."""
+    """Server of a test: state directory, engine, GPUs; commands run against it as a user would run them."""
 
     directory: Path
     engine: Dockerd
@@ -50,7 +52,7 @@ class Site:
 
     @property
     def out(self) -> Path:
-        """A directory that jobs write into, as /out."""
+        """Directory that jobs write into, as /out."""
         path = self.directory / "out"
         path.mkdir(exist_ok=True)
         return path
@@ -75,7 +77,7 @@ class Site:
         return path
 
     def run(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        """A gputui command; fails the test when it does, unless `check` is off."""
+        """Run a gputui command; fail the test if it fails, unless `check` is off."""
         code, out, err = COMMANDS.run(words, self.environ, stdin, timeout=60)
         stdout, stderr = out.decode(), err.decode()
         assert not check or code == 0, f"gputui {' '.join(words)}: {code}\n{stdout}{stderr}"
@@ -88,7 +90,7 @@ class Site:
         return int(self.run("submit", *words).stdout)
 
     def shell(self, script: str, *options: str) -> JobId:
-        """A job that runs a shell script, with /out mounted."""
+        """Submit a job that runs a shell script, with /out mounted."""
         return self.submit("-v", f"{self.out}:/out", "--network", "none", *options, IMAGE, "sh", "-c", script)
 
     def let_go(self, gate: str = "gate") -> None:
@@ -96,7 +98,7 @@ class Site:
         (self.out / gate).touch()
 
     def serve(self) -> subprocess.Popen[bytes]:
-        """A scheduler in the background."""
+        """Run a scheduler in the background."""
         errors = (self.directory / "serve.err").open("ab")
         process = subprocess.Popen(
             [sys.executable, "-m", "gputui", "serve", "--wait", "20"],
@@ -111,7 +113,7 @@ class Site:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """kill -9, as the out-of-memory killer does it."""
+        """Kill the scheduler with SIGKILL, as the out-of-memory killer does."""
         process.send_signal(signal.SIGKILL)
         process.wait()
         self.serving.remove(process)
@@ -120,23 +122,33 @@ class Site:
         return {job["id"]: job for job in self.json("queue", "--all")}
 
     def until(self, condition: Callable[[], bool], seconds: float = 90) -> None:
-        """Wait for something to come true, looking at it as often as that is cheap."""
+        """Wait until a condition holds, checking as often as that is cheap."""
         deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"it did not come true in {seconds} s\n{self.evidence()}"
-            time.sleep(0.1)
+        while True:
+            began = time.monotonic()
+            if condition():
+                return
+            now = time.monotonic()
+            assert now < deadline, f"it did not come true in {seconds} s\n{self.evidence()}"
+            time.sleep(min(max(0.05, 2 * (now - began)), 0.5))
 
     def until_state(self, job_id: JobId, *states: str, seconds: float = 90) -> dict[str, Any]:
-        self.until(lambda: self.json("show", str(job_id))["state"] in states, seconds)
+        """Wait until the job is in one of these states, and return its `show --json`."""
+        self.until(lambda: self.queue.get(job_id).state in states, seconds)
         found: dict[str, Any] = self.json("show", str(job_id))
         return found
+
+    @cached_property
+    def queue(self) -> TinyJobStore:
+        """Return the queue as read by this process, which is cheaper than a command."""
+        return self.store()
 
     def until_output(self, job_id: JobId, words: str) -> None:
         """Wait until the job has written these words."""
         self.until(lambda: words in self.run("logs", str(job_id), check=False).stdout)
 
     def evidence(self) -> str:
-        """Return the texts that a person would look at first."""
+        """Return the logs that help to explain a failure."""
         log = self.state / "gputui.log"
         tail = log.read_text()[-3000:] if log.exists() else "(no log)"
         errors = self.directory / "serve.err"
@@ -149,7 +161,7 @@ class Site:
         return TinyJobStore(self.state, StoreSettings())
 
     def runs(self) -> list[str]:
-        """The lines that jobs appended to /out/runs."""
+        """Return the lines that jobs appended to /out/runs."""
         path = self.out / "runs"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -158,6 +170,8 @@ class Site:
         for process in self.serving:
             process.kill()
             process.wait()
+        if "queue" in vars(self):
+            self.queue.close()
         leftovers.end(self.state)
         if self.engine.pid is not None:
             self._remove_containers()
@@ -181,7 +195,7 @@ def all_over(jobs: Iterable[Job]) -> bool:
 
 
 def fresh_site(directory: Path, engine: Dockerd, gpus: int = 8) -> Site:
-    """A server with that many idle GPUs."""
+    """Yield a server with that many idle GPUs."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     nvml = standin.StandIn(directory / "nvml.txt")

@@ -1,4 +1,4 @@
-"""A real terminal: a program under tmux, its keys and its screen."""
+"""Real terminal: a program under tmux, its keys and its screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from types import TracebackType
 from gputui.domain.text import width
 
 _PATIENCE = 60.0
-"""Seconds until a test gives up on something that should be on the screen."""
+"""Seconds to wait for something on the screen."""
+_STANDS = 0.1
+"""Seconds for which words must stay where they are before a click on them."""
+_REACTION = 3.0
+"""Seconds after a key or click for which its effect is kept, to be shown when the test fails: a toast goes away."""
 
 
 class Terminal:
@@ -20,13 +24,15 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
         self._is_after_escape = False
+        self._pressed_at = time.monotonic()
+        self._reaction = ""
         self._socket = f"gputui-{os.getpid()}-{time.monotonic_ns()}"
         pairs = [f"{key}={value}" for key, value in environ.items() if os.environ.get(key) != value]
         line = shlex.join(["env", "-u", "COLUMNS", "-u", "LINES", *pairs, *command]) + "; echo EXIT $?; sleep 60"
         self._tmux("new-session", "-d", "-x", str(columns), "-y", str(lines), line)
 
     def _tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, check=True, timeout=20)
+        done = subprocess.run(["tmux", "-L", self._socket, *words], capture_output=True, check=True, timeout=_PATIENCE)
         return done.stdout.decode()
 
     def press(self, *keys: str) -> None:
@@ -34,21 +40,33 @@ class Terminal:
         assert not self._is_after_escape, f"{keys} at once after Escape"
         assert "Escape" not in keys[:-1], keys
         self._is_after_escape = keys[-1] == "Escape"
-        self._tmux("send-keys", *keys)
+        self._send(*keys)
+
+    def _send(self, *words: str) -> None:
+        """Send keys, or a click, and begin to keep its effect."""
+        self._pressed_at = time.monotonic()
+        self._tmux("send-keys", *words)
 
     def resize(self, columns: int, lines: int) -> None:
         """Change the size of the window."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def click(self, word: str, *, times: int = 1, button: int = 0) -> None:
-        """Click on the first of these words on the screen, once it stands still."""
+        """Click on the first of these words on the screen, once it stands still.
+
+        Half a new frame may be beside half an old one for as long as the console gets no processor time.
+        """
         place = self._place_of(word)
-        while place != (place := self._place_of(word)):
+        while place != (place := self._place_of_later(word)):
             pass
-        self._tmux("send-keys", "-l", f"\x1b[<{button};{place}M\x1b[<{button};{place}m" * times)
+        self._send("-l", f"\x1b[<{button};{place}M\x1b[<{button};{place}m" * times)
+
+    def _place_of_later(self, word: str) -> str:
+        time.sleep(_STANDS)
+        return self._place_of(word)
 
     def _place_of(self, word: str) -> str:
-        """Column and line of a word, as a terminal reports them for a click."""
+        """Return column and line of a word, as a terminal reports them for a click."""
         shown = self.until(word).splitlines()
         line = next(number for number, text in enumerate(shown) if word in text)
         start = shown[line].index(word) + len(word) - len(word.lstrip("│ "))
@@ -71,20 +89,24 @@ class Terminal:
         return " ".join(self._tmux("display-message", "-p", form).split())
 
     def until(self, *wanted: str, seconds: float = _PATIENCE) -> str:
-        """The screen, once it shows all of these."""
+        """Return the screen, once it shows all of these texts."""
         return self.until_that(lambda shown: all(word in shown for word in wanted), f"{wanted}", seconds)
 
     def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = _PATIENCE) -> str:
-        """The screen, once this is true of it."""
+        """Return the screen, once the condition holds for it."""
         self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while not condition(shown := self.text):
-            assert time.monotonic() < deadline, f"no {wanted} in\n{shown}"
+            if time.monotonic() - self._pressed_at < _REACTION:
+                self._reaction = shown
+            assert time.monotonic() < deadline, (
+                f"no {wanted} in\n{shown}\nup to {_REACTION:g} s after the last key:\n{self._reaction}"
+            )
             time.sleep(0.05)
         return shown
 
     def until_gone(self, word: str, seconds: float = _PATIENCE) -> None:
-        """Wait until the screen shows this no more."""
+        """Wait until the screen no longer shows this word."""
         self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while word in (shown := self.text):

@@ -1,4 +1,4 @@
-"""A console's screen and its scheduler are apart: whatever holds up the screen, jobs start and end on time."""
+"""Screen and scheduler of a console are separate: a blocked screen delays no start or end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Gputui.action_help = sleep
 from gputui.__main__ import main
 main()
 """
-"""A console whose screen sleeps when asked for help until it is woken, and then fails."""
+"""Program of a console whose screen, asked for help, sleeps until it is woken and then fails."""
 
 
 class Place:
@@ -148,7 +148,7 @@ Scheduler.tick = fail
 from gputui.__main__ import main
 main()
 """
-"""A process whose ticks fail as long as a file is there. The new process that follows is without fault."""
+"""Program whose ticks fail as long as a file exists. The process that follows it works."""
 
 
 @pytest.mark.long

@@ -92,9 +92,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
     leftovers.end(tmp_path / "state")
 
 
-def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_was(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_terminated_console_hands_over_and_restores_the_terminal(state: Path, tmp_path: Path) -> None:
     environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path / "home")}
 
@@ -114,7 +112,7 @@ def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_
     assert leader_but(console)
 
 
-def test_a_console_that_was_stopped_shows_everything_again(state: Path, tmp_path: Path) -> None:
+def test_a_suspended_console_is_redrawn_completely(state: Path, tmp_path: Path) -> None:
     environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path), "GPUTUI_SCHEDULER_HAND_OVER": "never"}
     with Terminal(CONSOLE, environ) as terminal:

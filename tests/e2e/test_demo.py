@@ -1,4 +1,4 @@
-"""The demo, as somebody sees it who has just installed gputui: docs/tour.md, pressed in it."""
+"""The demo, as a new user sees it: the keys of docs/tour.md, pressed in it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.operator import MOST_KEYS, Operator
 from tests.e2e.terminal import Terminal
 from tests.e2e.test_console import CONSOLE
-from tests.e2e.test_tour import MOST_KEYS, Operator
 
 pytestmark = pytest.mark.tmux
 HINT = "Demo, simulated GPUs"
@@ -58,7 +58,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
         operator.sees("Submit a job")
         operator.type(f"gputui submit --host --gpus 3 --name {name} -- sleep 600")
         operator.press("Enter")
-        operator.sees("command     sleep 600")
+        operator.sees("command      sleep 600")
         operator.press("Enter")
         operator.sees_no_more("Submit a job")
         operator.is_back()
@@ -82,3 +82,22 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.is_back()
     operator.press("Escape")
     operator.sees_no_more("Esc shows all")
+
+
+def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:
+    hook, told, mapping, config = (tmp_path / name for name in ("hook", "told", "mapping", "config.toml"))
+    hook.write_text(f"#!/bin/sh\ncat >> {told}\n")
+    hook.chmod(0o755)
+    mapping.mkdir()
+    config.write_text(
+        f'[hooks]\non_job_end = ["{hook}"]\non_notice = ["{hook}"]\n'
+        f'[metrics]\nenabled = true\nlisten = "127.0.0.1:1"\nhpc_job_mapping_dir = "{mapping}"\n'
+        '[report]\nweekly = "Mon 00:00"\n'
+        '[traces]\nenabled = true\nendpoint = "http://127.0.0.1:1/v1/traces"\n'
+    )
+    with Terminal([*CONSOLE, "demo"], {"GPUTUI_CONFIG": str(config), "TMPDIR": str(tmp_path)}, 120, 36) as terminal:
+        operator = Operator(terminal)
+        operator.sees("1 failed in 1h", "llama-7b-sft", HINT)
+        terminal.press("q")
+        terminal.until("EXIT 0", seconds=60)
+    assert (told.exists(), list(mapping.iterdir())) == (False, [])

@@ -1,4 +1,4 @@
-"""A terminal that takes nothing any more, as over a link that is down: jobs start all the same, and its end is seen."""
+"""A terminal that accepts no output, as over a broken link: jobs still start, and its end is noticed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Line:
         os.kill(self.pid, signal.SIGWINCH)
 
     def read_until(self, *wanted: str) -> None:
-        """Take what is sent until all of that has come."""
+        """Read output until all of these texts have arrived."""
         seen, deadline = "", time.monotonic() + PATIENCE
         while not all(words in seen for words in wanted):
             assert time.monotonic() < deadline, f"no {wanted} in {seen[-3000:]!r}"
@@ -55,22 +55,36 @@ class Line:
                 seen += os.read(self._master, 65536).decode(errors="replace")
 
     def freeze(self) -> None:
-        """Have it draw the whole screen so often that no buffer on the way takes more."""
-        for _ in range(300):
-            os.write(self._master, b"z")
-            time.sleep(0.02)
+        """Redraw the whole screen until the terminal accepts no more output, and then a few more times."""
+        deadline = time.monotonic() + PATIENCE
+        while self._takes_more():
+            assert time.monotonic() < deadline, "the line takes whatever is drawn"
+            self._draw()
+        for _ in range(10):
+            self._draw()
+
+    def _draw(self) -> None:
+        os.write(self._master, b"z")
+        time.sleep(0.02)
+
+    def _takes_more(self) -> bool:
+        slave = os.open(f"/proc/{self.pid}/fd/1", os.O_WRONLY | os.O_NOCTTY)
+        try:
+            return bool(select.select([], [slave], [], 0)[1])
+        finally:
+            os.close(slave)
 
     def submit(self, *command: str) -> None:
         done = [sys.executable, "-m", "gputui", "submit", "--host", "--", *command]
         subprocess.run(done, env=self._environ, check=True, capture_output=True, timeout=60)
 
     def close(self) -> None:
-        """The link is given up: the terminal is gone."""
+        """Close the terminal, as a broken link does."""
         with contextlib.suppress(OSError):
             os.close(self._master)
 
     def ended(self) -> int:
-        """Return its exit status, once it has ended."""
+        """Return the exit status of the console, once it has ended."""
         deadline = time.monotonic() + PATIENCE
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -93,7 +107,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
         leftovers.end(tmp_path)
 
 
-def test_jobs_start_behind_a_terminal_that_takes_nothing(line: Line, tmp_path: Path) -> None:
+def test_jobs_start_while_the_terminal_is_blocked(line: Line, tmp_path: Path) -> None:
     line.read_until("scheduling", "H100")
     line.freeze()
     line.submit("touch", str(tmp_path / "ran"))
@@ -107,7 +121,7 @@ def test_jobs_start_behind_a_terminal_that_takes_nothing(line: Line, tmp_path: P
     assert line.ended() == 128 + signal.SIGHUP
 
 
-def test_a_writer_whose_terminal_is_gone_says_so_once_and_blocks_no_caller() -> None:
+def test_a_lost_terminal_is_reported_once_and_blocks_no_caller() -> None:
     reader, end = os.pipe()
     os.close(reader)
     lost: list[str] = []
@@ -123,7 +137,7 @@ def test_a_writer_whose_terminal_is_gone_says_so_once_and_blocks_no_caller() -> 
             file.close()
 
 
-def test_pictures_are_left_out_of_a_line_that_stands_still_and_modes_are_not() -> None:
+def test_a_blocked_terminal_drops_frames_but_not_modes() -> None:
     reader, end = os.pipe()
     with open(end, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
         writer = NonblockingWriter(file, lambda: None)

@@ -1,7 +1,9 @@
-"""Into a running job and back, in a real terminal."""
+"""Shells in running jobs, in a real terminal."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,18 +37,25 @@ def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
         terminal.until("PROCESSES", "sleep 600", "root")
         terminal.press("Escape")
         terminal.until_gone("PROCESSES")
-        terminal.press("c")
-        terminal.until("cancel it")
-        terminal.press("y")
-        site.until_state(job_id, "CANCELLED")
+        other_id = site.shell("sleep 600", "--gpus", "1", "--name", "bystander")
+        terminal.until("bystander")
+        terminal.press("x")
+        terminal.until_that(lambda shown: shown.rstrip().endswith("#"), "prompt")
+        site.run("cancel", str(job_id))
+        terminal.until("the shell was ended", "Enter brings the console back")
+        terminal.press("cy")  # meant for the shell
+        terminal.press("Enter")
+        terminal.until("bystander", "q quit")
+        assert "Cancel" not in terminal.text
         terminal.press("q")
         terminal.until("stop scheduling")
         terminal.press("s")
         terminal.until("EXIT 0")
+    assert site.json("show", str(other_id))["state"] == "RUNNING"
 
 
 @pytest.mark.tmux
-def test_a_shell_beside_a_host_job_sees_its_gpus_and_stands_in_its_directory(tmp_path: Path) -> None:
+def test_a_shell_in_a_host_job_has_its_gpus_and_directory(tmp_path: Path) -> None:
     environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path), "SHELL": "/bin/sh"}
     with Terminal([*CONSOLE, "demo"], environ, 140, 36) as terminal:
         terminal.until("scheduling", "segformer-city", "GPU 4,7")
@@ -63,4 +72,35 @@ def test_a_shell_beside_a_host_job_sees_its_gpus_and_stands_in_its_directory(tmp
         terminal.press("q")
         terminal.until("llama-7b-sft", "q quit")
         terminal.press("q")
+        terminal.until("EXIT 0")
+
+
+@pytest.mark.tmux
+def test_keys_for_a_shell_that_ended_with_its_host_job_do_not_reach_the_console(tmp_path: Path) -> None:
+    environ = {
+        "GPUTUI_CONFIG": "/dev/null",
+        "GPUTUI_STATE": str(tmp_path / "state"),
+        "GPUTUI_PROBE": "sim:1",
+        "GPUTUI_RUNTIME": "process",
+        "SHELL": "/bin/sh",
+    }
+    script = f"until [ -e {tmp_path}/go ]; do sleep 0.1; done"
+    submit = [*CONSOLE, "submit", "--host", "--gpus", "1", "--", "sh", "-c"]
+    for each in (script, "sleep 600"):
+        subprocess.run([*submit, each], env={**os.environ, **environ}, check=True, capture_output=True, timeout=60)
+    with Terminal(CONSOLE, environ, 120, 36) as terminal:
+        terminal.until("running    50 sh", "waiting    50 sh")
+        terminal.press("x")
+        terminal.until_that(lambda shown: shown.rstrip().endswith("#"), "prompt")
+        (tmp_path / "go").touch()
+        terminal.until("the shell was ended (exit code 129)", "Enter brings the console back")
+        terminal.press("cy")
+        terminal.press("Enter")
+        shown = terminal.until("running    50 sh", "0 waiting", "q quit")
+        assert "Cancel" not in shown
+        subprocess.run([*CONSOLE, "cancel", "2"], env={**os.environ, **environ}, check=True, capture_output=True)
+        terminal.until("1 of 1 GPU free")
+        terminal.press("q")
+        terminal.until("stop scheduling")
+        terminal.press("s")
         terminal.until("EXIT 0")

@@ -1,4 +1,4 @@
-"""A job's care while it runs and after it ended, on the real engine and on the host."""
+"""Error lines, time limits, signals, telemetry and suspension of jobs on a real engine and on the host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_limit_of_a_running_job_moves_while_it_runs(site: Site) -> None:
         assert (job["comment"], job["time_limit"]) == ("extended", 70 * 60)
         site.until(lambda: has_run(site, job["id"]) > 1)  # noqa: B023
         refused = site.run("edit", str(job["id"]), "--time-limit", "1", check=False)
-        assert "a limit of 1s is over already" in refused.stderr
+        assert "the limit of 1s has already passed" in refused.stderr
         end_soon(site, job["id"])
     for job_id in jobs:
         ended = site.until_state(job_id, "TIMEOUT")
@@ -116,7 +116,7 @@ def suspend(site: Site, job_id: int) -> None:
 
 
 def is_still(site: Site, job_id: int) -> bool:
-    """Return whether it is said to be suspended, and writes nothing for longer than it would else."""
+    """Return whether the job is shown as suspended and has stopped writing."""
     before = beats(site, job_id)
     shown = site.run("show", str(job_id)).stdout
     time.sleep(0.3)

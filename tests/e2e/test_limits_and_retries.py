@@ -1,11 +1,14 @@
-"""Time limits that are announced, and retries by cause, on the real engine."""
+"""Warnings before time limits, and retries by cause, on a real engine."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
 from tests.e2e.site import Site
-from tests.machine_load import slowness
+from tests.e2e.time_limits import has_run
+from tests.machine_load import stretched
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -19,16 +22,19 @@ while :; do sleep 0.2; done
 
 def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(site: Site) -> None:
     site.config.write_text('[scheduler]\nstop_grace = "1s"\n')
-    first, busy = site.serve(), slowness()
-    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", f"{9 * busy:.0f}", "--signal", f"USR1@{6 * busy:.0f}")
-    site.until(lambda: "warned" in site.run("logs", str(job_id), check=False).stdout)
+    first, before = site.serve(), math.ceil(stretched(3))
+    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", "1h", "--signal", f"USR1@{before}")
+    site.until_output(job_id, "ready")
+    assert site.json("show", str(job_id))["attempts"][0]["warned_at"] is None
+    site.run("edit", str(job_id), "--time-limit", str(math.ceil(has_run(site, job_id) + before)))
+    site.until_output(job_id, "warned")
     shown = site.json("show", str(job_id))
     assert shown["state"] == "RUNNING"
     assert shown["attempts"][0]["warned_at"] > shown["warning_at"]
     assert "by its time limit at" in site.run("show", str(job_id)).stdout
     site.kill(first)
     site.serve()
-    job = site.until_state(job_id, "TIMEOUT", seconds=90 + 9 * busy)
+    job = site.until_state(job_id, "TIMEOUT")
     assert (job["exit_code"], job["cause_code"]) == (137, "TimeLimit")
     assert site.run("logs", str(job_id)).stdout.splitlines() == ["ready", "warned", "told to end"]
 

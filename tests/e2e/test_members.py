@@ -1,89 +1,33 @@
-"""Members of a group that share a state directory, root's scheduler among them: real users, who try what they can."""
+"""Members of a group share a state directory with root's scheduler, and try what they can; with real users."""
 
 from __future__ import annotations
 
-import json
 import os
-import pwd
-import secrets
 import shutil
-import signal
 import socket
-import stat
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gputui.bootstrap import clock
-from gputui.domain.audit import Actor
-from gputui.domain.cause import CauseCode
-from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job import Interactive, Job, JobSpec, Submission
+from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
-from gputui.engine.actions.actions import Actions
-from gputui.engine.files.leadership import current_leader
-from gputui.runtime.process import wrapper
 from gputui.store import TinyJobStore
 from tests import leftovers
-from tests.accounts import accounts
+from tests.e2e.members import COMMAND, Site, members
 from tests.e2e.site import COMMANDS
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
     pytest.mark.timeout(300),
+    pytest.mark.xdist_group("members"),  # one scheduler and two accounts for all
 ]
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
-BECOME = """
-import importlib, os, pkgutil, sys
-import gputui, json, shlex, socket, tomllib
-for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
-    if each.name.split(".")[1] in {"cli", "config", "domain", "engine", "request", "store"}:
-        importlib.import_module(each.name)
-import gputui.bootstrap, gputui.runtime.process.runtime, gputui.runtime.docker.runtime, gputui.gpus.simulated
-import gputui.runtime.relayed, gputui.runtime.process.job_exec
-import concurrent.futures.thread, zoneinfo, apscheduler.executors.asyncio, apscheduler.executors.pool
-import apscheduler.schedulers.asyncio, apscheduler.triggers.date, apscheduler.triggers.interval
-uid, gid, groups, code = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
-os.setgroups(groups); os.setgid(gid); os.setuid(uid)  # only now: the interpreter itself may be closed to users
-sys.argv = ["gputui", *sys.argv[5:]]
-exec(code)
-"""
-COMMAND = "from gputui.cli.main import main; main()"
-SERVE = f"""
-from gputui.runtime.process import wrapper
-sys.executable, wrapper.__file__ = sys.argv[1:3]
-del sys.argv[1:3]
-{COMMAND}
-"""
-FORGE = """
-from msgspec.structs import replace
-from pathlib import Path
-from gputui.domain.audit import Actor
-from gputui.domain.job import Job, JobSpec
-from gputui.domain.settings import StoreSettings
-from gputui.store import TinyJobStore
-from datetime import UTC, datetime
-state, group, command, user, *warrants = sys.argv[1:]
-store = TinyJobStore(Path(state), StoreSettings(group=group))
-specs = [JobSpec(command=("sh", "-c", command), warrant=warrant, tenant=user) for warrant in warrants]
-jobs = [Job(0, spec, datetime.now(UTC), submitted_by=user) for spec in specs]
-print(*store.submit(jobs, actor=Actor(0, user)))
-"""
-
-
 CLAIM = """
+import sys
 from msgspec.structs import replace
 from pathlib import Path
 from gputui.domain.settings import StoreSettings
@@ -96,138 +40,14 @@ with store.transaction() as transaction:
 """
 
 
-@dataclass
-class Site:
-    """A shared state directory, and its users by name."""
-
-    directory: Path
-    group: str
-    users: dict[str, pwd.struct_passwd]
-    store: TinyJobStore
-
-    @property
-    def state(self) -> Path:
-        return self.directory / "state"
-
-    def environ(self, **more: str) -> dict[str, str]:
-        fixed = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "PYTHONPATH": str(ROOT),
-            "GPUTUI_STATE": str(self.state),
-            "GPUTUI_CONFIG": str(self.directory / "config.toml"),
-            "GPUTUI_PROBE": "sim:1",
-            "GPUTUI_RUNTIME": "process",
-        }
-        return fixed | more
-
-    def run(self, name: str, code: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Python code as that user."""
-        user = self.users[name]
-        groups = json.dumps(os.getgrouplist(user.pw_name, user.pw_gid))
-        command = [sys.executable, "-c", BECOME, str(user.pw_uid), str(user.pw_gid), groups, code, *words]
-        return subprocess.run(command, env=self.environ(), cwd=self.directory, capture_output=True, text=True)
-
-    @contextmanager
-    def served(self, name: str = "root", **more: str) -> Iterator[None]:
-        """Run a scheduler of that user for the time of a block."""
-        user = self.users[name]
-        groups = json.dumps(os.getgrouplist(user.pw_name, user.pw_gid))
-        words = (
-            [str(user.pw_uid), str(user.pw_gid), groups, SERVE, *self._open_to_all(), "serve"] if user.pw_uid else []
-        )
-        command = [sys.executable, *(("-c", BECOME, *words) if words else ("-m", "gputui", "serve"))]
-        serve = subprocess.Popen(command, env=self.environ(**more), cwd=ROOT, stderr=subprocess.DEVNULL)
-        try:
-            self.until(lambda: (found := current_leader(self.state)) is not None and found.pid == serve.pid, "it leads")
-            yield
-        finally:
-            serve.send_signal(signal.SIGTERM)
-            serve.wait(PATIENCE)
-
-    def _open_to_all(self) -> tuple[str, str]:
-        """An interpreter and a copy of the wrapper that members may run, wherever the tests' own lie."""
-        own = Path(sys.executable).resolve()
-        is_closed = any(not each.stat().st_mode & stat.S_IXOTH for each in (own, *own.parents))
-        copy = self.directory / "wrapper.py"
-        shutil.copyfile(wrapper.__file__, copy)
-        copy.chmod(0o644)
-        return "/usr/bin/python3" if is_closed else str(own), str(copy)
-
-    def gputui(self, name: str, *words: str) -> str:
-        """Return what a command of that user prints."""
-        done = self.run(name, COMMAND, *words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def submit(self, name: str, script: str) -> int:
-        return int(self.gputui(name, "submit", "--host", "--", "sh", "-c", script))
-
-    def actions(self, name: str) -> Actions:
-        """Return what that user may ask for, without the seconds that a process of hers takes to come up."""
-        user = self.users[name]
-        return Actions(self.store, clock(), Actor(user.pw_uid, user.pw_name))
-
-    def queued(self, name: str, script: str, array: tuple[int, ...] = (), **options: Any) -> int:
-        """The id of a host job of that user, or of the array."""
-        spec = JobSpec(command=("sh", "-c", script), tenant=name, options=ContainerOptions(workdir="/"), **options)
-        return self.actions(name).submit([Submission(spec, array=array)])[0]
-
-    def forge(self, name: str, command: str, user: str, *warrants: str) -> list[int]:
-        """Write jobs into the queue by hand, one for each warrant."""
-        done = self.run(name, FORGE, str(self.state), self.group, command, user, *warrants)
-        assert done.returncode == 0, done.stderr
-        return [int(word) for word in done.stdout.split()]
-
-    def job(self, job_id: int) -> Job:
-        return self.store.get(job_id)
-
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            assert time.monotonic() < deadline, f"gave up waiting until {what}"
-            time.sleep(0.02)
-
-    def ended(self, job_id: int) -> Job:
-        self.until(lambda: self.job(job_id).state.is_terminal, f"job {job_id} ended")
-        return self.job(job_id)
-
-    def is_refused(self, job_id: int) -> bool:
-        """Return whether it failed for good because of what it is, without having begun."""
-        job = self.ended(job_id)
-        assert job.cause is not None
-        return job.cause.code is CauseCode.BAD_SPEC and len(job.attempts) == 1 and job.state is JobState.FAILED
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """Two members of a new group, and root, who schedules."""
-    mark = secrets.token_hex(3)
-    group, names = f"gptg{mark}", {name: f"gpt{mark}{name}" for name in ("alice", "mallory")}
-    directory = Path(tempfile.mkdtemp(prefix="gputui-members-"))
-    directory.chmod(0o755)
-    with accounts():
-        subprocess.run(["groupadd", group], check=True)
-        for name, account in names.items():
-            home = directory / name
-            subprocess.run(["useradd", "-m", "-d", str(home), "-G", group, "-s", "/bin/sh", account], check=True)
-    users = {name: pwd.getpwnam(account) for name, account in names.items()}
-    store = TinyJobStore(directory / "state", StoreSettings(group=group))
-    site = Site(directory, group, {**users, "root": pwd.getpwuid(0)}, store)
-    (directory / "config.toml").write_text(f'[store]\ngroup = "{group}"\n[scheduler]\nfast_failing_jobs = 0\n')
-    try:
-        with site.served(TOPSECRET="hush"):
-            yield site
-    finally:
-        leftovers.end(site.state)
-        store.close()
-        with accounts():
-            for account in names.values():
-                subprocess.run(["userdel", "-f", account], check=True)
-            subprocess.run(["groupdel", group], check=True)
-        shutil.rmtree(directory)
+    with members("alice", "mallory") as site, site.served(TOPSECRET="hush"):
+        yield site
 
 
-def test_a_host_job_runs_as_its_submitter_who_reads_its_log_meanwhile(site: Site) -> None:
+def test_a_host_job_runs_as_its_submitter_who_can_read_its_log(site: Site) -> None:
     go = site.directory / "go"
     one = site.submit("alice", f"id -u; id -g; id -G; env; echo ready; while [ ! -e {go} ]; do sleep 0.05; done")
     site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
@@ -272,7 +92,7 @@ def test_only_its_submitter_and_root_enter_a_job_by_the_relay(site: Site) -> Non
     assert not [user for _, user in verbs if user == site.users["mallory"].pw_name]
 
 
-def test_a_socket_that_a_member_put_there_is_not_talked_to(site: Site) -> None:
+def test_a_socket_planted_by_a_member_is_not_used(site: Site) -> None:
     one = site.queued("alice", "sleep 600")
     site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
     kept = site.state / "relay.kept"
@@ -315,7 +135,7 @@ def test_a_member_cannot_make_a_warrant_for_another(site: Site) -> None:
     assert out.read_text() == f"{mallory}\n"
     out.unlink()
     name = site.job(mine).spec.warrant.partition("/")[2]
-    code = "import os; os.chdir(sys.argv[1]); os.rename(sys.argv[2], '0')"
+    code = "import os, sys; os.chdir(sys.argv[1]); os.rename(sys.argv[2], '0')"
     site.run("mallory", code, str(site.state / "warrants"), str(mallory))
     [forged] = site.forge("mallory", f"id -u > {out}", "root", f"0/{name}")
     assert site.is_refused(forged)
@@ -334,7 +154,9 @@ def test_root_writes_no_log_through_a_link_that_a_member_planted(site: Site) -> 
     go = site.directory / "plant"
     one = site.submit("mallory", f"while [ ! -e {go} ]; do sleep 0.05; done; echo pwned")
     site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
-    code = "os.makedirs(os.path.dirname(sys.argv[2]), exist_ok=True); os.symlink(sys.argv[1], sys.argv[2])"
+    code = (
+        "import os, sys; os.makedirs(os.path.dirname(sys.argv[2]), exist_ok=True); os.symlink(sys.argv[1], sys.argv[2])"
+    )
     done = site.run("mallory", code, str(victim), str(site.state / f"logs/{one}"))
     assert done.returncode == 0, done.stderr
     go.touch()
@@ -348,6 +170,7 @@ def test_root_writes_no_log_through_a_link_that_a_member_planted(site: Site) -> 
 def test_a_member_may_schedule_after_root(site: Site) -> None:
     """The directory that root's scheduler made takes attempts of others, who run jobs as themselves only."""
     code = """
+import os, sys
 from msgspec.structs import replace
 from gputui.bootstrap import clock
 from gputui.domain.container import Launch, RunAs

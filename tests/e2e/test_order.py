@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from tests.e2e.simulated import Witness, simulated_site, submit_together, witnessed
-from tests.e2e.site import Site
+from tests.e2e.site import Site, all_over
 from tests.machine_load import stretched
 from tests.runtime.dockerd import Dockerd
 
@@ -55,7 +55,7 @@ def test_an_urgent_job_goes_before_all_that_wait_however_long_it_is_planned_to_r
 
 
 def fill(site: Site, witness: Witness, gpus: int = 4) -> JobId:
-    """Return a job that holds so many GPUs until it is let go."""
+    """Return a job that holds `gpus` GPUs until it is released."""
     [blocker] = submit_together(site, [{"gpus": gpus, "time_limit": "1h", "command": ["sh", "-c", GATED]}])
     site.until(lambda: blocker in witness.starts)
     return blocker
@@ -78,7 +78,7 @@ def test_a_newcomer_is_not_stuck_behind_a_dump_and_explain_shows_the_numbers(fou
 
 
 def check_explained(site: Site, witness: Witness, job: JobId, dump: list[JobId]) -> None:
-    """Assert that `explain` tells the numbers that follow from the formula and from what the engine saw."""
+    """Assert that `explain` shows the numbers of the formula and of the engine's observations."""
     begun = datetime.now(UTC)
     told = site.json("explain", str(job))
     now = datetime.now(UTC)
@@ -98,24 +98,24 @@ def check_explained(site: Site, witness: Witness, job: JobId, dump: list[JobId])
 def test_a_range_takes_what_is_free_and_wants_more_only_where_it_may_be_patient(four: Site) -> None:
     ranged = {"gpus": "2-4", "time_limit": "1h", "command": ["true"]}
     with witnessed(four) as witness:
-        fill(four, witness, 2)
+        blocker = fill(four, witness, 2)
         [narrow] = submit_together(four, [ranged])
         four.until_state(narrow, "COMPLETED")
         four.let_go()
-        four.until(lambda: all(each["state"] == "COMPLETED" for each in four.jobs().values()))
+        four.until_state(blocker, "COMPLETED")
         [wide] = submit_together(four, [ranged])
         four.until_state(wide, "COMPLETED")
     assert [len(held(four, job)) for job in (narrow, wide)] == [2, 4]
 
 
 def held(site: Site, job: JobId) -> list[str]:
-    """Return the GPUs of its first attempt."""
+    """Return the GPUs of the job's first attempt."""
     gpus: list[str] = site.json("show", str(job))["attempts"][0]["gpus"]
     return gpus
 
 
 @pytest.mark.long
-def test_a_patient_range_settles_when_it_says(tmp_path: Path, engine: Dockerd) -> None:
+def test_a_patient_range_takes_fewer_gpus_at_the_announced_time(tmp_path: Path, engine: Dockerd) -> None:
     site = simulated_site(tmp_path / "site", engine)
     site.config.write_text('[policy]\npatience = "8s"\n')
     site.serve()
@@ -147,7 +147,7 @@ def test_jobs_start_in_the_order_and_by_the_time_first_predicted(four: Site) -> 
         expected = {job: datetime.fromisoformat(four.json("explain", str(job))["expected_start_at"]) for job in jobs}
         over = datetime.now(UTC)
         four.let_go()
-        four.until(lambda: all(each["state"] == "COMPLETED" for each in four.jobs().values()), seconds=90)
+        four.until(lambda: all_over(four.queue.jobs().values()), seconds=90)
     blocked = min(expected.values())
     ahead = {job: (at - blocked).total_seconds() for job, at in expected.items()}
     began = {job: (witness.starts[job] - over).total_seconds() for job in jobs}

@@ -1,4 +1,4 @@
-"""Windows that are kept clear, and jobs that are given fewer GPUs, on the real engine."""
+"""Reserved windows, and jobs that get fewer GPUs, on a real engine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_unclaimed_window_is_released_after_its_grace(site: Site) -> None:
     assert window["start"] < window["released_at"] < started["started_at"]
 
 
-def test_a_job_is_told_how_many_gpus_it_got_by_both_runtimes(site: Site) -> None:
+def test_both_runtimes_tell_a_job_its_number_of_gpus(site: Site) -> None:
     site.config.write_text('[policy]\npatience = "0s"\nprefer = ["6", "7"]\nleft_free = ["5"]\n')
     site.serve()
     rest = site.shell(SLEEP, "--gpus", "5")

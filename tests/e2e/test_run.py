@@ -1,4 +1,4 @@
-"""`gputui run`, `attach` and `exec`, as a person at a terminal uses them: on the host and on a real engine."""
+"""`gputui run`, `attach` and `exec` at a terminal, on the host and on a real engine."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ HOST = ("--host", "--", "sh")
 CONTAINER = ("--network", "none", IMAGE, "sh")
 
 
+on_the_host = pytest.mark.xdist_group("run on the host")
+"""Tests on one scheduler, in one worker."""
+
+
 def served(environ: Environ) -> Iterator[Environ]:
     process = subprocess.Popen(
         [*GPUTUI, "serve"], env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -40,7 +44,7 @@ def served(environ: Environ) -> Iterator[Environ]:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environ]:
-    """A server of host jobs with one GPU."""
+    """Yield a server of host jobs with one GPU."""
     state = tmp_path_factory.mktemp("run")
     own = {"GPUTUI_STATE": str(state), "GPUTUI_CONFIG": os.devnull, "GPUTUI_PROBE": "sim:1"}
     yield from served({**os.environ, **own, "GPUTUI_RUNTIME": "process", "TERM": "vt100"})
@@ -48,7 +52,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environ]:
 
 @pytest.fixture
 def containers(tmp_path: Path, engine: Dockerd) -> Iterator[Environ]:
-    """A server of containers with one GPU."""
+    """Yield a server of containers with one GPU."""
     own = {"GPUTUI_STATE": str(tmp_path), "GPUTUI_CONFIG": os.devnull, "GPUTUI_PROBE": "sim:1"}
     yield from served({**os.environ, **own, "DOCKER_HOST": engine.host, "TERM": "vt100"})
 
@@ -70,13 +74,14 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_on_the_host(host: Environ) -> None:
+@on_the_host
+def test_run_attaches_to_a_host_job(host: Environ) -> None:
     at_a_terminal(host, HOST)
     in_a_script(host, HOST)
 
 
 @pytest.mark.docker
-def test_in_containers(containers: Environ) -> None:
+def test_run_attaches_to_a_container_job(containers: Environ) -> None:
     at_a_terminal(containers, CONTAINER)
     in_a_script(containers, CONTAINER)
     commands_inside(containers)
@@ -98,7 +103,7 @@ def at_a_terminal(environ: Environ, what: tuple[str, ...]) -> None:
     person.press(b"\x10")
     person.press(b"\x11")
     assert person.ended() == 0
-    told = re.search(rb"job (\d+) runs on; `gputui attach \1` attaches again", person.shown)
+    told = re.search(rb"job (\d+) keeps running; `gputui attach \1` attaches again", person.shown)
     assert told is not None
     job = told[1].decode()
 
@@ -129,7 +134,7 @@ def in_a_script(environ: Environ, what: tuple[str, ...]) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, b"bye\n")
-    assert b"is asked to stop; Ctrl-C again leaves at once" in err
+    assert b"is stopping; Ctrl-C again leaves at once" in err
     assert b"cancelled" in err
 
 
@@ -146,6 +151,7 @@ def commands_inside(environ: Environ) -> None:
     end(environ, job)
 
 
+@on_the_host
 def test_a_job_that_waits_says_why_and_is_cancelled_by_ctrl_c(host: Environ) -> None:
     blocker = gputui(host, "submit", "--gpus", "1", "--time-limit", "1h", "--host", "--", "sleep", "600")[1].decode()
     person = Person(host, "run", "--gpus", "1", "--host", "--", "true", size=(24, 200))
@@ -164,6 +170,7 @@ def test_a_job_that_waits_says_why_and_is_cancelled_by_ctrl_c(host: Environ) -> 
     end(host, blocker.strip())
 
 
+@on_the_host
 def test_a_command_that_writes_before_it_reads(host: Environ) -> None:
     script = "head -c 5000000 /dev/zero; cat | wc -c"
     typed = bytes(1_000_000)
@@ -175,6 +182,7 @@ def test_a_command_that_writes_before_it_reads(host: Environ) -> None:
     end(host, job)
 
 
+@on_the_host
 def test_a_reader_that_goes_away_leaves_the_job_running(host: Environ) -> None:
     words = [*GPUTUI, "run", "--host", "--", "sh", "-c", "while :; do echo line; sleep 0.01; done"]
     with subprocess.Popen(words, env=host, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -182,13 +190,14 @@ def test_a_reader_that_goes_away_leaves_the_job_running(host: Environ) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == b"line\n"
         process.stdout.close()
-        told = re.search(rb"job (\d+) runs on", process.stderr.read())
+        told = re.search(rb"job (\d+) keeps running", process.stderr.read())
     assert told is not None
     assert process.returncode == 128 + signal.SIGPIPE
     end(host, told[1].decode())
 
 
-def test_a_terminal_that_goes_while_output_comes_leaves_the_job_running(host: Environ) -> None:
+@on_the_host
+def test_a_terminal_lost_during_output_leaves_the_job_running(host: Environ) -> None:
     person = Person(host, "run", "-it", *HOST)
     person.press(b"echo job-$GPUTUI_JOB_ID-; exec yes\n")
     person.until(b"\njob-")
@@ -201,7 +210,8 @@ def test_a_terminal_that_goes_while_output_comes_leaves_the_job_running(host: En
     assert again.ended() == 128 + signal.SIGINT
 
 
-def test_after_a_stop_the_terminal_is_the_jobs_again(host: Environ) -> None:
+@on_the_host
+def test_a_resumed_client_gives_the_terminal_back_to_the_job(host: Environ) -> None:
     person = Person(host, "run", "-it", *HOST, size=(24, 80))
     person.press(b"echo $((40+2))-ready\n")
     person.until(b"42-ready\r\n")
@@ -215,7 +225,8 @@ def test_after_a_stop_the_terminal_is_the_jobs_again(host: Environ) -> None:
     assert person.ended() == 3
 
 
-def test_what_cannot_be(host: Environ) -> None:
+@on_the_host
+def test_impossible_runs_are_refused(host: Environ) -> None:
     assert gputui(host, "run", "-it", "--host", "--", "true")[0] == 2
     assert gputui(host, "run", "-d", "busybox")[0] == 2
     assert gputui(host, "run", "--array", "0-3", "--host", "--", "true")[0] == 2

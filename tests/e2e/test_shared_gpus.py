@@ -32,7 +32,7 @@ def attempt(site: Site, job_id: int) -> dict[str, Any]:
 
 
 def allocate(site: Site, job_id: int, memory: int) -> None:
-    """Have the job's own process use so much of GPU 0, as the driver tells it."""
+    """Make the driver report that the job's own process uses `memory` of GPU 0."""
     pid = site.engine.docker("inspect", "-f", "{{.State.Pid}}", attempt(site, job_id)["container_id"]).strip()
     site.gpus.change(f"gpu 0 process {pid} {memory}", f"gpu 0 used {memory}", without=ALLOCATED)
 

@@ -1,4 +1,8 @@
-"""docs/tour.md, as a new operator walks it: a real terminal, a real engine, five keys at most for each task."""
+"""docs/tour.md, as a new operator walks it: a real terminal, a real engine, five keys or five clicks for each task.
+
+Every task is a row of `TASKS`: what to press, what to click, what the screen shows then, and what has become true. One
+console in each size walks through all of them, by keyboard first and by mouse after that.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,14 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.store import TinyJobStore
+from tests.e2e.operator import MOST_KEYS
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
 from tests.e2e.test_console import CONSOLE
@@ -20,223 +29,544 @@ FAILS = (
     'for i in $(seq 300); do echo "step $i"; done; echo "Traceback (most recent call last):"; '
     'echo "torch.cuda.OutOfMemoryError: CUDA out of memory"; for i in $(seq 60); do echo "cleanup $i"; done; exit 1'
 )
-RUNS = 'trap "echo got-usr1" USR1; while true; do sleep 0.2; done'
-MOST_KEYS = 5
+RUNS = 'trap "echo got-usr1" USR1; i=0; while true; do i=$((i+1)); echo "step $i"; sleep 0.2; done'
+BIG = 2
+"""Id of the job that runs."""
+SHARED = 6
+"""GPU with the foreign processes."""
+NOBODY = 65534
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
-class Operator:
-    """Presses keys, and counts those that are not just words typed."""
+@dataclass
+class Tour:
+    """An operator at one console."""
 
-    def __init__(self, terminal: Terminal) -> None:
-        self._terminal = terminal
-        self.pressed = 0
+    site: Site
+    terminal: Terminal
+    store: TinyJobStore
+    processes: list[subprocess.Popen[bytes]]
+    """Processes of others on a GPU, the next one to be ended first."""
+    containers: list[str]
+    """Containers of others on GPUs, the next one to be stopped first."""
+    steps: int = 0
+    before: object = None
+    """A value from before the task."""
+    new: str = ""
+    """Name of the job that the current task submits, fixed as it begins."""
 
-    def press(self, *keys: str) -> Operator:
-        self.pressed += len(keys)
-        self._terminal.press(*keys)
-        return self
+    def job(self, job_id: int) -> Job:
+        return self.store.get(job_id)
 
-    def click(self, word: str, *, times: int = 1) -> Operator:
-        """Click on a word; a double click is one gesture."""
-        self.pressed += 1
-        self._terminal.click(word, times=times)
-        return self
+    @property
+    def newest(self) -> Job:
+        """The job that was submitted last."""
+        return self.job(max(number for entry in self.store.jobs().values() for number in entry.ids))
 
-    def right_click(self, word: str) -> Operator:
-        """Open the menu of a row."""
-        self.pressed += 1
-        self._terminal.click(word, button=2)
-        return self
-
-    def resize(self, columns: int, lines: int) -> None:
-        self._terminal.resize(columns, lines)
-
-    def type(self, text: str) -> None:
-        self._terminal.press("-l", text)
-
-    def sees(self, *wanted: str) -> str:
-        return self._terminal.until(*wanted)
-
-    def sees_that(self, condition: Callable[[str], bool]) -> str:
-        return self._terminal.until_that(condition)
-
-    def sees_no_more(self, word: str) -> None:
-        self._terminal.until_gone(word)
-
-    def is_back(self) -> None:
-        """Return to the main screen; the next task's keys are counted from zero."""
-        assert self.pressed <= MOST_KEYS
-        self.sees_that(_is_main)
-        self.pressed = 0
+    @property
+    def words(self) -> dict[str, str]:
+        """Return the names that a task uses; `new` is the name of the job that it submits."""
+        newest = self.newest
+        return {
+            "container": self.containers[0] if self.containers else "",
+            "pid": str(self.processes[0].pid) if self.processes else "",
+            "newest": newest.spec.name or "",
+            "new": self.new,
+        }
 
 
-def _is_main(shown: str) -> bool:
-    """Whether the main screen is there and nothing lies on it: what it shows is seen beside a dialog, too."""
-    return all(word in shown for word in (" ID ST", "s submit", "q quit")) and "╭" not in shown
+Step = Callable[[Tour], object]
+
+
+def press(*keys: str) -> Step:
+    """Press keys; each counts."""
+
+    def step(tour: Tour) -> None:
+        tour.steps += len(keys)
+        tour.terminal.press(*keys)
+
+    return step
+
+
+def types(text: str) -> Step:
+    """Type or paste words, which do not count."""
+    return lambda tour: tour.terminal.press("-l", text.format(**tour.words))
+
+
+def click(word: str, *, times: int = 1, button: int = 0) -> Step:
+    """Click on a word; a double click is one gesture."""
+
+    def step(tour: Tour) -> None:
+        tour.steps += 1
+        tour.terminal.click(word.format(**tour.words), times=times, button=button)
+
+    return step
+
+
+def twice(word: str) -> Step:
+    """Double click on a row, which opens it."""
+    return click(word, times=2)
+
+
+def choose(row: str, line: str) -> tuple[Step, Step, Step]:
+    """Open the menu of a row by the right button, and click on a line of it."""
+    return click(row, button=2), sees("│ ▌ "), click(f"  {line}  ")
+
+
+def sees(*words: str) -> Step:
+    """Wait until all of these are on the screen."""
+    return lambda tour: tour.terminal.until(*(word.format(**tour.words) for word in words))
+
+
+def back(word: str) -> Step:
+    """Press Escape on the screen with that word; not counted."""
+
+    def step(tour: Tour) -> None:
+        tour.terminal.press("Escape")
+        tour.terminal.until_gone(word)
+
+    return step
+
+
+def again(key: str) -> Step:
+    """Press a key that reverses the task's change of the screen; not counted."""
+    return lambda tour: tour.terminal.press(key)
+
+
+def lacks(word: str) -> Step:
+    """Wait until this is no longer on the screen."""
+    return lambda tour: tour.terminal.until_gone(word.format(**tour.words))
+
+
+def keep(value: Callable[[Tour], object]) -> Step:
+    """Remember a value, to be compared with that after the task."""
+
+    def step(tour: Tour) -> None:
+        tour.before = value(tour)
+
+    return step
+
+
+Truth = Callable[[Tour], bool]
+
+
+def changed(value: Callable[[Tour], object]) -> tuple[Step, Truth]:
+    """Return a step that remembers this value before a task, and whether it has changed afterwards."""
+    return keep(value), lambda tour: value(tour) != tour.before
+
+
+def became(value: Callable[[Tour], bool]) -> tuple[Step, Truth]:
+    """Return a step that remembers nothing, and the condition that must hold afterwards."""
+    return lambda tour: None, value
+
+
+SEEN = became(lambda tour: True)
+"""Check of a task whose whole effect is on the screen."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Task of an operator: keys, clicks, and its effect in queue, engine and processes."""
+
+    name: str
+    keys: tuple[Step, ...]
+    mouse: tuple[Step, ...]
+    effect: tuple[Step, Truth] = SEEN
+
+
+def ended_by(number: signal.Signals) -> tuple[Step, Truth]:
+    """Return a check that the foreign process has ended by that signal."""
+
+    def is_over(tour: Tour) -> bool:
+        if tour.processes[0].poll() is None:
+            return False
+        ended = tour.processes.pop(0)
+        tour.site.gpus.change(without=[f"gpu {SHARED} process {ended.pid} "])
+        assert ended.returncode == -number
+        return True
+
+    return became(is_over)
+
+
+def container_stopped(tour: Tour) -> bool:
+    """Return whether the foreign container has stopped."""
+    if tour.containers[0] in tour.site.engine.docker("ps", "--format", "{{.Names}}").split():
+        return False
+    tour.containers.pop(0)
+    return True
+
+
+SMALL = (again("z"), again("1"))
+OUT = (back("GPU USERS"),)
+"""Steps from the process view to the main screen."""
+
+
+def signal_task(name: str, key: str) -> Task:
+    """Return the task of ending a foreign process, found by its user, with a signal."""
+    return Task(
+        f"end a process of nobody by {name}",
+        (
+            press("U", "/"),
+            types("pid:{pid}"),
+            sees("1 of "),
+            press("Enter", key),
+            sees(f"Send {name} to pid"),
+            press("y"),
+            lacks(f"Send {name}"),
+            back("/pid:"),
+            *OUT,
+        ),
+        (
+            twice(f"{SHARED} H100"),
+            sees("next GPU"),
+            click("GPU users"),
+            sees("{pid} nobody"),
+            *choose("{pid} nobody", f"send {name}"),
+            sees(f"Send {name} to pid"),
+            click("yes"),
+            lacks(f"Send {name}"),
+            back("/gpu:"),
+            *OUT,
+            back("next GPU"),
+        ),
+        ended_by(signal.Signals[f"SIG{name}"]),
+    )
+
+
+DOCKER_LINE = f"docker run --name {{new}} --network none --gpus 4 {IMAGE} sleep 600"
+SEES_THE_STATE = sees("GPU 7 lost", "{container}", "torch.cuda.OutOfMemo", "util 0%  mem")
+WHAT_IF = sees("What if", "Enter commit")
+FILTER = "user:root state:running"
+FILTERED = (sees(f"/{FILTER}", "jobs   Esc shows all", " 50 big"), back("/user"))
+SHELL_IS_OPEN = sees("brings the console back")
+LISTS_PROBLEMS = (sees("GPU 7 is lost and takes no job", "worst first"), back("worst first"))
+SEES_THE_ERROR = (sees("▶Traceback (most recent call last):", "✗torch.cuda.OutOfMemoryError"), again("1"))
+SEES_A_CONTAINER = (
+    sees("CONTAINER  {container}", "lab starts", "/etc → /work (read-only)", "running for"),
+    back("lab starts"),
+)
+HOW_WELL = (sees("peak memory 0/80G per GPU"), back("peak memory"))
+WHY = (sees("{newest}", "needs 4 GPUs: ", "starts "), back("starts "))
+
+TASKS = (
+    Task("what is wrong, who uses which GPU, which job failed why", (SEES_THE_STATE,), (SEES_THE_STATE,)),
+    Task("all problems", (press("!"), *LISTS_PROBLEMS), (click("GPU 7 lost"), *LISTS_PROBLEMS)),
+    Task(
+        "the error in the log of a failed job",
+        (press("g", "e"), *SEES_THE_ERROR),
+        (click(" 50 bad"), sees("LOG #1 bad", "cleanup 60"), *choose("cleanup 59", "error"), *SEES_THE_ERROR),
+    ),
+    Task(
+        "how well an ended job used its GPUs",
+        (
+            press("/"),
+            types("short"),
+            sees("/short", " jobs   Enter keep"),
+            press("Enter", "Enter"),
+            *HOW_WELL,
+            back("/short"),
+        ),
+        (twice(" 50 short"), *HOW_WELL),
+    ),
+    Task(
+        "submit a job by the docker run line that one has",
+        (
+            press("s"),
+            sees("Submit a job", "suitable GPUs"),
+            types(DOCKER_LINE),
+            press("Enter"),
+            sees("command      sleep 600"),
+            press("Enter"),
+            sees(" 50 {new}"),
+        ),
+        (
+            click("s submit"),
+            sees("Submit a job", "suitable GPUs"),
+            types(DOCKER_LINE),
+            sees("has no blanks"),
+            click("Enter submit"),
+            sees("command      sleep 600"),
+            click("Enter submit"),
+            sees(" 50 {new}"),
+        ),
+        changed(lambda tour: tour.newest.id),
+    ),
+    Task(
+        "why it waits, and until when",
+        (press("/"), types("{newest}"), sees("/{newest}", " jobs   Enter keep"), press("Enter", "Enter"), *WHY),
+        (twice(" 50 {newest}"), *WHY),
+    ),
+    Task(
+        "put it before others, after a look at whom that delays",
+        (press("+"), sees("What if", "priority 50 -> 60"), press("Enter")),
+        (*choose(" 50 {newest}", "prio"), sees("What if", "priority 50 -> 60"), click("commit")),
+        changed(lambda tour: tour.newest.priority),
+    ),
+    Task(
+        "hold it",
+        (press("h"), WHAT_IF, press("Enter")),
+        (*choose(" 60 {newest}", "hold"), WHAT_IF, click("commit")),
+        changed(lambda tour: tour.newest.held),
+    ),
+    Task(
+        "release it",
+        (press("r"), WHAT_IF, press("Enter")),
+        (*choose(" 60 {newest}", "release"), WHAT_IF, click("commit")),
+        changed(lambda tour: tour.newest.held),
+    ),
+    Task(
+        "cancel it",
+        (press("c"), sees("cancel it"), press("y"), lacks("cancel it"), back("/mine")),
+        (*choose(" 60 {newest}", "cancel"), sees("cancel it"), click("commit")),
+        became(lambda tour: tour.newest.state is JobState.CANCELLED),
+    ),
+    Task(
+        "give a running job more time",
+        (
+            press("/"),
+            types("big"),
+            sees("/big", " jobs   Enter keep"),
+            press("Enter", "e"),
+            sees("Edit job #2", "Ends "),
+            types("+1h"),
+            press("Enter"),
+            WHAT_IF,
+            press("Enter"),
+        ),
+        (
+            *choose(" 50 big", "edit"),
+            sees("Edit job #2", "Ends "),
+            types("+1h"),
+            sees("+1h"),
+            click(" save"),
+            WHAT_IF,
+            click("commit"),
+        ),
+        changed(lambda tour: tour.job(BIG).spec.time_limit),
+    ),
+    Task(
+        "write a comment on it",
+        (
+            press("e"),
+            sees("Edit job #2", "Ends "),
+            press("Tab"),
+            types("by {new}"),
+            press("Enter"),
+            WHAT_IF,
+            press("Enter"),
+        ),
+        (
+            *choose(" 50 big", "edit"),
+            sees("Edit job #2", "Ends "),
+            click("by mine"),
+            types(", seen"),
+            sees(", seen"),
+            click(" save"),
+            WHAT_IF,
+            click("commit"),
+        ),
+        changed(lambda tour: tour.job(BIG).spec.comment),
+    ),
+    Task(
+        "have it write a checkpoint",
+        (press("I"), sees("USR1"), press("Enter"), sees("got-usr1")),
+        (*choose(" 50 big", "signal"), twice("USR1  defined"), sees("got-usr1")),
+    ),
+    Task(
+        "suspend it",
+        (press("Z"), sees("suspended")),
+        (*choose(" 50 big", "suspend"), sees("suspended")),
+        became(lambda tour: tour.job(BIG).is_suspended),
+    ),
+    Task(
+        "continue it",
+        (press("Z"), lacks("suspended")),
+        (*choose(" 50 big", "unsuspend"), lacks("suspended")),
+        became(lambda tour: not tour.job(BIG).is_suspended),
+    ),
+    Task(
+        "follow its log on the whole screen",
+        (press("f", "z"), sees("LOG #2 big", "step "), lacks(" 50 bad"), *SMALL),
+        (
+            click(" 50 big"),
+            sees("LOG #2 big", "step "),
+            *choose("step ", "zoom"),
+            lacks(" 50 bad"),
+            again("z"),
+            again("1"),
+        ),
+    ),
+    Task(
+        "keep its log in sight",
+        (press("p"), sees("LOG #2 big  ● pinned")),
+        (click(" 50 big"), click("LOG #2 big"), sees("LOG #2 big  ● pinned")),
+    ),
+    Task("let it go", (press("p"), lacks("● pinned")), (click("LOG #2 big"), lacks("● pinned"))),
+    Task(
+        "a shell in it, and back",
+        (press("x"), SHELL_IS_OPEN, types("exit"), press("Enter"), sees("q quit"), back("/big")),
+        (
+            *choose(" 50 big", "shell"),
+            SHELL_IS_OPEN,
+            types("exit"),
+            press("Enter"),
+            sees("q quit"),
+        ),
+    ),
+    Task(
+        "the elements of a sweep",
+        (
+            press("/"),
+            types("lr"),
+            sees("/lr", " jobs   Enter keep"),
+            press("Enter", "o"),
+            sees("4_3", "lr=1e-4"),
+            again("o"),
+            back("/lr"),
+        ),
+        (*choose("▸lr", "unfold"), sees("4_3", "lr=1e-4")),
+    ),
+    Task(
+        "only the jobs of a user that run",
+        (press("/"), types(FILTER), press("Enter"), *FILTERED),
+        (*choose(" 50 big", "filter"), types(FILTER), press("Enter"), *FILTERED),
+    ),
+    Task(
+        "graphs over ten minutes",
+        (press("M"),),
+        choose("6 H100", "graph span"),
+    ),
+    Task(
+        "no more jobs on a GPU",
+        (press("BTab", "d"), sees("Reason"), types("dust"), press("Enter")),
+        (*choose("0 H100", "drain"), sees("Reason"), types("dust"), press("Enter")),
+        became(lambda tour: bool(tour.store.controls().drains)),
+    ),
+    Task(
+        "jobs on it again",
+        (press("d"), WHAT_IF, press("Enter"), again("1")),
+        (*choose("0 H100", "resume"), WHAT_IF, click("commit")),
+        became(lambda tour: not tour.store.controls().drains),
+    ),
+    Task(
+        "which processes of a user are on the GPUs",
+        (
+            press("U", "/"),
+            types("nobody"),
+            press("Enter"),
+            sees("{pid} nobody"),
+            lacks("{container}"),
+            back("/nobody"),
+            *OUT,
+            again("1"),
+        ),
+        (*choose("6 H100", "GPU users"), sees("{pid} nobody"), *OUT),
+    ),
+    signal_task("INT", "I"),
+    signal_task("TERM", "T"),
+    signal_task("KILL", "K"),
+    Task(
+        "whose container that is: its image, mounts and log",
+        (press("U"), sees("{container}"), press("Enter"), *SEES_A_CONTAINER, *OUT),
+        (
+            twice("{container}"),
+            click("GPU users"),
+            sees("1 of "),
+            click("{container}"),
+            click("Enter open"),
+            *SEES_A_CONTAINER,
+            back("/gpu:"),
+            *OUT,
+            back("next GPU"),
+        ),
+    ),
+    Task(
+        "stop it",
+        (
+            press("U"),
+            sees("{container}"),
+            press("X"),
+            sees("Stop container {container}"),
+            press("y"),
+            lacks("Stop "),
+            *OUT,
+        ),
+        (
+            twice("{container}"),
+            click("GPU users"),
+            sees("1 of "),
+            click("stop container"),
+            sees("Stop container {container}"),
+            click("yes"),
+            lacks("Stop container"),
+            back("/gpu:"),
+            *OUT,
+            back("next GPU"),
+        ),
+        became(container_stopped),
+    ),
+)
+
+
+def start_container(site: Site, name: str, gpu: int) -> str:
+    """Start a foreign container on a GPU; return its name."""
+    options = ("--name", name, "--network", "none", "--stop-timeout", "0", "-v", "/etc:/work:ro")
+    device = ("--gpus", f'"device={gpu}"')
+    site.engine.docker("run", "-d", *options, *device, IMAGE, "sh", "-c", "echo lab starts; exec sleep 600")
+    return name
 
 
 @contextmanager
-def opened(site: Site, columns: int, lines: int) -> Iterator[Operator]:
-    """A console beside somebody else's container, with a failed job and one that runs."""
-    carol = ("--name", "jupyter-carol", "--network", "none", "--stop-timeout", "0", "--gpus", '"device=5"')
-    site.engine.docker("run", "-d", *carol, IMAGE, "sleep", "600")
-    site.shell(FAILS, "--gpus", "1", "--name", "bad-run")
-    site.shell(RUNS, "--gpus", "4", "--name", "big", "--time-limit", "2h")
+def occupied(site: Site) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[str]]]:
+    """Occupy GPUs by processes and containers of others, as many as two walks end, and lose one GPU."""
+    processes = [subprocess.Popen(["sleep", "600"], user=NOBODY, group=NOBODY) for _ in range(2 * len(SIGNALS))]
+    containers = [start_container(site, name, gpu) for gpu, name in ((4, "lab-carol"), (5, "lab-dave"))]
+    site.gpus.change(*(f"gpu {SHARED} process {each.pid} 5000000000 C" for each in processes), "gpu 7 lost 1")
+    try:
+        yield processes, containers
+    finally:
+        for each in processes:
+            each.kill()
+            each.wait()
+
+
+@contextmanager
+def opened(site: Site, columns: int, lines: int) -> Iterator[Tour]:
+    """Open a console that schedules, beside jobs of all kinds and GPUs in foreign use."""
     site.config.write_text('[scheduler]\nhand_over = "never"\n[console]\ntoast = "none"\n')
-    with Terminal(CONSOLE, site.environ, columns, lines) as terminal:
-        found = Operator(terminal)
-        found.sees(" 1 run", "1 failed")
-        yield found
+    site.shell(FAILS, "--gpus", "1", "--name", "bad")
+    site.shell(RUNS, "--gpus", "2", "--name", "big", "--time-limit", "2h")
+    site.shell("sleep 3", "--gpus", "1", "--name", "short")
+    site.submit("--hold", "--name", "lr", "--sweep", "lr=1e-3,1e-4", "--sweep", "seed=0-1", IMAGE, "echo", "{lr}")
+    with occupied(site) as (processes, containers), Terminal(CONSOLE, site.environ, columns, lines) as terminal:
+        yield Tour(site, terminal, site.store(), list(processes), containers)
         terminal.press("q")
         terminal.until("EXIT 0")
 
 
-@pytest.fixture
-def operator(site: Site) -> Iterator[Operator]:
-    with opened(site, 120, 30) as found:
-        yield found
+def walk(tour: Tour, task: Task, steps: tuple[Step, ...]) -> None:
+    """Perform one task, check its steps and its effect, and return to the main screen."""
+    remember, is_true = task.effect
+    remember(tour)
+    tour.steps = 0
+    tour.new = f"mine{tour.newest.id}"
+    for step in steps:
+        step(tour)
+    assert tour.steps <= MOST_KEYS, task.name
+    tour.terminal.until_that(lambda _: is_true(tour), task.name)
+    tour.terminal.until_that(is_main)
 
 
-def test_each_task_takes_five_keys_at_most(operator: Operator, site: Site) -> None:
-    # which container sits on GPU 5: no key, it is there
-    shown = operator.sees("foreign jupyter-carol").splitlines()
-    assert any(line.split()[:2] == ["5", "H100"] and "foreign jupyter-carol" in line for line in shown)
-
-    # the error in a failed job's log
-    operator.press("g", "e")
-    operator.sees("Traceback (most recent call last):", "CUDA out of memory")
-    operator.press("1")
-    operator.is_back()
-
-    # three jobs, each from the docker run line that one had anyway
-    for number, gpus in enumerate((3, 4, 3), 3):
-        operator.press("s")
-        operator.sees("Submit a job")
-        operator.type(f"docker run --network none --gpus {gpus} {IMAGE} sleep 600")
-        operator.press("Enter")
-        operator.sees("image       gputui-test", "command     sleep 600")
-        operator.press("Enter")
-        site.until(lambda wanted=number: wanted in site.jobs())  # type: ignore[misc]
-        operator.is_back()
-    site.until_state(3, "RUNNING")
-
-    # one above another: the change is shown before it is made
-    operator.press("G", "+")
-    operator.sees("What if", "priority 50 -> 60", "earlier")
-    operator.press("Enter")
-    site.until(lambda: site.jobs()[5]["priority"] == 60)
-    operator.is_back()
-
-    # why the third waits
-    operator.press("j", "Enter")
-    operator.sees("Priority: 1 job ahead of it; needs 4 GPUs: 0 free", "starts")
-    operator.press("Escape")
-    operator.is_back()
+def is_main(shown: str) -> bool:
+    """Whether the main screen is there and nothing lies on it: what it shows is seen beside a dialog, too."""
+    return all(word in shown for word in ("LOG ", "s submit", "q quit")) and "╭" not in shown
 
 
-def test_everyday_tasks_take_five_keys_at_most(site: Site) -> None:
-    other = subprocess.Popen(["sleep", "600"])
-    try:
-        with opened(site, 200, 50) as operator:
-            operator.sees("GPU 5 in foreign use")
-            site.gpus.change(f"gpu 6 process {other.pid} 5000 C")
-            by_keys(operator)
-            by_mouse(operator, other)
-    finally:
-        other.kill()
-        other.wait()
-
-
-def by_keys(operator: Operator) -> None:
-    # the load of all GPUs, and which job failed why: no key
-    operator.sees("8 GPUs  0%", "torch.cuda.OutOfMemoryError: CUDA out of memory", "in foreign use")
-
-    # more time for a running job
-    operator.press("G", "e")
-    operator.sees("Edit job #2 big")
-    operator.type("+2h")
-    operator.press("Enter")
-    operator.sees("What if")
-    operator.press("Enter")
-    operator.sees(" / 4h")
-    operator.is_back()
-
-    # a signal for it
-    operator.press("I", "Enter")
-    operator.sees("got-usr1")
-    operator.is_back()
-
-    # suspended, and on again
-    operator.press("Z")
-    operator.sees("2 suspended")
-    operator.press("Z")
-    operator.sees("2 running")
-    operator.is_back()
-
-    # a shell in it
-    operator.press("x")
-    operator.sees("brings the console back")
-    operator.type("exit")
-    operator.press("Enter")
-    operator.is_back()
-
-    # its log stays while the cursor moves, until that of another job is pinned
-    operator.press("p", "g")
-    operator.sees("LOG #2 big", "pinned")
-    operator.press("p")
-    operator.sees("LOG #1 bad-run  ● pinned")
-    operator.is_back()
-
-    # a container of others is stopped
-    operator.press("U")
-    operator.sees("2 foreign", "jupyter-carol", "sleep 600")
-    operator.press("X")
-    operator.sees("Stop container jupyter-carol")
-    operator.press("y")
-    operator.sees("1 foreign")
-    operator.press("Escape")
-    operator.is_back()
-
-
-def by_mouse(operator: Operator, other: subprocess.Popen[bytes]) -> None:
-    operator.sees(" ID STATE ")
-    operator.sees_no_more("L shows pinned logs")  # a message over rows that are clicked on
-    operator.resize(80, 24)
-    operator.sees_that(lambda shown: " ID ST " in shown and " 50 big" in shown and "q quit" in shown)
-
-    # more time for a running job, by the menu of its row
-    operator.right_click(" 50 big").click("edit")
-    operator.sees("Edit job #2 big")
-    operator.type("+1h")
-    operator.sees("+1h")
-    operator.click(" save")
-    operator.sees("What if")
-    operator.click("commit")
-    operator.sees(" / 5h")
-    operator.is_back()
-
-    # suspended, and on again
-    operator.right_click(" 50 big").click("suspend")
-    operator.sees("2 S ")
-    operator.right_click(" 50 big").click("unsuspend")
-    operator.sees("2 R ")
-    operator.is_back()
-
-    # a log is let go, and pinned again, by a click on its title
-    operator.click("LOG #1 bad-run")
-    operator.sees("LOG #1 bad-run  ended")
-    operator.click("LOG #1 bad-run")
-    operator.sees("LOG #1 bad-run  ● pinned")
-    operator.is_back()
-
-    # a process of others is ended, by the page of its GPU
-    operator.click(" 6 H100", times=2).click("GPU users")
-    operator.sees("sleep 600", "send TERM")
-    operator.click("send TERM").click("yes")
-    assert other.wait(60) == -signal.SIGTERM
-    assert operator.pressed <= MOST_KEYS
-    operator.pressed = 0
-    operator.click("back")
-    operator.sees("next GPU")
-    operator.click("back")
-    operator.is_back()
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 50)])
+def test_each_task_takes_five_keys_or_five_clicks(site: Site, columns: int, lines: int) -> None:
+    with opened(site, columns, lines) as tour:
+        for task in TASKS:
+            walk(tour, task, task.keys)
+        tour.terminal.press("1")
+        for task in TASKS:
+            walk(tour, task, task.mouse)

@@ -1,4 +1,4 @@
-"""Two people, each with a queue and a scheduler of their own, on one server: no GPU goes to both."""
+"""Two users, each with a queue and a scheduler, on one server: no GPU goes to both."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job import GpuRequest, JobSpec
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from tests.e2e.site import Site, all_over, fresh_site, submit_directly
 from tests.runtime.dockerd import IMAGE
 

@@ -1,4 +1,4 @@
-"""`gputui web` with real clients: who is let in, what a tab shows, and that nothing is left behind."""
+"""`gputui web` with real clients: access, the content of tabs, and that no process remains."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.settings import StoreSettings
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
@@ -47,7 +47,7 @@ class Served:
         self.base = self.link.partition("/?")[0]
 
     def next_link(self) -> str:
-        """The link printed next."""
+        """Return the next printed link."""
         assert self.process.stdout is not None
         match = re.match(r"(http://127\.0\.0\.1:\d+/\?token=\S+) ", self.process.stdout.readline())
         assert match, self.errors
@@ -58,14 +58,14 @@ class Served:
         return (self.state.parent / "web.err").read_text()
 
     def consoles(self) -> set[int]:
-        """The pids of the consoles behind tabs."""
+        """Return the pids of the consoles behind tabs."""
         found = subprocess.run(
             ["pgrep", "-f", "--", f"{self.state} .*--view-only"], capture_output=True, check=False, text=True
         )
         return {int(pid) for pid in found.stdout.split()}
 
     async def until_consoles(self, count: int) -> None:
-        """Wait until there are so many."""
+        """Wait until that many consoles run."""
         deadline = time.monotonic() + _SECONDS
         while len(self.consoles()) != count:
             assert time.monotonic() < deadline, self.consoles()
@@ -95,7 +95,7 @@ def served(state: Path) -> Iterator[Served]:
 
 
 class Visitor:
-    """A client that keeps cookies as a browser does."""
+    """Client that keeps cookies as a browser does."""
 
     def __init__(self, served: Served, session: aiohttp.ClientSession) -> None:
         self.base = served.base
@@ -103,7 +103,7 @@ class Visitor:
         self.place = ""
 
     async def enter(self, link: str) -> aiohttp.ClientResponse:
-        """Open a link; the answer."""
+        """Open a link; return the answer."""
         async with self.session.get(link) as response:
             text = await response.text()
             if found := re.search(r'href="(/[0-9a-f]{32}/)"', text):
@@ -150,7 +150,7 @@ async def visitor(served: Served) -> AsyncIterator[Visitor]:
         yield Visitor(served, session)
 
 
-async def test_only_the_link_lets_in_and_only_once(served: Served) -> None:
+async def test_the_link_gives_access_exactly_once(served: Served) -> None:
     async with visitor(served) as guest, visitor(served) as stranger:
         for path in ("/", "/?token=wrong", "/ws", "/static/js/textual.js", "/nowhere"):
             assert await stranger.status(served.base + path) == 403
@@ -171,7 +171,7 @@ async def test_only_the_link_lets_in_and_only_once(served: Served) -> None:
         assert await guest.status(guest.place) == 200
 
 
-async def test_names_and_origins_of_others_are_refused(served: Served) -> None:
+async def test_foreign_hosts_and_origins_are_refused(served: Served) -> None:
     async with visitor(served) as guest:
         assert await guest.status(served.link, Host="evil.example") == 403
         await guest.enter(served.link)
@@ -209,7 +209,7 @@ async def test_several_tabs_show_the_console_send_actions_and_never_schedule(ser
     assert served.errors == ""
 
 
-async def test_no_client_gets_a_traceback_out_of_the_server(served: Served) -> None:
+async def test_no_request_makes_the_server_send_a_traceback(served: Served) -> None:
     host, port = urlsplit(served.base).hostname, urlsplit(served.base).port
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"GET / HTTP/1.0\r\n\r\n")
@@ -253,7 +253,7 @@ async def test_a_server_that_is_killed_takes_its_consoles_along(served: Served) 
             await served.until_consoles(0)
 
 
-async def test_browsers_that_only_look_on_change_nothing(state: Path) -> None:
+async def test_read_only_browsers_change_nothing(state: Path) -> None:
     served = Served(state, "--read-only")
     async with visitor(served) as guest:
         await guest.enter(served.link)

@@ -1,14 +1,15 @@
-"""Ends of running jobs by their time limit, soon, on machines that may be busy."""
+"""Ends running jobs by their time limit soon, even on busy machines."""
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from tests.e2e.site import Site
 
-_SOON = 4.0
-"""Seconds left to a job whose limit is changed."""
+_SOON = 1.5
+"""Seconds left to a job whose limit is changed, where the command takes no longer than that."""
 
 
 def has_run(site: Site, job_id: JobId) -> float:
@@ -20,11 +21,14 @@ def has_run(site: Site, job_id: JobId) -> float:
 def end_soon(site: Site, job_id: JobId) -> None:
     """Change the limit of a running job so that it ends in some seconds.
 
-    A limit that is over by the time the command runs is refused and changes nothing: then try again.
+    A limit that is over by the time the command runs is refused and changes nothing: then try again with a later one.
     """
+    left = _SOON
 
     def is_accepted() -> bool:
-        limit = f"{has_run(site, job_id) + _SOON:.0f}"
+        nonlocal left
+        limit = str(math.ceil(has_run(site, job_id) + left))
+        left *= 2
         return site.run("edit", str(job_id), "--time-limit", limit, check=False).returncode == 0
 
     site.until(is_accepted)

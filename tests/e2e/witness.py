@@ -1,4 +1,4 @@
-"""Jobs that bear witness themselves: what ran, when and on which GPUs, from the containers' own output."""
+"""Jobs that record their own runs: what ran, when and on which GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job import GpuRequest, JobSpec
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from tests.runtime.dockerd import IMAGE
 
 _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
@@ -16,12 +16,12 @@ _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/u
 
 
 def script(seconds: float, code: int = 0) -> str:
-    """Begin, work so long, end with that exit code."""
+    """Return a script that begins, works for that long and ends with that exit code."""
     return _between(f"sleep {seconds}", code)
 
 
 def until_let_go(gate: str = "gate") -> str:
-    """Begin, and end well once the site lets it go: however long a busy machine takes to see it run."""
+    """Return a script that begins, and succeeds once the site releases it, however slow the machine is."""
     return _between(f"until test -e /out/{gate}; do sleep 0.1; done")
 
 
@@ -31,7 +31,7 @@ def _between(work: str, code: int = 0) -> str:
 
 
 def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 0) -> JobSpec:
-    """Return a job that runs it as a container."""
+    """Return a job that runs the script as a container."""
     options = ContainerOptions(volumes=(f"{out}:/out",), network="none")
     command = ("sh", "-c", script(seconds, code))
     return JobSpec(
@@ -45,12 +45,12 @@ def begun(lines: Iterable[str]) -> Counter[str]:
 
 
 def ended(lines: Iterable[str]) -> set[str]:
-    """Attempts that came to their end."""
+    """Return the attempts that reached their end."""
     return {line.split()[0] for line in lines if line.endswith(" end")}
 
 
 def overlaps(lines: Iterable[str]) -> list[str]:
-    """GPUs that were in two containers at a time."""
+    """Return the GPUs that were in two containers at a time."""
     spans: dict[str, list[tuple[float, float, str]]] = {}
     since: dict[str, float] = {}
     for line in lines:

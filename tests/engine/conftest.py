@@ -1,4 +1,4 @@
-"""A world for each test: with workers in the calling thread, or on the real pools where a module asks for both."""
+"""A world for each test, with workers in the calling thread, or also on real pools if a module asks for both."""
 
 from __future__ import annotations
 

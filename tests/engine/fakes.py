@@ -1,4 +1,4 @@
-"""A world to schedule in: containers, GPUs and workers in memory, which outlive the schedulers under test."""
+"""Fakes of containers, GPUs and workers in memory, which outlive the schedulers under test."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """kill -9 in the middle of a step: no handler of ours runs on."""
+    """SIGKILL in the middle of a step: no handler of gputui runs."""
 
 
 class Tripwire:
-    """Raises Crash at the n-th step from now, if it was set, and at each after it: all threads die at once."""
+    """Raises Crash at the n-th step from now, if set, and at each later step: all threads die at once."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -67,7 +67,7 @@ class InlineExecutor(Executor):
 
 
 class LaterExecutor(Executor):
-    """Keeps work until the test has it done."""
+    """Executor that keeps tasks until the test runs them."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], Any]] = []
@@ -83,7 +83,7 @@ class LaterExecutor(Executor):
 
 
 class FakeRuntime:
-    """Containers that start at once and end when told to."""
+    """Runtime whose containers start at once and end when told to."""
 
     def __init__(self, name: str, clock: Clock, tripwire: Tripwire | None = None) -> None:
         self.name = name
@@ -163,7 +163,7 @@ class FakeRuntime:
         return len(self.output.get(container_id, ()))
 
     def exit(self, container_id: str, code: int) -> None:
-        """The container ends by itself."""
+        """End the container by itself."""
         self.made[container_id] = replace(
             self.made[container_id],
             state=ContainerState.EXITED,
@@ -174,11 +174,11 @@ class FakeRuntime:
         )
 
     def spend(self, container_id: str, used: Consumption) -> None:
-        """Have its record tell what it has used in all."""
+        """Set the total use in the record of an attempt."""
         self.made[container_id] = replace(self.made[container_id], consumption=used)
 
     def forget_the_past(self) -> None:
-        """Keep no book of what was asked for: one that runs for long would grow by it."""
+        """Forget recorded calls, which would grow in a long run."""
         self.launches = {name: launch for name, launch in self.launches.items() if name in self.made}
         self.saved = {}
         del self.started[:], self.told[:]
@@ -260,7 +260,7 @@ class FakeLog:
 
 
 class FakeProbe:
-    """GPUs that are idle and always read a moment ago."""
+    """Probe whose GPUs are idle and were read a moment ago."""
 
     def __init__(self, count: int, clock: Clock) -> None:
         self.clock = clock

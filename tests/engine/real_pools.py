@@ -29,7 +29,7 @@ class RealPools:
         return _CountedExecutor(self, self._pools(work, runtime))
 
     def settle(self) -> None:
-        """Wait until no task waits or is under way; raise Crash where one ended by it."""
+        """Wait until no task waits or runs; raise Crash if one ended with it."""
         with self._idle:
             assert self._idle.wait_for(lambda: not self._given, PATIENCE), "work does not end"
             crashed, self._crashed = self._crashed, False

@@ -27,7 +27,7 @@ acts = st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 5), st.integers
 
 
 class Seen(NamedTuple):
-    """A container in the time from one look to the next."""
+    """State of a container between two observations."""
 
     at: datetime
     job_id: int
@@ -37,7 +37,7 @@ class Seen(NamedTuple):
 
 
 class Recount:
-    """A world, and what was seen of its containers at each minute."""
+    """A world, and the state of its containers at each minute."""
 
     def __init__(self, directory: Path) -> None:
         self.world = World(directory, gpus=4)
@@ -63,7 +63,7 @@ class Recount:
                 getattr(world.actions, verb)([1 + which % len(self.tenants)])
 
     def minute(self) -> None:
-        """Let a minute pass; the scheduler sees a second before its end what it did at its begin."""
+        """Advance by a minute; the scheduler sees the minute's events a second before its end."""
         for seconds in (59, 1):
             now = self.world.clock.now()
             for record in self.world.docker.running():
@@ -74,7 +74,7 @@ class Recount:
             self.world.tick(seconds=seconds)
 
     def check(self, found: UsageAccount, tenant: str, period: Period) -> None:
-        """Compare an account with what was seen."""
+        """Compare an account with the observations."""
         seen = [
             each for each in self.seen if self.tenants[each.job_id] == tenant and period.since <= each.at < period.until
         ]
@@ -96,7 +96,7 @@ class Recount:
         assert sorted(found.waits) == sorted(waits)
 
     def outcome(self, job_id: int, attempt: int) -> str:
-        """How an attempt came out, by its exit code and by what the audit log says was asked for."""
+        """Return the outcome of an attempt, by its exit code and the requests in the audit log."""
         if (job_id, attempt) in self.exits:
             return "failed" if self.exits[job_id, attempt] else "completed"
         running = {(record.job_id, record.attempt) for record in self.world.docker.running()}
@@ -109,7 +109,7 @@ class Recount:
 
 @given(acts, st.integers(0, 10), st.integers(1, 30))
 @settings(max_examples=20, deadline=None)
-def test_the_accounts_are_what_the_containers_and_the_audit_log_say(given_acts: Acts, first: int, length: int) -> None:
+def test_the_accounts_agree_with_containers_and_audit_log(given_acts: Acts, first: int, length: int) -> None:
     with TemporaryDirectory() as directory:
         recount = Recount(Path(directory))
         for act in given_acts:
@@ -132,7 +132,7 @@ def test_the_accounts_are_what_the_containers_and_the_audit_log_say(given_acts: 
         assert sum(found.total.ended.values()) == len(ended)
 
 
-def test_a_suspended_attempt_remembers_for_how_long_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_the_length_of_a_suspension_survives_changes_of_the_clock(tmp_path: Path) -> None:
     world = World(tmp_path)
     job_id = world.submit(1)
     world.tick(2)

@@ -1,11 +1,11 @@
-"""Actions go into the store, audited, all or none; nothing else happens."""
+"""Actions are stored and audited, all or none, and change nothing else."""
 
 from __future__ import annotations
 
 import pytest
 
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.controls import find_gpu
 from tests.engine.world import World

@@ -1,4 +1,4 @@
-"""Hooks: everybody is told, at least once, and no tick waits for it."""
+"""Hooks: every target gets each event at least once, and no tick waits for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.hooks.announcer import BUSY, MOST, Announcer
 from gputui.engine.hooks.delivery import NotDeliveredError
-from gputui.engine.tick.disk_space import Disk
+from gputui.engine.tick.state_directory import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 from tests.factories import NOW, view
@@ -41,7 +41,7 @@ class Ear:
 
 
 class Telling(World):
-    """A world with an ear."""
+    """World with a recording hook."""
 
     def __init__(self, directory: Path, *, wants: Callable[[Event], bool] = lambda _: True) -> None:
         self.ear, self.other = Ear(), Ear()
@@ -81,7 +81,7 @@ def test_each_end_is_announced_once_to_the_hooks_that_want_it(world: Telling) ->
     assert all(job.announced_end_at == job.ended_at for job in world.store.jobs().values())
 
 
-def test_a_retry_is_no_end_and_a_requeued_job_ends_again(world: Telling) -> None:
+def test_a_retry_is_not_an_end_and_a_requeued_job_ends_again(world: Telling) -> None:
     job_id = world.submit(1, retries=1, backoff=timedelta(seconds=1))
     world.tick(3)
     world.exit(job_id, 1)
@@ -194,7 +194,7 @@ def test_an_announcement_that_cannot_be_stored_is_not_forgotten(
     assert len(world.ear.heard) == 1
 
 
-def test_gpus_that_fall_sick_and_get_well(tmp_path: Path) -> None:
+def test_sick_and_recovered_gpus_are_announced(tmp_path: Path) -> None:
     world = Telling(tmp_path)
     announcer = world.scheduler.announcer
     assert announcer is not None

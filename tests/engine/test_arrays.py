@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event, ended
-from gputui.domain.job import ArrayRef, Job, JobId, Submission
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import HookSettings, PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -35,7 +36,7 @@ def submit(world: World, count: int, gpus: int = 1, limit: int | None = None, **
 
 
 def entries(world: World) -> list[tuple[str, str, int]]:
-    """First id, state and number of jobs of each entry."""
+    """Return first id, state and number of jobs of each entry."""
     return [(entry.shown_id, entry.state.short, entry.count) for entry in world.store.jobs().values()]
 
 
@@ -71,7 +72,7 @@ def test_an_element_that_its_sweep_lacks_fails(world: World) -> None:
     assert "no values for index 7" in str(world.job(2).cause)
 
 
-def test_one_that_failed_waits_alone_for_its_retry(world: World) -> None:
+def test_a_failed_element_waits_separately_for_its_retry(world: World) -> None:
     ids = submit(world, 6, retries=1)
     world.tick(2)
     world.exit(ids[0], 3)
@@ -95,7 +96,7 @@ def test_the_limit_of_an_array_holds_for_its_entry(world: World) -> None:
 
 
 class Desk:
-    """An array that waits in a store on disk, where nobody schedules."""
+    """A waiting array in a store on disk, without a scheduler."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -125,7 +126,7 @@ WHOLE: dict[str, Callable[[Desk], object]] = {
 
 
 @pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
-def test_an_action_about_a_whole_array_changes_one_record_and_is_taken_back(
+def test_an_action_on_a_whole_array_changes_one_record_and_can_be_undone(
     desk: Desk, call: Callable[[Desk], object]
 ) -> None:
     journal = next(desk.directory.glob("queue.json.wal.*"))
@@ -236,7 +237,7 @@ def test_a_single_element_is_announced_with_its_index() -> None:
     assert ended(job().evolve(state=JobState.CANCELLED)).data["array"] is None
 
 
-def test_an_array_that_waits_in_vain_is_cancelled_as_one_entry(world: World) -> None:
+def test_an_unsatisfiable_array_is_cancelled_as_one_entry(world: World) -> None:
     first = world.submit()
     submit(world, MANY, after=(first,))
     behind = world.submit(after=(2,))
@@ -325,7 +326,7 @@ def test_a_start_that_is_not_made_durable_leaves_the_entry_whole(tmp_path: Path)
         again.close()
 
 
-def test_old_elements_that_were_stored_one_by_one_go_on(world: World) -> None:
+def test_old_elements_that_were_stored_one_by_one_continue(world: World) -> None:
     """Files in the form of an older gputui."""
     [whole] = world.actions.rehearse([Submission(spec(1), array=tuple(range(6)))])
     alone = (whole.element(job_id) for job_id in whole.ids)

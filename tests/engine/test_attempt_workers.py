@@ -18,7 +18,7 @@ def test_the_workers_forget_the_oldest_attempts(world: World) -> None:
     assert book.last_worked_on((attempt_workers.REMEMBERED + 49, 1)) > attempt_workers.REMEMBERED
 
 
-def test_one_clean_up_of_a_container_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_is_cleaned_up_once_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean-up that takes longer than the pause between two of them is not joined by a second one."""
     job_id = world.submit()
     world.tick(2)

@@ -1,4 +1,4 @@
-"""The clock on the wall is set while jobs run: limits and graces go by the time that really passes."""
+"""Changes of the wall clock while jobs run: limits and graces count real time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = 86_400.0
 
 
 def goes_on(world: World, really: float, shown: float | None = None) -> None:
-    """Advance by so many seconds, while the clock shows others."""
+    """Advance the real time by `really` and the wall clock by `shown`."""
     world.clock.advance(really, shown)
     world.observe()
     world.scheduler.tick(world.clock.now())
@@ -41,7 +41,7 @@ def elapsed(job: Job) -> timedelta:
 
 
 @pytest.mark.parametrize(("set_by", "moved"), [(0, 0), (4.9, 0), (-4.9, 0), (5, 5), (-5, -5), (DAY, DAY), (-DAY, -DAY)])
-def test_a_clock_that_is_slewed_is_not_set(world: World, set_by: float, moved: float) -> None:
+def test_slewing_of_the_clock_is_no_jump(world: World, set_by: float, moved: float) -> None:
     job_id = begun(world)
     before = world.job(job_id).attempts[-1]
     goes_on(world, 60, 60 + set_by)
@@ -55,8 +55,8 @@ def test_a_clock_that_is_slewed_is_not_set(world: World, set_by: float, moved: f
 
 @pytest.mark.parametrize("set_by", [-DAY, -30.0, -7.0, 7.0, DAY])
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_limit_of_20_seconds_is_over_after_20_seconds(world: World, set_by: float, is_restarted: bool) -> None:
-    """Also where the clock was set while nothing scheduled."""
+def test_a_time_limit_counts_real_seconds(world: World, set_by: float, is_restarted: bool) -> None:
+    """This also holds if the clock was set while no scheduler ran."""
     job_id = begun(world, time_limit=timedelta(seconds=20))
     goes_on(world, 5)
     if is_restarted:
@@ -70,7 +70,7 @@ def test_a_limit_of_20_seconds_is_over_after_20_seconds(world: World, set_by: fl
     assert job.stopping.cause.code is CauseCode.TIME_LIMIT
 
 
-def test_an_attempt_of_an_older_gputui_counts_from_the_first_look(world: World) -> None:
+def test_an_attempt_of_an_older_gputui_counts_from_its_first_observation(world: World) -> None:
     job_id = begun(world, time_limit=timedelta(seconds=20))
     with world.store.transaction() as transaction:
         transaction.put(transaction.get(job_id).with_attempt(began=None))
@@ -83,7 +83,7 @@ def test_an_attempt_of_an_older_gputui_counts_from_the_first_look(world: World) 
 
 
 @pytest.mark.parametrize("ahead", [60.0, -60.0, -7200.0, -30 * DAY, 7200.0, 30 * DAY, 40 * 365 * DAY])
-def test_no_time_limit_is_over_before_its_time_has_passed(world: World, ahead: float) -> None:
+def test_no_time_limit_ends_early(world: World, ahead: float) -> None:
     job_id = begun(world, time_limit=HALF)
     goes_on(world, 600)
     goes_on(world, 1, 1 + ahead)
@@ -97,7 +97,7 @@ def test_no_time_limit_is_over_before_its_time_has_passed(world: World, ahead: f
 
 
 @pytest.mark.parametrize("by", [DAY, -DAY])
-def test_its_run_time_is_the_real_one(world: World, by: float) -> None:
+def test_the_run_time_is_measured_in_real_time(world: World, by: float) -> None:
     job_id = begun(world)
     goes_on(world, 600)
     goes_on(world, 1, 1 + by)
@@ -109,7 +109,7 @@ def test_its_run_time_is_the_real_one(world: World, by: float) -> None:
     assert abs(elapsed(job) - timedelta(minutes=10)) < timedelta(seconds=5)
 
 
-def test_a_grace_is_not_over_at_once(world: World) -> None:
+def test_a_clock_jump_does_not_end_a_grace(world: World) -> None:
     world.docker.obeys = False
     job_id = begun(world)
     world.actions.cancel([job_id])
@@ -120,7 +120,7 @@ def test_a_grace_is_not_over_at_once(world: World) -> None:
     assert [how for _, how in world.docker.told] == ["terminate", "kill"]
 
 
-def test_a_clock_that_was_wrong_for_a_while_leaves_no_trace(world: World) -> None:
+def test_a_temporary_clock_error_leaves_no_trace(world: World) -> None:
     job_id = begun(world, time_limit=HALF)
     before = world.job(job_id)
     goes_on(world, 60, 60 + DAY)
@@ -129,7 +129,7 @@ def test_a_clock_that_was_wrong_for_a_while_leaves_no_trace(world: World) -> Non
     assert world.job(job_id) == before
 
 
-def test_an_attempt_that_begins_after_it_was_set_is_not_moved(world: World) -> None:
+def test_an_attempt_that_begins_after_the_clock_was_set_is_not_shifted(world: World) -> None:
     first = begun(world, retries=1)
     goes_on(world, 1, 1 + DAY)
     world.exit(first, 3)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
@@ -22,7 +22,7 @@ ON_REAL_POOLS = True
 
 
 class Load:
-    """Jobs that end with the codes they were given, one attempt after the other."""
+    """Jobs that end with given exit codes, one attempt after the other."""
 
     def __init__(self, world: World, rng: random.Random, jobs: int) -> None:
         self.world = world
@@ -88,7 +88,7 @@ def test_a_crash_at_each_single_step_of_a_load(tmp_path: Path, pools: RealPools 
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_many_crashes_at_random_steps(tmp_path: Path, seed: int, pools: RealPools | None) -> None:
+def test_crashes_at_random_steps_lose_nothing(tmp_path: Path, seed: int, pools: RealPools | None) -> None:
     rng = random.Random(seed)
     world = World(tmp_path, pools=pools)
     load = Load(world, rng, jobs=12)

@@ -20,7 +20,7 @@ from typing import ClassVar
 import pytest
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.event import Event, disk_low, ended
+from gputui.domain.event import Event, disk_low, ended, weekly_report
 from gputui.domain.settings import HookSettings
 from gputui.domain.state import JobState
 from gputui.engine.hooks.delivery import Deliver, NotDeliveredError, sinks
@@ -71,13 +71,13 @@ def test_commands_get_the_events_they_ask_for() -> None:
     ("text", "what"),
     [("echo broken >&2; exit 4", "exit code 4: broken"), ("kill -9 $$", "exit code -9")],
 )
-def test_a_command_that_fails_says_how(tmp_path: Path, text: str, what: str) -> None:
+def test_a_failed_command_is_reported_with_its_exit_code(tmp_path: Path, text: str, what: str) -> None:
     deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", text),)))
     with pytest.raises(NotDeliveredError, match=what):
         deliver(FAILED)
 
 
-def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NotDeliveredError, match="No such file"):
         only(HookSettings(on_job_end=(str(tmp_path / "none"),)))(FAILED)
 
@@ -131,7 +131,7 @@ def receiver() -> Iterator[tuple[type[Receiver], str]]:
 
 @contextmanager
 def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server of this kind."""
+    """Yield the address of a server of this kind."""
     with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -166,6 +166,24 @@ def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) ->
     assert "failed" in mail["Subject"]
     assert json.loads(mail.get_content().partition("\n\n")[2])["job"]["id"] == 7
     assert os.linesep not in mail["Subject"]
+
+
+def test_a_weekly_report_is_mailed_with_its_page_and_posted_without(tmp_path: Path) -> None:
+    sendmail = script(tmp_path / "sendmail", f"cat > {tmp_path}/mail")
+    page = f"<!doctype html><p>é {'long line ' * 500}</p>\n"
+    made = {"table": "TENANT  JOBS\nälice   3", "report": {"total": {"gpu_hours": 1, "jobs": 3}}, "page": page}
+    event = weekly_report(made, NOW)
+    only(HookSettings(mail_to=("ops@example.org",), sendmail=sendmail))(event)
+    content = (tmp_path / "mail").read_bytes()
+    mail = message_from_bytes(content, policy=default)
+    body = mail.get_body(("plain",))
+    [attached] = mail.iter_attachments()
+    assert body is not None
+    assert body.get_content() == f"{event.text}\n\nTENANT  JOBS\nälice   3\n"
+    assert (attached.get_content_type(), attached.get_filename()) == ("text/html", "gputui-report-2026-03-02.html")
+    assert attached.get_content() == page
+    assert max(map(len, content.splitlines())) < 999
+    assert event.document("atlas")["report"].keys() == {"table", "report"}
 
 
 def test_a_flood_of_errors_is_not_kept(tmp_path: Path) -> None:
@@ -205,7 +223,7 @@ class Slow(Receiver):
 
 
 @pytest.mark.parametrize(("drips", "what"), [("head", "did not answer within 0.5 s"), ("body", "answered 500")])
-def test_a_server_that_drips_is_left_in_time(drips: str, what: str) -> None:
+def test_a_server_that_answers_byte_by_byte_is_abandoned(drips: str, what: str) -> None:
     kind = type("Own", (Slow,), {"bodies": [], "drips": drips})
     with serving(kind) as url:
         before = time.monotonic()
@@ -214,7 +232,7 @@ def test_a_server_that_drips_is_left_in_time(drips: str, what: str) -> None:
         assert time.monotonic() - before < 10
 
 
-def test_a_handshake_that_drips_is_left_in_time() -> None:
+def test_a_slow_tls_handshake_is_abandoned() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"https://127.0.0.1:{server.getsockname()[1]}/"
         with pytest.raises(NotDeliveredError, match=r"did not answer within 0\.5 s"):

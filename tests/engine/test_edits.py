@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job import GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -55,7 +55,7 @@ def test_concurrent_changes_of_others_are_kept() -> None:
     assert desk.store.get(job_id).spec == replace(SPEC, name="renamed", gpus=GpuRequest(2, 2, memory=10))
 
 
-def test_an_edit_of_the_priority_is_one_of_the_job() -> None:
+def test_an_edited_priority_is_that_of_the_job() -> None:
     desk = Desk()
     job_id = desk.submit()
     desk.actions.edit(job_id, to(priority=80))
@@ -63,7 +63,7 @@ def test_an_edit_of_the_priority_is_one_of_the_job() -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETED])
-def test_a_job_that_waits_no_more_is_not_edited(state: JobState) -> None:
+def test_a_job_that_no_longer_waits_is_not_edited(state: JobState) -> None:
     desk = Desk()
     job_id = desk.submit()
     with desk.store.transaction() as transaction:
@@ -73,7 +73,7 @@ def test_a_job_that_waits_no_more_is_not_edited(state: JobState) -> None:
     assert desk.store.get(job_id).spec == SPEC
 
 
-def test_one_that_is_being_cancelled_is_not_edited() -> None:
+def test_a_job_that_is_being_cancelled_is_not_edited() -> None:
     desk = Desk()
     job_id = desk.submit()
     desk.actions.cancel([job_id])
@@ -81,7 +81,7 @@ def test_one_that_is_being_cancelled_is_not_edited() -> None:
         desk.actions.edit(job_id, to(name="late"))
 
 
-def test_it_is_audited_before_and_after_and_secrets_are_not_written_down() -> None:
+def test_an_edit_is_audited_with_old_and_new_values_but_without_secrets() -> None:
     desk = Desk()
     job_id = desk.submit()
     options = replace(SPEC.options, env=(("TOKEN", "hunter3"),))
@@ -98,7 +98,7 @@ def test_an_edit_without_effect_is_not_written() -> None:
     assert not [entry for entry in desk.store.audit_log() if entry.verb == "edit"]
 
 
-def test_it_keeps_to_the_longest_time_of_the_site() -> None:
+def test_an_edit_obeys_the_maximum_time_of_the_site() -> None:
     desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
     job_id = desk.submit()
     with pytest.raises(InputError, match="longer than a job may run"):
@@ -118,11 +118,11 @@ def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
     assert desk.actions.edit(third, to(after=(first,)))
 
 
-def test_the_tenant_is_never_another() -> None:
+def test_an_edit_never_changes_the_tenant() -> None:
     assert not to(tenant="mallory")
 
 
-def test_it_can_be_taken_back() -> None:
+def test_an_edit_can_be_undone() -> None:
     desk = Desk()
     changes: list[UndoableChange] = []
     desk.actions.on_change = changes.append
@@ -152,7 +152,7 @@ def test_a_job_changed_since_it_was_read_is_not_edited() -> None:
         assert desk.store.get(job_id) == now
 
 
-def test_an_edit_holds_and_releases_too() -> None:
+def test_an_edit_can_hold_and_release() -> None:
     desk = Desk()
     job_id = desk.submit()
     assert desk.actions.edit(job_id, Edit(held=True))
@@ -165,7 +165,7 @@ def test_an_edit_holds_and_releases_too() -> None:
     assert (entry.before, entry.after) == ("name train, held True", "name go, held False")
 
 
-def test_a_rehearsal_refuses_what_the_edit_would_and_writes_nothing() -> None:
+def test_a_rehearsed_edit_is_refused_like_a_real_one_and_writes_nothing() -> None:
     desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
     job_id = desk.submit()
     before = desk.store.get(job_id)

@@ -1,4 +1,4 @@
-"""The eligible wait of jobs as the engine and actions keep it: by the clock of the whole scheduler."""
+"""Eligible wait of jobs, as the scheduler and actions maintain it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.edit import Edit
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import eligible_wait
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
@@ -32,7 +32,7 @@ def waited(world: World, job_id: JobId) -> float:
 
 
 def blocked(world: World, seconds: float = 100, **changes: object) -> tuple[JobId, JobId]:
-    """A job on all GPUs, and one that has waited behind it for so long."""
+    """Return a job on all GPUs, and one that has waited behind it for that long."""
     first = world.submit(4)
     world.tick(2)
     second = world.submit(4, **changes)
@@ -46,7 +46,7 @@ def started(world: World, first: JobId, second: JobId) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_hold_and_release(world: World) -> None:
+def test_time_on_hold_does_not_count(world: World) -> None:
     _, job_id = blocked(world)
     world.actions.hold([job_id])
     world.clock.advance(1000)
@@ -160,7 +160,7 @@ def test_the_wait_for_another_job_does_not_count(world: World) -> None:
     assert sum(each.time.total_seconds() for each in world.job(job_id).waited) <= 3
 
 
-def test_edits(world: World) -> None:
+def test_edits_that_ask_for_more_restart_the_wait(world: World) -> None:
     _, job_id = blocked(world, time_limit=timedelta(hours=2))
     world.actions.edit(job_id, Edit(spec={"command": ("other",)}))
     assert waited(world, job_id) == 100
@@ -170,7 +170,7 @@ def test_edits(world: World) -> None:
     assert waited(world, job_id) == 0
 
 
-def test_an_interrupted_start_is_as_if_it_had_never_been(world: World) -> None:
+def test_an_interrupted_start_does_not_change_the_wait(world: World) -> None:
     from gputui.domain.job import Placement
     from gputui.engine.tick.attempt_steps import given_back
     from gputui.engine.tick.start_protocol import claimed

@@ -14,10 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.edit import Edit
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
-from gputui.replay.generator import generate
-from gputui.replay.trace import HOUR, Site, TraceJob, prepare
+from gputui.replay.trace import HOUR, Site, TraceJob, generate, prepare
 from tests.engine.virtual import VirtualServer
 from tests.factories import NOW
 
@@ -53,7 +52,7 @@ def held_until_ready(server: VirtualServer) -> None:
 
 
 def held_again_and_again(server: VirtualServer) -> None:
-    """Released for a moment now and then, as though it could run."""
+    """Hold the job and release it briefly from time to time, as if it could run."""
 
     def take() -> None:
         eve = server.submit(HOUR, limit=4 * HOUR, tenant="eve", name="eve")
@@ -170,7 +169,7 @@ def with_classes(seed: int) -> list[TraceJob]:
     return [dataclasses.replace(job, priority=priority) for job, priority in zip(trace, priorities, strict=True)]
 
 
-def test_a_job_of_high_priority_starts_before_all_that_are_no_narrower(tmp_path: Path) -> None:
+def test_a_job_of_high_priority_starts_before_all_as_wide_or_wider(tmp_path: Path) -> None:
     settings = Settings(policy=PolicySettings(predict=False, forecast_jobs=0))
     server, trace = VirtualServer(tmp_path, 8, settings), with_classes(4)
     jobs: dict[JobId, TraceJob] = {}
@@ -194,7 +193,7 @@ def test_a_job_of_high_priority_starts_before_all_that_are_no_narrower(tmp_path:
 
 
 @pytest.mark.parametrize(("hours", "waited"), [(5, 5), (0, 20)])
-def test_a_job_that_waited_for_long_goes_first_in_its_class_alone(tmp_path: Path, hours: int, waited: int) -> None:
+def test_a_promoted_job_goes_first_only_in_its_class(tmp_path: Path, hours: int, waited: int) -> None:
     """A job an hour of priority 70 would keep one of 30 waiting for ever, and one of 10 is of another class."""
     policy = replace(ALIKE.policy, promote_after=timedelta(hours=hours))
     server = VirtualServer(tmp_path, 1, replace(ALIKE, policy=policy))

@@ -42,7 +42,7 @@ def modes_in(state: Path) -> tuple[int, int]:
     return (0o2770, 0o660) if mode(state) == 0o2770 else (0o700, 0o600)
 
 
-def test_saved_logs_are_for_whom_the_state_directory_is(state: Path) -> None:
+def test_saved_logs_have_the_access_rights_of_the_state_directory(state: Path) -> None:
     world = World(state)
     job_id = world.submit()
     world.tick(2)
@@ -54,7 +54,7 @@ def test_saved_logs_are_for_whom_the_state_directory_is(state: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", [0o600, 0o660])
-def test_the_lock_and_the_picture(tmp_path: Path, wanted: int) -> None:
+def test_lock_and_live_file_have_the_mode_of_the_directory(tmp_path: Path, wanted: int) -> None:
     leadership = Leadership(tmp_path, wanted)
     leadership.acquire(ME)
     leadership.release()
@@ -62,7 +62,7 @@ def test_the_lock_and_the_picture(tmp_path: Path, wanted: int) -> None:
     assert (mode(tmp_path / LOCK_FILE), mode(tmp_path / LIVE_FILE)) == (wanted, wanted)
 
 
-def test_directories_that_are_there_keep_their_mode(state: Path) -> None:
+def test_existing_directories_keep_their_mode(state: Path) -> None:
     (state / "logs").mkdir()
     (state / "logs").chmod(0o750)
     with folder_in(state, "logs/7") as folder:

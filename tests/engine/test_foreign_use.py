@@ -1,22 +1,25 @@
-"""Acts on processes and containers of others: what is refused, and what the audit says."""
+"""Actions on foreign processes and containers: refusals and audit entries."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
-from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
+from gputui.domain.state import JobState
+from gputui.engine.actions.foreign_use import SIGNALS, ForeignUse, parse_signal
 from gputui.store.memory import MemoryJobStore
-from tests.factories import ACTOR, FakeClock, running
+from tests.factories import ACTOR, NOW, FakeClock, running
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 
 TARGET = ProcessTarget(300, 30, "bob", "python eval.py", ("1",), "foreign")
 
 
 class World:
-    """A store with a running job, and everything that is not its."""
+    """A store with a running job, and foreign processes and containers."""
 
     def __init__(self, *, is_read_only: bool = False, containers: FakeContainers | None = None) -> None:
         self.store = MemoryJobStore()
@@ -43,7 +46,7 @@ def test_a_signal_is_audited_before_it_is_sent_and_with_its_result() -> None:
     assert "python eval.py, started 2" in first.before
 
 
-def test_a_process_that_stays_is_reported_with_its_state() -> None:
+def test_a_surviving_process_is_reported_with_its_state() -> None:
     world = World()
     world.host.outcome = SignalOutcome(has_ended=False, seconds=3, state="D")
     assert "still there after 3 s: it waits in the kernel" in world.use.signal(TARGET, "KILL")
@@ -75,6 +78,27 @@ def test_a_process_of_a_job_is_refused_and_cancel_is_offered(how: str) -> None:
     assert world.host.sent == []
 
 
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_is_sent_by_the_number_that_the_system_gives_it(name: str) -> None:
+    world = World()
+    world.use.signal(TARGET, name)
+    assert world.host.sent == [(300, signal.Signals[f"SIG{name}"])]
+
+
+@pytest.mark.parametrize("how", ["container", "tag"])
+def test_what_a_job_that_has_ended_left_behind_may_be_signalled(how: str) -> None:
+    """There is nothing to cancel any more, and the process holds a GPU."""
+    world = World()
+    (job,) = world.store.jobs().values()
+    with world.store.transaction() as transaction:
+        transaction.put(job.evolve(state=JobState.COMPLETED, ended_at=NOW))
+    assert job.attempt is not None
+    target = replace(TARGET, container_id=job.attempt.container_id) if how == "container" else TARGET
+    world.host.names = (f"GPUTUI_ATTEMPT={world.store.store_id}:{job.id}:{job.attempt.number}",)
+    assert "ended after 0.2 s" in world.use.signal(target, "KILL")
+    assert world.host.sent == [(300, 9)]
+
+
 def test_a_container_is_stopped_with_its_own_timeout_and_audited() -> None:
     world = World()
     assert world.use.stop("jupyter").endswith("with exit code 137: it ignored its stop signal and was killed")
@@ -104,7 +128,7 @@ def test_a_container_that_keeps_running_is_reported() -> None:
     assert "still running" in World(containers=containers).use.stop("jupyter")
 
 
-def test_a_read_only_console_does_neither() -> None:
+def test_a_read_only_console_sends_no_signal_and_stops_no_container() -> None:
     world = World(is_read_only=True)
     with pytest.raises(GputuiError, match="read-only"):
         world.use.signal(TARGET, "INT")

@@ -1,4 +1,4 @@
-"""Garbage collections stop every thread: the queue is left out of them, and they are rare."""
+"""Garbage collection: the queue is excluded, and collections are rare, because they stop every thread."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_python_never_collects_old_objects_by_itself() -> None:
 
 
 class Ring:
-    """Garbage once it is let go."""
+    """Object in a reference cycle."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -84,7 +84,7 @@ def test_old_garbage_is_collected_while_no_keys_are_pressed() -> None:
     assert not sweeper.is_due(memory_tuning.EVERY + 2 * memory_tuning.STILL)
 
 
-def test_continuous_typing_delays_it_for_half_an_hour() -> None:
+def test_continuous_typing_delays_a_collection_for_half_an_hour() -> None:
     sweeper = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0)
     due = []
     for now in range(4000):
@@ -95,7 +95,7 @@ def test_continuous_typing_delays_it_for_half_an_hour() -> None:
     assert due == [1800, 3600]
 
 
-async def test_keys_and_the_mouse_put_it_off() -> None:
+async def test_keys_and_the_mouse_postpone_a_collection() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)

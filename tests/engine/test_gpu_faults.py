@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
-from gputui.domain.job import BootTime
 from gputui.domain.state import JobState
 from gputui.engine.tick.gpu_faults import FaultRecorder
 from tests.engine.world import World
@@ -45,7 +45,7 @@ def is_used(world: World) -> bool:
     return is_running
 
 
-def test_the_next_scheduler_keeps_jobs_off_it_and_says_why(world: World) -> None:
+def test_the_next_scheduler_keeps_jobs_off_a_faulty_gpu_and_says_why(world: World) -> None:
     next_scheduler(world)
     job = world.submit(1)
     snapshot = world.tick(3)
@@ -54,7 +54,7 @@ def test_the_next_scheduler_keeps_jobs_off_it_and_says_why(world: World) -> None
     assert (view.state, view.health, view.is_stopped_by_xid) == (GpuState.DRAINED, XID, True)
 
 
-def test_a_resume_ends_it_for_all_schedulers_that_follow(world: World) -> None:
+def test_a_resume_removes_a_fault_for_all_later_schedulers(world: World) -> None:
     next_scheduler(world)
     world.tick()
     world.clock.advance(1)
@@ -65,7 +65,7 @@ def test_a_resume_ends_it_for_all_schedulers_that_follow(world: World) -> None:
     assert is_used(world)
 
 
-def test_a_resume_is_not_undone_by_a_reading_from_before_it(world: World) -> None:
+def test_an_older_reading_does_not_undo_a_resume(world: World) -> None:
     world.clock.advance(1)
     before = world.probe.clock.now()
     world.actions.resume([uuid(0)])
@@ -74,7 +74,7 @@ def test_a_resume_is_not_undone_by_a_reading_from_before_it(world: World) -> Non
     assert not world.store.controls().faults
 
 
-def test_a_reset_that_the_probe_saw_ends_it(world: World) -> None:
+def test_an_observed_reset_removes_a_fault(world: World) -> None:
     world.probe.sick(0)
     assert is_used(world)
     next_scheduler(world)
@@ -93,7 +93,7 @@ def test_a_reset_without_a_scheduler_is_recognised_afterwards(world: World, sign
     assert not world.store.controls().faults
 
 
-def test_without_traces_of_a_reset_it_stays_whatever_the_driver_lists(world: World) -> None:
+def test_a_fault_stays_without_evidence_of_a_reset(world: World) -> None:
     next_scheduler(world, ecc_uncorrected=0)
     assert not is_used(world)
     world.probe.sick(0, health=Health(HealthCode.LOST, "lost"))
@@ -102,26 +102,26 @@ def test_without_traces_of_a_reset_it_stays_whatever_the_driver_lists(world: Wor
     assert not is_used(world)
 
 
-def test_another_start_of_the_machine_ends_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reboot_removes_a_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     next_scheduler(world)
     monkeypatch.setattr(world.clock, "boot_time", lambda: BootTime("the next", 1.0))
     assert is_used(world)
 
 
-def test_nothing_is_struck_out_before_the_driver_has_answered(world: World) -> None:
+def test_no_fault_is_removed_before_the_driver_has_answered(world: World) -> None:
     next_scheduler(world)
     world.probe.status = ProbeStatus(ProbeCode.STARTING)
     world.tick(3)
     assert set(world.store.controls().faults) == {uuid(0)}
 
 
-def test_it_is_written_once(world: World) -> None:
+def test_a_fault_is_written_once(world: World) -> None:
     version = world.store.version()
     world.tick(5)
     assert world.store.version() == version
 
 
-def test_a_job_that_runs_there_is_stopped_by_the_next_scheduler_too(tmp_path: Path) -> None:
+def test_the_next_scheduler_also_stops_a_job_on_a_faulty_gpu(tmp_path: Path) -> None:
     world = World(tmp_path / "state", gpus=2)
     job = world.submit(2)
     world.tick(3)

@@ -1,4 +1,4 @@
-"""A console beside the scheduler has one GPU read in detail, as long as it shows it."""
+"""Detailed readings of the GPU that a console beside the scheduler shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gputui.engine.files import gpu_focus
 from tests.factories import uuid
 
 
-def test_the_gpu_is_asked_for_until_it_lapses(tmp_path: Path) -> None:
+def test_a_focused_gpu_is_read_in_detail_until_the_focus_expires(tmp_path: Path) -> None:
     assert gpu_focus.read_focus(tmp_path) is None
     gpu_focus.write_focus(tmp_path, uuid(3), 0o660)
     assert gpu_focus.read_focus(tmp_path) == uuid(3)

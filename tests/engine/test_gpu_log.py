@@ -21,12 +21,12 @@ SECOND = timedelta(seconds=1)
 
 
 def at(when: datetime) -> Snapshot:
-    """Eight GPUs at that time."""
+    """Return a snapshot of eight GPUs at that time."""
     return sample.with_node(gpus=sample.gpus(), taken_at=when)
 
 
 def kept(log: GpuLog, begun: datetime, steps: int) -> datetime:
-    """Have it write so many steps; when the last was over."""
+    """Record `steps` steps; return the end of the last one."""
     for number in range(steps + 1):
         log.add(at(begun + number * STEP))
     return begun + steps * STEP
@@ -57,7 +57,7 @@ def test_written_readings_are_read_again(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_is_written_but_at_the_end_of_a_step(tmp_path: Path) -> None:
+def test_readings_are_written_only_at_the_end_of_a_step(tmp_path: Path) -> None:
     log = GpuLog(tmp_path)
     for second in range(10):
         log.add(at(NOW + second * SECOND))
@@ -67,7 +67,7 @@ def test_nothing_is_written_but_at_the_end_of_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 200, 13))
-def test_a_torn_line_costs_itself_alone(tmp_path: Path, cut: int) -> None:
+def test_a_torn_line_loses_only_itself(tmp_path: Path, cut: int) -> None:
     end = kept(GpuLog(tmp_path), NOW, 2)
     path = tmp_path / FILE
     path.write_bytes(path.read_bytes()[:-cut])
@@ -75,7 +75,7 @@ def test_a_torn_line_costs_itself_alone(tmp_path: Path, cut: int) -> None:
     assert [each.at for each in read(tmp_path)] == [NOW, end, end + STEP]
 
 
-def test_it_stays_within_two_hours_and_another_process_goes_on_with_it(tmp_path: Path) -> None:
+def test_the_log_keeps_two_hours_and_another_process_continues_it(tmp_path: Path) -> None:
     end = kept(GpuLog(tmp_path), NOW, 2 * KEPT)
     assert len(read(tmp_path)) == 2 * KEPT
     kept(GpuLog(tmp_path), end, 1)
@@ -85,14 +85,14 @@ def test_it_stays_within_two_hours_and_another_process_goes_on_with_it(tmp_path:
     assert list(tmp_path.iterdir()) == [tmp_path / FILE]
 
 
-def test_a_failed_write_is_no_fault(tmp_path: Path) -> None:
+def test_a_failed_write_is_ignored(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path / "gone"), NOW, 2)
     (tmp_path / FILE).mkdir()
     kept(GpuLog(tmp_path), NOW, 2)
     assert read(tmp_path) == []
 
 
-def test_lines_of_another_version_are_passed_over(tmp_path: Path) -> None:
+def test_lines_of_another_version_are_skipped(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path), NOW, 1)
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'\n{"at": "then", "gpus": 3}\n{"at":"2026-01-01T00:00:00Z","gpus":{"a":[' + b"1," * 40 + b"1]}}")
@@ -123,7 +123,7 @@ def test_steps_that_begin_a_little_late_are_not_torn_apart() -> None:
     assert load(history) == [number / 100 for number in range(30)]
 
 
-def test_a_gpu_that_came_later_has_its_steps_where_they_belong() -> None:
+def test_steps_of_a_gpu_added_later_have_the_right_times() -> None:
     history = GpuHistory()
     both = TakenStep(NOW + STEP, {uuid(0): Step(0.2), uuid(1): Step(0.9)})
     history.begin_with([*steps(0.1), both, *steps(0.3, begun=NOW + 2 * STEP)], NOW + 3 * STEP)

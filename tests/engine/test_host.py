@@ -1,4 +1,4 @@
-"""The loop around the ticks, and the passing on of the leadership, with real threads and a real event loop."""
+"""The loop around ticks, and hand-over of leadership, with real threads and a real event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.errors import NotLeaderError, StoreFormatError
-from gputui.domain.gpu import GpuState
-from gputui.domain.job import BootTime, Submission
+from gputui.domain.gpu import Drain, GpuState
+from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -22,7 +24,7 @@ from gputui.engine.files import live_file
 from gputui.engine.files.leadership import LOCK_FILE, Leadership
 from gputui.engine.process import host, loop
 from gputui.engine.process.faults import SchedulingFailedError
-from gputui.engine.process.host import Adapters, Host
+from gputui.engine.process.host import Adapters, Extras, Host
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.ports import SteadyClock
@@ -41,7 +43,7 @@ class RealClock:
 
 
 class Seat:
-    """A host in a world, and what it showed."""
+    """A host in a world, and its published snapshots."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Seat:
             me=Leader(1, "here", "root", kind, clock.now()),
             feed=self.feed,
             may_lead=may_lead,
-            hand_over=hand_over,
+            extras=Extras(hand_over),
         )
 
     def _show(self, _: Snapshot) -> None:
@@ -100,7 +102,7 @@ async def test_an_action_written_by_another_process_wakes_dispatch_at_once(world
     assert not seat.host.leads
 
 
-async def test_a_second_host_looks_on_and_takes_over_when_the_first_goes(world: World) -> None:
+async def test_a_second_host_waits_and_takes_over_when_the_first_ends(world: World) -> None:
     real(world)
     first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
     leading = asyncio.create_task(first.host.run())
@@ -116,7 +118,7 @@ async def test_a_second_host_looks_on_and_takes_over_when_the_first_goes(world: 
     await asyncio.wait_for(looking, 60)
 
 
-async def test_pcie_throughput_is_asked_of_the_probe_of_the_process_that_schedules(world: World) -> None:
+async def test_pcie_throughput_is_requested_from_the_probe_of_the_leader(world: World) -> None:
     real(world)
     first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
     first.host.want_pcie(uuid(1))  # nobody reads yet: it is asked for once this process does
@@ -147,7 +149,7 @@ async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: Wor
     assert await asyncio.wait_for(leading, 60)
 
 
-def test_beside_a_scheduler_that_is_not_there_the_picture_says_so(world: World) -> None:
+def test_without_a_scheduler_the_snapshot_says_so(world: World) -> None:
     job_id = world.submit(1)
     snapshot = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, world.clock.now())
     assert snapshot.leader is None
@@ -166,9 +168,7 @@ async def test_a_process_that_lost_the_lock_file_stops_scheduling(world: World) 
     assert world.job(job_id).state is JobState.PENDING
 
 
-async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_dispatch_survives_a_temporarily_unavailable_store(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     seat = Seat(real(world), RealClock(), "serve")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)
@@ -188,7 +188,7 @@ async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
     await asyncio.wait_for(task, 60)
 
 
-async def test_a_state_directory_that_comes_back_is_scheduled_in_again(
+async def test_scheduling_resumes_in_a_state_directory_that_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory may be moved away and back, or mounted again: lock and queue are gone meanwhile."""
@@ -260,9 +260,27 @@ def test_readings_age_with_the_file_they_were_published_in(world: World) -> None
     leadership.release()
 
 
-async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_is_shown_before_the_next_publication(world: World) -> None:
+    leadership = Leadership(world.directory)
+    now = world.clock.now()
+    me = Leader(4711, "here", "root", "serve", now)
+    leadership.acquire(me)
+    gpus = tuple(view(n, state) for n, state in enumerate((GpuState.FREE, GpuState.FOREIGN, GpuState.FREE)))
+    live_file.write(world.directory, live_file.Published(now, me, (Node("here", gpus),)))
+    drain = Drain("fan broken", "alice", now)
+    with world.store.transaction() as transaction:
+        controls = replace(transaction.controls(), drains={uuid(n): drain for n in range(2)})
+        transaction.set_controls(controls)
+    shown = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now)
+    assert [(each.state, each.drain) for each in shown.gpus] == [
+        (GpuState.DRAINED, drain),
+        (GpuState.FOREIGN, drain),
+        (GpuState.FREE, None),
+    ]
+    leadership.release()
+
+
+async def test_an_inaccessible_lock_is_reported_in_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> bool:
         raise PermissionError(13, "Permission denied", "scheduler.lock")
 
@@ -277,7 +295,7 @@ async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
     await asyncio.wait_for(task, 60)
 
 
-async def test_the_gpu_that_a_console_beside_shows_is_read_in_detail(world: World) -> None:
+async def test_a_gpu_shown_by_another_console_is_read_in_detail(world: World) -> None:
     leader = Seat(real(world), RealClock(), "serve")
     leading = asyncio.create_task(leader.host.run())
     await leader.until(lambda: leader.feed.latest.leads_here)
@@ -292,7 +310,7 @@ async def test_the_gpu_that_a_console_beside_shows_is_read_in_detail(world: Worl
     await asyncio.gather(leading, looking)
 
 
-async def test_a_scheduler_that_fails_again_and_again_hands_over_and_leaves_the_leadership_free(
+async def test_a_repeatedly_failing_scheduler_hands_over_and_releases_leadership(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
@@ -322,7 +340,7 @@ async def test_a_scheduler_that_fails_again_and_again_hands_over_and_leaves_the_
     await asyncio.wait_for(asyncio.gather(task, leading), 60)
 
 
-async def test_serve_that_fails_again_and_again_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_serve_reports_repeated_failures(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
     monkeypatch.setattr(Scheduler, "tick", lambda *_: 1 // 0)
     seat = Seat(real(world), RealClock(), "serve")
@@ -351,7 +369,7 @@ async def test_a_failed_start_is_reported_and_retried(world: World, monkeypatch:
     await asyncio.wait_for(task, 60)
 
 
-def test_stopped_from_another_thread_before_or_while_it_runs_it_ends(world: World) -> None:
+def test_a_host_can_be_stopped_from_another_thread_at_any_time(world: World) -> None:
     real(world)
     for before in (True, False):
         seat = Seat(world, RealClock(), "console")
@@ -367,9 +385,7 @@ def test_stopped_from_another_thread_before_or_while_it_runs_it_ends(world: Worl
         seat.host.stop()
 
 
-async def test_a_screen_that_cannot_take_a_picture_fails_no_tick(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_screen_that_fails_on_a_snapshot_fails_no_tick(world: World, caplog: pytest.LogCaptureFixture) -> None:
     seat = Seat(real(world), RealClock(), "console")
 
     def broken(_: Snapshot) -> None:
@@ -411,9 +427,7 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     await asyncio.wait_for(asyncio.gather(task, leading), 60)
 
 
-async def test_serve_waits_through_a_lock_file_that_cannot_be_made(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_serve_waits_until_the_lock_file_can_be_created(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     real(world)
     acquire, refusals = Leadership.acquire, iter([True, True, True])
 

@@ -1,4 +1,4 @@
-"""Idle GPUs that jobs hold: marked, told of once, and ended only where the site wants it."""
+"""Idle GPUs that jobs hold: marked, reported once, and ended only if the site wants it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.gpu import GpuProcess
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -20,7 +20,7 @@ from tests.factories import GIB
 
 
 class Site(Telling):
-    """A world whose hooks hear of GPUs that are idle for half an hour."""
+    """A world with a hook for GPUs that are idle for half an hour."""
 
     def __init__(self, directory: Path, ends_after: timedelta | None = None) -> None:
         super().__init__(directory, wants=lambda event: event.name == "gpus_idle")
@@ -37,7 +37,7 @@ class Site(Telling):
         return job_id
 
     def load(self, job_id: JobId, *utilizations: float | None) -> None:
-        """Have its GPUs used so from now on."""
+        """Set the load of the job's GPUs from now on."""
         for gpu, utilization in zip(self.job(job_id).gpus, utilizations, strict=True):
             self.probe.changed[gpu] = {"utilization": utilization, "memory_used": 5 * GIB}
 
@@ -92,7 +92,7 @@ def test_memory_that_changes_is_use(tmp_path: Path) -> None:
         assert idle(world.pass_minutes(1)) == []
 
 
-def test_a_site_may_end_such_jobs_after_a_warning(tmp_path: Path) -> None:
+def test_a_site_may_end_idle_jobs_after_a_warning(tmp_path: Path) -> None:
     world = Site(tmp_path, ends_after=timedelta(minutes=10))
     job_id, other = world.begin(), world.begin()
     world.load(job_id, 0.0, 0.0)
@@ -160,7 +160,7 @@ def test_a_shared_gpu_is_idle_when_both_jobs_leave_it_so(tmp_path: Path) -> None
     assert idle(world.pass_minutes(40)) == [int(gpu[4:12], 16)]
 
 
-def test_a_site_may_switch_it_off(tmp_path: Path) -> None:
+def test_a_site_may_switch_off_the_detection_of_idle_gpus(tmp_path: Path) -> None:
     world = Site(tmp_path)
     world.settings = replace(Settings(), scheduler=SchedulerSettings(idle_gpus_after=timedelta(0)))
     world.reborn()

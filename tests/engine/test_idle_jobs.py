@@ -1,4 +1,4 @@
-"""Idle timeouts: output, input and use of GPUs are signs of life; the clock on the wall is none."""
+"""Idle timeouts: output, input and use of GPUs count as activity; the wall clock does not matter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.engine.files.viewers import FOLDER, InputMark
 from tests.engine.world import World
@@ -31,7 +31,7 @@ def container(world: World, job_id: JobId) -> str:
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
-def test_an_idle_job_ends_in_these_words(world: World, gpus: int) -> None:
+def test_an_idle_job_ends_with_its_cause(world: World, gpus: int) -> None:
     job_id = begun(world, gpus)
     world.tick(28, seconds=10)
     assert world.job(job_id).state is JobState.RUNNING
@@ -55,7 +55,7 @@ def test_output_is_a_sign_of_life(world: World) -> None:
     assert world.job(job_id).state is JobState.TIMEOUT
 
 
-def test_use_of_a_gpu_is_activity_and_so_is_unknown_use(world: World) -> None:
+def test_known_and_unknown_use_of_a_gpu_are_activity(world: World) -> None:
     job_id = begun(world)
     for utilization in (0.01, None):
         world.probe.sick(0, utilization=utilization)
@@ -93,7 +93,7 @@ def test_a_runtime_that_does_not_answer_ends_nothing(world: World) -> None:
     assert world.job(job_id).state is JobState.RUNNING
 
 
-def test_a_job_without_it_may_be_idle(world: World) -> None:
+def test_a_job_without_an_idle_timeout_may_be_idle(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
     world.tick(60, seconds=10)

@@ -1,4 +1,4 @@
-"""Images on their way: one pull for each, ended when no job wants it, and nothing else waits for it."""
+"""Pulls of images: one per image, ended when no job wants it, and delaying nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from tests.engine.fakes import LaterExecutor
 from tests.engine.test_host import RealClock, Seat, real
@@ -22,7 +22,7 @@ ON_REAL_POOLS = True
 
 
 class Registry:
-    """Pulls of a runtime, which hang until they are cancelled, or let go with a result."""
+    """Runtime whose pulls hang until they are cancelled or completed by the test."""
 
     def __init__(self, world: World) -> None:
         self.asked: list[str] = []
@@ -46,7 +46,7 @@ class Registry:
 
 @pytest.fixture
 def later(world: World) -> LaterExecutor:
-    """Work that is done when the test wants it."""
+    """Executor that runs tasks when the test asks for it."""
     workers = LaterExecutor()
     world.workers = workers
     world.reborn()
@@ -54,7 +54,7 @@ def later(world: World) -> LaterExecutor:
 
 
 def attentive(world: World) -> World:
-    """A real clock, and runtimes that are listed often: these ones tell of nothing."""
+    """World with a real clock and frequent listings, because these runtimes send no events."""
     often = replace(world.settings.scheduler, reconcile_interval=timedelta(seconds=0.1))
     world.settings = replace(world.settings, scheduler=often)
     return real(world)
@@ -104,7 +104,7 @@ def test_an_unexpected_error_of_a_runtime_is_a_failed_pull(world: World, monkeyp
     assert world.job(job_id).cause == Cause(CauseCode.PULL_FAILED, "cannot pull big: ZeroDivisionError: oh")
 
 
-def test_a_pull_that_was_not_begun_yet_is_not_begun_once_no_job_wants_it(world: World, later: LaterExecutor) -> None:
+def test_an_unwanted_pull_is_never_begun(world: World, later: LaterExecutor) -> None:
     registry = Registry(world)
     job_id = world.submit(image="big")
     world.tick()
@@ -133,7 +133,7 @@ def test_a_full_disk_lets_jobs_ask_again(world: World, later: LaterExecutor, mon
     assert states(world, job_id) == [JobState.RUNNING]
 
 
-async def test_nothing_waits_for_pulls_that_hang(world: World) -> None:
+async def test_hanging_pulls_delay_nothing(world: World) -> None:
     """Eight images that hang, beside a job that ends, one that is cancelled, one that starts, and a pull that ends."""
     registry = Registry(attentive(world))
     seat = Seat(world, RealClock(), "serve")

@@ -23,7 +23,7 @@ from tests.factories import NOW
 ME = Leader(4711, "here", "root", "serve", NOW)
 
 
-def test_only_one_process_holds_it_and_others_can_name_it(tmp_path: Path) -> None:
+def test_only_one_process_leads_and_others_can_name_it(tmp_path: Path) -> None:
     assert current_leader(tmp_path) is None
     first, second = Leadership(tmp_path), Leadership(tmp_path)
     assert first.acquire(ME)
@@ -48,7 +48,7 @@ time.sleep(60)
 """
 
 
-def test_it_is_free_the_moment_its_holder_is_killed(tmp_path: Path) -> None:
+def test_a_killed_leader_frees_the_lock_at_once(tmp_path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
@@ -90,7 +90,7 @@ def test_reading_never_blocks_a_leader(tmp_path: Path) -> None:
     os.waitpid(pid, 0)
 
 
-def test_a_lock_file_that_was_replaced_is_nobodys(tmp_path: Path) -> None:
+def test_a_replaced_lock_file_has_no_leader(tmp_path: Path) -> None:
     leadership = Leadership(tmp_path)
     assert not leadership.holds()
     leadership.acquire(ME)
@@ -114,7 +114,7 @@ def descriptors() -> int:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 KiB and a few files."""
+    """Mount a file system of 16 KiB with a few files."""
     path = tmp_path / "small"
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,nr_inodes=5", "tmpfs", str(path)], check=True)
@@ -128,12 +128,12 @@ def fill(path: Path) -> None:
 
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Advance until a sign of life is due."""
+    """Advance the clock until a heartbeat is due."""
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + leadership.BEAT_EVERY)
 
 
-def test_on_a_full_disk_it_leads_without_a_name_and_has_one_once_there_is_space(
+def test_a_leader_on_a_full_disk_writes_its_name_once_there_is_space(
     small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (small / LOCK_FILE).touch()
@@ -153,9 +153,7 @@ def test_on_a_full_disk_it_leads_without_a_name_and_has_one_once_there_is_space(
     assert current_leader(small) is None
 
 
-def test_a_disk_that_fills_up_later_takes_neither_the_name_nor_the_signs_of_life(
-    small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_removes_neither_name_nor_heartbeat(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Leadership(small)
     assert first.acquire(ME)
     fill(small)
@@ -169,7 +167,7 @@ def test_a_disk_that_fills_up_later_takes_neither_the_name_nor_the_signs_of_life
     second.release()
 
 
-def test_where_no_file_can_be_made_the_error_names_it_and_later_the_same_process_leads(small: Path) -> None:
+def test_an_uncreatable_lock_file_is_named_and_the_process_can_lead_later(small: Path) -> None:
     for number in range(4):
         (small / str(number)).touch()
     mine, before = Leadership(small), descriptors()
@@ -184,7 +182,7 @@ def test_where_no_file_can_be_made_the_error_names_it_and_later_the_same_process
 
 
 @pytest.mark.parametrize("fails", ["flock", "settle"])
-def test_whatever_fails_the_descriptor_is_closed_and_the_error_names_the_file(
+def test_every_failure_closes_the_descriptor_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
     def refuse(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Sources of an attempt's output."""
+"""Sources of an attempt's output: containers and saved files."""
 
 from __future__ import annotations
 
@@ -69,6 +69,39 @@ def test_an_engine_that_is_down_is_not_taken_for_lost_output(
     monkeypatch.setattr(world.docker, "logs", down)
     with pytest.raises(RuntimeUnavailableError):
         logs.open(job_id)
+
+
+def test_what_never_was_is_named(world: World, logs: Logs) -> None:
+    world.docker.up = False
+    waiting = world.submit()
+    with pytest.raises(NotFoundError, match="job 1 has not started yet, so it has no output"):
+        logs.open(waiting)
+    world.docker.up = True
+    world.tick(2)
+    with pytest.raises(NotFoundError, match="job 1 has no attempt 2: it had 1"):
+        logs.open(waiting, attempt=2)
+    with pytest.raises(NotFoundError, match="attempt 1 of job 1 has no output"):
+        Logs(world.store, world.directory, lambda name: None).open(waiting)
+
+
+def test_a_fault_of_a_running_attempt_is_not_taken_for_lost_output(
+    world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    monkeypatch.setattr(world.docker, "logs", missing)
+    with pytest.raises(RuntimeFault, match="No such container"):
+        logs.open(job_id)
+
+
+def test_a_closed_log_gives_no_more_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\ntwo\nthree\n")
+    log = FileLog(tmp_path / "log", None)
+    assert log.size == 14
+    lines = iter(log)
+    assert next(lines) == b"one"
+    log.close()
+    assert list(lines) == []
 
 
 @given(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(0, 45))

@@ -1,4 +1,4 @@
-"""The loop ticks at once when another process wrote to the store, and looks for itself where nobody tells."""
+"""The loop ticks at once after a write of another process, and polls if there is no watch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = 3600.0
 
 
 class Ticks:
-    """A scheduler that only tells of its ticks."""
+    """Scheduler that only reports its ticks."""
 
     def __init__(self) -> None:
         self.wake_at = NOW
@@ -67,7 +67,7 @@ def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "STORE_POLL", NEVER)
 
 
-async def test_a_write_rings(tmp_path: Path) -> None:
+async def test_a_write_wakes_the_loop(tmp_path: Path) -> None:
     await ticks_after_a_write(tmp_path / "state")
 
 
@@ -77,7 +77,7 @@ async def test_without_notifications_the_loop_polls(tmp_path: Path, monkeypatch:
     await ticks_after_a_write(tmp_path / "state")
 
 
-async def test_a_writer_that_died_without_a_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_by_a_killed_process_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "STORE_CHECK", 0.01)
     monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.clear())
     await ticks_after_a_write(tmp_path / "state")
@@ -101,13 +101,13 @@ PARTS = {"_dispatch": "a tick", "_watch_store": "the store watch", "_keep_time":
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts that fail are begun again at once."""
+    """Restart failed tasks without a pause."""
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
 
 
 class Supervised:
-    """A loop of which one part fails the first times."""
+    """Loop of which one task fails the first times."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, part: str, times: float) -> None:
         self.directory = directory
@@ -149,7 +149,7 @@ class Supervised:
         return self.whole(*words)
 
     async def goes_on(self) -> None:
-        """A write of another process is followed by a tick, and so is time alone."""
+        """Check that a write of another process causes a tick, and so does the interval."""
         other = TinyJobStore(self.directory)
         for _ in range(3):
             await self.ticks.next()
@@ -163,7 +163,7 @@ class Supervised:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_part_that_fails_once_is_restarted_and_reported(
+async def test_a_task_that_fails_once_is_restarted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, part, times=1)
@@ -180,7 +180,7 @@ async def test_a_part_that_fails_once_is_restarted_and_reported(
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_part_that_always_fails_ends_scheduling_in_this_process(
+async def test_a_task_that_always_fails_ends_scheduling_in_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, part, times=float("inf"))
@@ -203,7 +203,7 @@ async def test_a_failed_timer_job_is_reported(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_word_of_writes_that_cannot_be_taken_is_no_endless_loop(
+async def test_a_failing_watch_of_writes_causes_no_endless_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, "_hear", times=1)
@@ -218,7 +218,7 @@ async def test_word_of_writes_that_cannot_be_taken_is_no_endless_loop(
     there.close()
 
 
-async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_no_failure(
+async def test_maintenance_is_completed_when_the_loop_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)

@@ -1,4 +1,4 @@
-"""Memory of a busy moment goes back to the system, though small objects made meanwhile stay."""
+"""Memory of a busy moment returns to the system, although small objects made meanwhile stay."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ libc.fclose(stream)
 
 
 def _kept(directory: Path, settle: str) -> tuple[int, int]:
-    """Bytes that a process with four busy moments behind it keeps, a tenth of them in use, and heaps that it has."""
+    """Return the bytes that a process keeps after four busy moments, a tenth of them in use, and its heaps."""
     told, heaps = directory / "told", directory / "heaps"
     code = MOMENT.format(settle=settle, told=str(told), heaps=str(heaps))
     subprocess.run([sys.executable, "-c", code], check=True)
     return int(told.read_text()), heaps.read_text().count("<heap nr=")
 
 
-def test_holes_go_back_to_the_system_and_threads_share_one_heap(tmp_path: Path) -> None:
+def test_freed_memory_returns_to_the_system_and_threads_share_one_heap(tmp_path: Path) -> None:
     kept, heaps = _kept(tmp_path, "from gputui.engine.process import memory_tuning; memory_tuning.configure_malloc()")
     assert (kept < 20_000_000, heaps) == (True, 1), f"{kept} bytes in {heaps} heaps"
 
 
-def test_left_alone_glibc_keeps_them(tmp_path: Path) -> None:
-    """Else nothing of this would be needed."""
+def test_glibc_keeps_freed_memory_by_default(tmp_path: Path) -> None:
+    """Without this, the tuning would not be needed."""
     kept, _ = _kept(tmp_path, "")
     assert kept > 50_000_000
 
 
 @pytest.mark.parametrize("may_lead", [True, False])
-async def test_leaders_and_viewers_do_so(world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
+async def test_leaders_and_viewers_tune_malloc(world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(memory_tuning, "configure_malloc", lambda: seen.append(True))
     seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)

@@ -1,4 +1,4 @@
-"""A monitor of a term: it hears of ticks, plans, writes and calls, and ends with the term."""
+"""Monitor of a term: it gets ticks, plans, writes and calls, and is closed with the term."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.feed import Feed
-from gputui.engine.process.host import Adapters, Host
+from gputui.engine.process.host import Adapters, Extras, Host
 from gputui.engine.process.monitored_runtime import monitored
 from gputui.ports.monitor import NoMonitor
 from tests.engine.fakes import FakeProbe
@@ -24,7 +24,7 @@ from tests.engine.world import World
 
 
 class Heard(NoMonitor):
-    """A monitor that keeps what it hears."""
+    """Monitor that records its calls."""
 
     def __init__(self) -> None:
         self.what: Counter[str] = Counter()
@@ -65,7 +65,7 @@ class Heard(NoMonitor):
         assert await asyncio.to_thread(wait), self.what
 
 
-async def test_a_monitor_hears_what_a_term_does_and_ends_with_it(world: World) -> None:
+async def test_a_monitor_records_a_term_and_ends_with_it(world: World) -> None:
     real(world)
     heard, feed = Heard(), Feed()
     waiting = world.submit(1)
@@ -83,7 +83,7 @@ async def test_a_monitor_hears_what_a_term_does_and_ends_with_it(world: World) -
         directory=world.directory,
         me=Leader(1, "here", "root", "serve", datetime.now(UTC)),
         feed=feed,
-        open_monitor=open_monitor,
+        extras=Extras(open_monitor=open_monitor),
     )
     task = asyncio.create_task(host.run())
     await heard.until(lambda: heard.latest is not None and world.job(waiting).state is JobState.RUNNING)
@@ -110,7 +110,7 @@ def test_calls_are_recorded_with_their_results(world: World) -> None:
     assert (runtime.name, runtime.status()) == (world.docker.name, world.docker.status())
 
 
-async def test_a_monitor_that_cannot_be_opened_keeps_nobody_from_scheduling(world: World) -> None:
+async def test_scheduling_works_if_the_monitor_cannot_be_opened(world: World) -> None:
     real(world)
     waiting, feed = world.submit(1), Feed()
 
@@ -125,7 +125,7 @@ async def test_a_monitor_that_cannot_be_opened_keeps_nobody_from_scheduling(worl
         directory=world.directory,
         me=Leader(1, "here", "root", "serve", datetime.now(UTC)),
         feed=feed,
-        open_monitor=open_monitor,
+        extras=Extras(open_monitor=open_monitor),
     )
     started = asyncio.Event()
     loop = asyncio.get_running_loop()

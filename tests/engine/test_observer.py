@@ -1,4 +1,4 @@
-"""A runtime is listed when it tells of something, and once more a moment later."""
+"""Listings of a runtime: after each event, and once more a moment later."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Counting(FakeRuntime):
             return self.again.wait_for(lambda: self.listed >= times, 5)
 
 
-def test_a_poke_has_it_listed_at_once_and_once_more_since_the_first_may_be_too_early() -> None:
+def test_a_poke_lists_containers_immediately_and_once_more() -> None:
     runtime = Counting()
     observer = Observer(runtime, Sequence(), lambda: None, timedelta(hours=1))
     observer.start()

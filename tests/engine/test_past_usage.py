@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.errors import StoreFormatError
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState
@@ -24,7 +25,7 @@ WEEK = timedelta(days=7)
 
 
 def with_history(days_ago: float, gpu_share: float = 1.0) -> MemoryJobStore:
-    """A store in whose history alice held two GPUs for an hour, that long ago."""
+    """Return a store in whose history alice held two GPUs for an hour, that long ago."""
     store = MemoryJobStore(StoreSettings(history_after=timedelta(0)))
     store.submit([job()], actor=ACTOR)
     ended = NOW - timedelta(days=days_ago)
@@ -47,14 +48,14 @@ def test_shared_gpus_count_by_the_part_that_was_charged() -> None:
     assert past_usage(with_history(0, 0.25), WEEK, NOW).gpu_seconds == {"alice": pytest.approx(1800)}
 
 
-def test_the_scheduler_counts_it(world: World) -> None:
+def test_the_scheduler_counts_past_usage(world: World) -> None:
     world.store = with_history(1)
     world.reborn()
     assert Settings().policy.half_life == WEEK
     assert world.tick().usage.gpu_seconds["alice"] > 6000
 
 
-def test_no_tick_waits_for_the_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_the_history_delays_no_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes to read, jobs start; what it says counts as soon as a worker is through with it."""
     world.store = with_history(1)
     read: list[datetime | None] = []
@@ -80,7 +81,7 @@ def test_no_tick_waits_for_the_history(world: World, monkeypatch: pytest.MonkeyP
 
 
 def test_past_usage_counts_once_it_is_read(world: World) -> None:
-    """The plan is made anew for it: bob, who has used nothing, goes before alice."""
+    """Past usage causes a new plan: bob, who has used nothing, goes before alice."""
     world.store = with_history(1)
     world.actions = Actions(world.store, world.clock, ACTOR)
     world.workers = workers = LaterExecutor()
@@ -92,9 +93,7 @@ def test_past_usage_counts_once_it_is_read(world: World) -> None:
     assert world.tick(seconds=0.1).order == (second, first)
 
 
-def test_a_history_that_cannot_be_read_keeps_nothing_from_starting(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_history_prevents_no_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(since: datetime | None = None) -> Iterator[Job]:
         raise StoreFormatError("history-2026-02.json is damaged")
 

@@ -13,7 +13,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import RunAs
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
-from gputui.domain.job import JobSpec, Submission
+from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -96,7 +96,7 @@ def test_in_a_shared_queue_options_that_give_root_are_for_operators(
 
 
 @pytest.mark.parametrize("options", HARMLESS)
-def test_in_a_shared_queue_the_rest_is_for_all(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_in_a_shared_queue_other_options_are_for_all_members(tmp_path: Path, options: dict[str, Any]) -> None:
     UserPermissions(tmp_path, settings("lab")).check(asking(**options), MEMBER)
 
 
@@ -106,12 +106,12 @@ def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
     assert permissions.is_operator(MEMBER) is (name != "root")
 
 
-def test_a_group_of_operators(tmp_path: Path) -> None:
+def test_a_group_may_be_named_as_operators(tmp_path: Path) -> None:
     assert UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(0)
     assert not UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(MEMBER)
 
 
-def test_a_switch_forbids_to_all_and_allows_to_all(tmp_path: Path) -> None:
+def test_a_switch_forbids_or_allows_an_option_for_all(tmp_path: Path) -> None:
     forbidden = UserPermissions(tmp_path, settings(options={"privileged": False, "publish": False}))
     with pytest.raises(InputErrors) as told:
         forbidden.check(asking(privileged=True, publish=("80:80",), cap_add=("SYS_PTRACE",)), 0)
@@ -122,7 +122,7 @@ def test_a_switch_forbids_to_all_and_allows_to_all(tmp_path: Path) -> None:
     allowed.check(asking(network="host", volumes=("/run/docker.sock:/s",)), MEMBER)
 
 
-def test_mounts_stay_below_the_directories_listed_whatever_links_there_are(tmp_path: Path) -> None:
+def test_links_do_not_lead_mounts_out_of_the_listed_directories(tmp_path: Path) -> None:
     data, own = tmp_path / "data", tmp_path / "state"
     (data / "set").mkdir(parents=True)
     own.mkdir()
@@ -143,14 +143,14 @@ def test_mounts_stay_below_the_directories_listed_whatever_links_there_are(tmp_p
         UserPermissions(own, settings(mounts=(str(data),))).at_start(asking(volumes=("/etc:/e",)), 0)
 
 
-def test_the_queue_s_own_directory_is_shown_to_no_member(tmp_path: Path) -> None:
+def test_no_member_may_mount_the_state_directory(tmp_path: Path) -> None:
     permissions = UserPermissions(tmp_path / "state", settings("lab", mounts=(str(tmp_path),)))
     for path in (tmp_path, tmp_path / "state", tmp_path / "state" / "logs"):
         with pytest.raises(InputError, match="own files"):
             permissions.check(asking(volumes=(f"{path}:/x",)), MEMBER)
 
 
-def test_an_option_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
+def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault) as fault:
         UserPermissions(tmp_path, settings("lab")).at_start(asking(mounts=("type=",)), MEMBER)
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED
@@ -175,7 +175,7 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
 
 
 class Proving:
-    """A store that proves who submitted a job, whatever the job says; nobody for None."""
+    """A store that proves the submitter of a job regardless of the job itself; None: no proof."""
 
     def __init__(self, store: JobStore, uid: int | None) -> None:
         self._store = store
@@ -202,7 +202,7 @@ def test_a_proof_of_the_submitter_outweighs_a_name(tmp_path: Path, uid: int | No
     assert world.job(job_id).state is state
 
 
-def test_every_way_to_ask_is_checked(tmp_path: Path) -> None:
+def test_permissions_are_checked_for_every_kind_of_request(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
     permissions = UserPermissions(tmp_path, settings("lab"))
     member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)

@@ -1,4 +1,4 @@
-"""The plan is made anew when something changed that it depends on, and not for what changes all the time."""
+"""Plans are made when an input has changed, but not for values that change constantly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.factories import GIB
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A token for each plan made."""
+    """Record an item for each plan."""
     made: list[object] = []
 
     def counted(*args: Any) -> object:
@@ -32,14 +32,14 @@ def test_an_unchanged_snapshot_is_not_planned_again(world: World, plans: list[ob
     world.submit(1)
     jobs = world.tick(2).jobs
     made = len(plans)
-    for memory in (30, 31, 32):  # somebody else's process, which grows
+    for memory in (30, 31, 32):  # a foreign process, which grows
         world.probe.sick(0, memory_used=memory * GIB)
         snapshot = world.tick(seconds=0.1)
         assert snapshot.jobs is jobs  # so that the console need not look at them again
     assert len(plans) == made + 1  # it is not free any more
 
 
-def test_a_gpu_that_comes_free_and_an_action_are(world: World, plans: list[object]) -> None:
+def test_a_freed_gpu_and_an_action_trigger_a_plan(world: World, plans: list[object]) -> None:
     world.probe.sick(0, memory_used=30 * GIB)
     world.actions.pause("")
     job_id = world.submit(1)

@@ -1,4 +1,4 @@
-"""Preemption carried out: written down, told once, killed after a grace, GPUs held for the other one; and kill -9."""
+"""Preemption in the scheduler: recorded, signalled once, killed after its grace, GPUs kept; and crashes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job, JobId, whole_class
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
@@ -43,7 +44,7 @@ def site(tmp_path: Path, pools: RealPools | None) -> World:
 
 
 def running_victim(world: World, gpus: int = 2, seconds: float = 61, **changes: Any) -> JobId:
-    """A low job that may be preempted, and has run for so long."""
+    """Return a running preemptible job of low class that has run for that long."""
     victim = world.submit(gpus, **{"priority": 0, "preemptible": True, "name": "low", **changes})
     world.tick(2)
     world.tick(1, seconds=seconds)
@@ -102,7 +103,7 @@ def test_a_victim_is_signalled_once_killed_after_its_grace_and_requeued_with_its
     assert len(site.docker.started) == len(set(site.docker.started)) == 4
 
 
-def test_off_by_default(tmp_path: Path) -> None:
+def test_preemption_is_off_by_default(tmp_path: Path) -> None:
     world = World(tmp_path, gpus=2)
     victim = running_victim(world, seconds=3600)
     world.submit(2, priority=100)
@@ -124,7 +125,7 @@ def test_a_victim_that_ends_well_in_its_grace_has_completed(site: World) -> None
     assert site.job(urgent).state is JobState.RUNNING
 
 
-def test_one_that_is_cancelled_in_its_grace_is_cancelled(site: World) -> None:
+def test_a_victim_cancelled_in_its_grace_is_cancelled(site: World) -> None:
     site.docker.obeys = False
     victim = running_victim(site)
     site.submit(2, priority=100)
@@ -138,7 +139,7 @@ def test_one_that_is_cancelled_in_its_grace_is_cancelled(site: World) -> None:
     assert job.cause.code is CauseCode.CANCELLED
 
 
-def test_an_old_victim_does_not_take_its_gpus_back_before_the_other_has_started(site: World) -> None:
+def test_a_victim_does_not_retake_its_gpus_before_the_preemptor_has_started(site: World) -> None:
     """The victim waits again with more points than the other: it has waited for days."""
     victim = running_victim(site, seconds=6 * 24 * 3600)
     urgent = site.submit(2, priority=100)
@@ -224,7 +225,7 @@ def test_no_job_is_preempted_for_a_missing_image(site: World) -> None:
     assert preempted(site.job(victim)) == [CauseCode.PREEMPTED]
 
 
-def test_the_caps_hold(tmp_path: Path) -> None:
+def test_caps_hold_during_preemption(tmp_path: Path) -> None:
     world = preempting(tmp_path, preemptions_per_job=2, preemptions_per_hour=1)
     victim = running_victim(world)
     for round_, hour in enumerate([0, 0, 1, 1, 1], 1):
@@ -287,7 +288,7 @@ class Load:
             if self.is_over() and not self.world.docker.made:
                 return
             try:
-                self.world.tick(seconds=5)
+                self.world.tick(seconds=15)
             except Crash:
                 self.world.reborn()
             self.go_on()
@@ -299,7 +300,7 @@ class Load:
         )
 
     def go_on(self) -> None:
-        """The high job comes once the low ones run; it ends, and they do once it is over."""
+        """Submit the high job once the low ones run; end it, and then them."""
         taken = Counter(uuid for record in self.world.docker.running() for uuid in record.gpus)
         assert all(count == 1 for count in taken.values()), taken
         running = {record.job_id: record for record in self.world.docker.running()}

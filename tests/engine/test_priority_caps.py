@@ -1,4 +1,4 @@
-"""The highest priority that a user may give to a tenant's jobs, wherever it could be given."""
+"""The highest priority that a user may give to a tenant's jobs, by every way to give one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Placed, Placing, Submission, Waited
+from gputui.domain.job import Placed, Placing, Waited
+from gputui.domain.job_spec import Submission
 from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
@@ -29,7 +30,7 @@ ROOT = Actor(0, "root")
 
 
 class Desk:
-    """A queue with a waiting job of alice at 50 and one of bob at 80, and who may ask for what."""
+    """A queue with a waiting job of alice at 50 and one of bob at 80, and the actions of several users."""
 
     def __init__(self, directory: Path, *, group: str | None, tenants: tuple[TenantSettings, ...] = ()) -> None:
         directory.chmod(0o700)
@@ -59,7 +60,7 @@ TOO_HIGH: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
-def test_members_of_a_shared_queue_may_have_50(tmp_path: Path, call: Call) -> None:
+def test_members_of_a_shared_queue_may_use_priorities_up_to_50(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, group="lab")
     before = dict(desk.store.jobs())
     with pytest.raises(InputError, match="tenant alice may have at most priority 50, and 60 is more") as caught:
@@ -71,7 +72,9 @@ def test_members_of_a_shared_queue_may_have_50(tmp_path: Path, call: Call) -> No
 
 @pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
 @pytest.mark.parametrize("how", ["operator", "raised cap", "private"])
-def test_operators_private_queues_and_raised_tenants_may_have_more(tmp_path: Path, call: Call, how: str) -> None:
+def test_operators_private_queues_and_raised_tenants_may_use_higher_priorities(
+    tmp_path: Path, call: Call, how: str
+) -> None:
     raised = (TenantSettings("alice", max_priority=60),) if how == "raised cap" else ()
     desk = Desk(tmp_path, group=None if how == "private" else "lab", tenants=raised)
     call(desk.of(ROOT if how == "operator" else MEMBER))
@@ -103,7 +106,7 @@ def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
         lambda actions: actions.set_priority([1], 20),
     ],
 )
-def test_a_job_that_has_more_already_may_be_changed_and_lowered(tmp_path: Path, call: Call) -> None:
+def test_a_job_above_its_cap_may_be_changed_and_lowered(tmp_path: Path, call: Call) -> None:
     call(Desk(tmp_path, group="lab").of(MEMBER))
 
 
@@ -163,7 +166,7 @@ def test_users_that_a_command_set_are_heeded_and_members_may_not_change_them(tmp
     desk.of(MEMBER).submit([Submission(spec(tenant="bob"))])
 
 
-def test_users_make_no_difference_in_a_queue_of_ones_own(tmp_path: Path) -> None:
+def test_users_of_a_tenant_are_ignored_in_a_private_queue(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", users=("61235",)),))
     assert desk.of(MEMBER).submit([Submission(spec())])
 

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.job import ArrayRef, JobId, Submission
+from gputui.domain.job import ArrayRef
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
@@ -46,7 +47,7 @@ ONE = Submission(spec())
 BOBS = Submission(spec(tenant="bob"))
 
 
-def test_a_submit_of_more_than_may_wait_is_refused_with_numbers(store: JobStore) -> None:
+def test_a_submission_beyond_the_cap_is_refused_with_numbers(store: JobStore) -> None:
     cap(store, alice=3)
     assert submit(store, ONE, ONE) == (1, 2)
     with pytest.raises(GputuiError, match="tenant alice has 2 jobs waiting and may have 3: 2 more are too many") as it:
@@ -69,7 +70,7 @@ def test_elements_of_an_array_count_all_or_none(store: JobStore) -> None:
     assert submit(store, BOBS, replace(ONE, array=(0, 1, 2))) == (1, 2, 3, 4)
 
 
-def test_other_tenants_are_not_asked(store: JobStore) -> None:
+def test_a_cap_does_not_affect_other_tenants(store: JobStore) -> None:
     cap(store, alice=0)
     assert submit(store, BOBS, BOBS) == (1, 2)
     with pytest.raises(GputuiError, match="tenant alice has 0 jobs waiting and may have 0"):
@@ -132,8 +133,8 @@ def test_two_concurrent_submissions_do_not_both_get_the_last_place(store: JobSto
     assert (len(refused), len(store.jobs())) == (7, 1)
 
 
-def test_caps_are_known_without_the_queue(tmp_path: Path) -> None:
-    """Else every submit would have to load it."""
+def test_caps_are_read_without_the_queue(tmp_path: Path) -> None:
+    """Otherwise every submit would have to load the queue."""
     for pending in (None, 5, None):
         store = TinyJobStore(tmp_path / "state")
         cap(store, alice=pending)

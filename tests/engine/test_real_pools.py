@@ -20,7 +20,7 @@ STARTS = 8
 
 
 class Gate:
-    """Containers that are created once the gate is open."""
+    """Runtime whose containers are created once the gate is open."""
 
     def __init__(self, world: World) -> None:
         self.opened = threading.Event()
@@ -48,7 +48,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def heard(runtime: FakeRuntime, call: str) -> threading.Event:
-    """Return an event that is set once that call of the runtime is done."""
+    """Return an event that is set once that call of the runtime has ended."""
     event, act = threading.Event(), getattr(runtime, call)
 
     def told(container_id: str) -> None:

@@ -1,12 +1,14 @@
-"""Mixtures of store and containers that a death between two steps can leave, and the decision for each."""
+"""Combinations of store and containers after a crash between two steps, and the decision for each."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.job import Attempt, GpuRequest, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.engine.tick import attempt_steps
 from gputui.engine.tick.reconcile import (
@@ -76,16 +78,16 @@ def test_reconcile_decides_each_case(one: Job, records: list[ContainerRecord], w
 
 @pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS])
 @pytest.mark.parametrize("records", [[], [CREATED]])
-def test_a_listing_older_than_our_own_work_proves_no_absence(one: Job, records: list[ContainerRecord]) -> None:
+def test_a_listing_from_before_our_last_work_proves_no_absence(one: Job, records: list[ContainerRecord]) -> None:
     assert decided(one, *records, last_worked_on=5) == []
 
 
 @pytest.mark.parametrize("records", [[], [CREATED], [RUNNING]])
-def test_hands_off_while_a_worker_is_on_it(records: list[ContainerRecord]) -> None:
+def test_a_busy_attempt_is_not_reconciled(records: list[ContainerRecord]) -> None:
     assert decided(CLAIMED, *records, busy=frozenset({(1, 1)})) == []
 
 
-def test_nor_is_a_pull_given_back_while_it_goes_on() -> None:
+def test_a_job_is_not_given_back_during_its_pull() -> None:
     assert decided(PULLS, busy=frozenset({(1, 0)})) == []
 
 
@@ -102,12 +104,12 @@ def test_an_attempt_that_a_repaired_queue_lost_is_never_killed(one: Job, number:
 
 
 @pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS, ENDED], ids=lambda one: str(one.state))
-def test_nor_is_one_that_follows_an_attempt_the_queue_knows(one: Job) -> None:
+def test_an_attempt_after_a_known_one_is_not_killed(one: Job) -> None:
     lost = replace(RUNNING, attempt=2)
     assert [each for each in decided(one, lost) if isinstance(each, KillStray | Clean)] == []
 
 
-def test_it_is_adopted_with_its_number_even_where_numbers_before_are_missing() -> None:
+def test_a_container_is_adopted_with_its_number_despite_gaps() -> None:
     lost = replace(RUNNING, attempt=3)
     assert decided(WAITS_AGAIN, lost) == [Adopt(1, lost)]
     after = attempt_steps.adopted(WAITS_AGAIN, lost, NOW)
@@ -115,24 +117,24 @@ def test_it_is_adopted_with_its_number_even_where_numbers_before_are_missing() -
     assert after.next_attempt == 4
 
 
-def test_one_that_has_ended_since_is_adopted_lest_its_job_run_twice() -> None:
+def test_an_ended_container_is_adopted_so_that_its_job_runs_once() -> None:
     assert decided(WAITS, EXITED) == [Adopt(1, EXITED)]
 
 
-def test_two_that_share_a_gpu_are_both_adopted() -> None:
+def test_two_containers_on_a_shared_gpu_are_both_adopted() -> None:
     sharing = replace(WAITS.spec, gpus=GpuRequest(1, 1, memory=GIB, share=True))
     other = running(2, on=[uuid(0)])
     other = other.evolve(spec=replace(other.spec, gpus=sharing.gpus))
     assert decided(WAITS.evolve(spec=sharing), RUNNING, others=(other,)) == [Adopt(1, RUNNING)]
 
 
-def test_containers_of_unknown_jobs_are_strays_and_left_alone() -> None:
+def test_containers_of_unknown_jobs_are_strays_and_kept() -> None:
     unknown = replace(RUNNING, job_id=99)
     assert decided(WAITS, unknown) == []
     assert find_strays({1: WAITS}, [unknown, CREATED]) == (unknown,)
 
 
 @pytest.mark.parametrize("record", [RUNNING, EXITED])
-def test_one_of_an_older_listing_is_not_adopted_for_this_process_may_have_removed_it(record: ContainerRecord) -> None:
+def test_a_container_of_an_older_listing_is_not_adopted(record: ContainerRecord) -> None:
     assert decided(WAITS, record, last_worked_on=5) == []
     assert decided(WAITS, record, last_worked_on=4) == [Adopt(1, record)]

@@ -1,4 +1,4 @@
-"""Recurring jobs: each run is made once, whatever becomes of scheduler and clock in between."""
+"""Recurring jobs: each run is made once, despite crashes and changes of the clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import BootTime, Job, JobId, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
@@ -93,7 +95,7 @@ def test_an_array_is_submitted_whole(world: World) -> None:
 
 
 @pytest.mark.parametrize(("missed", "runs"), [(Missed.ONCE, 1), (Missed.SKIP, 0)])
-def test_runs_that_were_missed(world: World, missed: Missed, runs: int) -> None:
+def test_missed_runs_are_made_up_for_once_or_skipped(world: World, missed: Missed, runs: int) -> None:
     one = add(world, "0 * * * *", missed=missed, overlap=Overlap.ALLOW)
     world.clock.advance(5.5 * HOUR)
     world.reborn()
@@ -120,7 +122,7 @@ def test_a_tick_that_is_late_by_less_than_a_minute_misses_nothing(world: World) 
 
 
 @pytest.mark.parametrize(("overlap", "runs"), [(Overlap.SKIP, 1), (Overlap.ALLOW, 3)])
-def test_runs_while_the_job_before_is_not_over(world: World, overlap: Overlap, runs: int) -> None:
+def test_overlapping_runs_follow_the_overlap_option(world: World, overlap: Overlap, runs: int) -> None:
     one = add(world, overlap=overlap)
     world.tick(3, seconds=MINUTE)
     assert len(made(world, one)) == runs
@@ -133,7 +135,7 @@ def test_runs_while_the_job_before_is_not_over(world: World, overlap: Overlap, r
     assert len(made(world, one)) == runs + 1
 
 
-def test_a_job_that_ended_while_nothing_scheduled_keeps_no_run_from_being_made(world: World) -> None:
+def test_a_job_that_ended_without_a_scheduler_prevents_no_run(world: World) -> None:
     """The job still runs by the store when the next scheduler comes, until the runtime has been asked."""
     one = add(world, "0 * * * *")
     world.tick(seconds=HOUR)
@@ -150,14 +152,14 @@ def test_a_job_that_ended_while_nothing_scheduled_keeps_no_run_from_being_made(w
     assert entry(world, one).skipped is None
 
 
-def test_the_next_wake_up_is_for_what_is_to_come() -> None:
+def test_the_next_wake_up_is_for_a_future_change() -> None:
     """The loop sleeps through a due run that has to wait, and through runs of a paused recurring job."""
     waiting, paused = recurring(next_at=at(-1)), recurring(next_at=at(1), paused=True)
     assert next_run_at([waiting, paused, recurring(next_at=at(3)), recurring(next_at=at(2))], NOW) == at(2)
     assert next_run_at([waiting, paused], NOW) is None
 
 
-def test_one_that_is_paused_makes_no_run_and_makes_up_for_none(world: World) -> None:
+def test_a_paused_recurring_job_makes_no_runs_and_catches_up_none(world: World) -> None:
     one = add(world)
     world.actions.pause_recurring([one])
     world.tick(3, seconds=MINUTE)
@@ -169,7 +171,7 @@ def test_one_that_is_paused_makes_no_run_and_makes_up_for_none(world: World) -> 
     assert len(made(world, one)) == 1
 
 
-def test_one_that_is_removed_makes_no_run_and_its_jobs_stay(world: World) -> None:
+def test_a_removed_recurring_job_makes_no_runs_and_its_jobs_stay(world: World) -> None:
     one = add(world)
     world.tick(seconds=MINUTE)
     world.actions.remove_recurring([one])
@@ -249,7 +251,7 @@ def test_a_missing_time_zone_pauses_its_recurring_jobs(world: World) -> None:
 # the clock
 
 
-def test_a_clock_that_goes_back_makes_no_run_twice(world: World) -> None:
+def test_a_clock_set_back_repeats_no_run(world: World) -> None:
     one = add(world, "0 * * * *", overlap=Overlap.ALLOW)
     world.tick(seconds=HOUR)
     world.tick(seconds=-HOUR / 2)
@@ -259,7 +261,7 @@ def test_a_clock_that_goes_back_makes_no_run_twice(world: World) -> None:
     assert len(made(world, one)) == 2
 
 
-def test_a_clock_that_was_years_ahead_is_not_waited_for(world: World) -> None:
+def test_runs_resume_after_a_clock_was_years_ahead(world: World) -> None:
     one = add(world, "0 * * * *", overlap=Overlap.ALLOW)
     world.tick(seconds=1000 * 24 * HOUR)
     assert entry(world, one).next_at > at(1000 * 24 * 60)
@@ -291,7 +293,7 @@ def test_no_run_is_made_twice_however_the_clock_goes(steps: list[int]) -> None:
 
 
 def lived(world: World, minutes: int) -> None:
-    """Half a minute after half a minute, with every scheduler that dies followed by another."""
+    """Advance in steps of half a minute, replacing every scheduler that crashes."""
     for _ in range(2 * minutes):
         world.clock.advance(MINUTE / 2)
         for _ in range(3):
@@ -327,7 +329,7 @@ def check(world: World, one: JobId, minutes: int, elements: int) -> None:
 # exactly when
 
 
-async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
+async def test_the_loop_wakes_up_at_the_time_of_the_run(tmp_path: Path) -> None:
     """The interval is a minute: only an alarm of its own makes the run half a second from now."""
 
     class Shifted:
@@ -355,7 +357,7 @@ async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
 # the host's time zone
 
 
-def test_the_time_zone_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_time_zone_is_that_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "timezone", -3600)
     link, text = tmp_path / "localtime", tmp_path / "timezone"
     text.write_text("America/New_York\n")
@@ -368,13 +370,13 @@ def test_the_time_zone_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             local_zone_name(environ, where, tmp_path / "nowhere")
 
 
-def test_a_host_at_utc_need_not_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_at_utc_needs_no_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "timezone", 0)
     monkeypatch.setattr(time, "daylight", 0)
     assert local_zone_name({}, tmp_path / "localtime", tmp_path / "timezone") == "UTC"
 
 
-def test_a_picture_beside_the_scheduler_has_them_too(world: World) -> None:
+def test_the_snapshot_of_a_follower_has_recurring_jobs(world: World) -> None:
     from gputui.engine.tick.snapshot_builder import follower_snapshot
 
     add(world)

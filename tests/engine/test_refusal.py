@@ -1,4 +1,4 @@
-"""A scheduler whose queue has lost changes says what to do, and looks it."""
+"""A scheduler whose queue has lost changes reports it with the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The relay's listener: how many connections it takes, and from whom."""
+"""The relay's listener: limits on connections, in total and per user."""
 
 from __future__ import annotations
 

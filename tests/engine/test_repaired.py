@@ -18,13 +18,13 @@ def world(tmp_path: Path) -> World:
 
 
 def forget(world: World, job: Job) -> None:
-    """Put the job back as an older queue had it."""
+    """Restore the job as an older queue had it."""
     with world.store.transaction() as transaction:
         transaction.put(job)
     world.reborn()
 
 
-def test_a_second_attempt_of_which_the_queue_knows_nothing_is_adopted(world: World) -> None:
+def test_an_unknown_second_attempt_is_adopted(world: World) -> None:
     job_id = world.submit(1, retries=1)
     before = world.job(job_id)
     world.tick(2)
@@ -43,7 +43,7 @@ def test_a_second_attempt_of_which_the_queue_knows_nothing_is_adopted(world: Wor
     assert max(world.docker.started.count(name) for name in world.docker.started) == 1
 
 
-def test_it_is_left_alone_and_not_started_again_while_its_gpus_are_held_by_another_job(world: World) -> None:
+def test_a_lost_attempt_is_not_adopted_while_another_job_holds_its_gpus(world: World) -> None:
     job_id, other = world.submit(1), world.submit(1)
     before = world.job(job_id)
     world.tick(2)

@@ -48,7 +48,7 @@ def test_an_unclaimed_reservation_is_released_for_good(world: World) -> None:
     assert world.job(again).state is JobState.RUNNING
 
 
-def test_one_that_was_claimed_is_kept_although_its_job_has_ended(world: World) -> None:
+def test_a_claimed_reservation_is_kept_after_its_job_has_ended(world: World) -> None:
     world.tick(11)
     own = world.submit(gpus=1, tenant="bob")
     world.tick(4)
@@ -63,7 +63,7 @@ def test_one_that_was_claimed_is_kept_although_its_job_has_ended(world: World) -
     assert controls(world).released == {}
 
 
-def test_it_is_kept_to_its_very_end(world: World) -> None:
+def test_a_reservation_is_kept_until_its_end(world: World) -> None:
     with world.store.transaction() as transaction:
         short = replace(WINDOW, end=NOW + timedelta(seconds=22))
         transaction.set_controls(Controls(reservations=(short,)))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeUnavailableError
-from gputui.domain.job import GpuRequest, JobId, Submission
+from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
@@ -34,7 +34,7 @@ def fail(world: World, job_id: JobId, code: int = 1, *, after: float = 0, output
 
 
 def fail_again(world: World, job_id: JobId, code: int = 1, **how: Any) -> None:
-    """The same, when the back-off is over."""
+    """Fail the next attempt, once the pause before it is over."""
     world.clock.advance(3600)
     fail(world, job_id, code, **how)
 
@@ -57,14 +57,16 @@ def fail_again(world: World, job_id: JobId, code: int = 1, **how: Any) -> None:
         (("OOM",), 1, False),
     ],
 )
-def test_which_failures_are_tried_again(world: World, retry_on: tuple[str, ...], code: int, again: bool) -> None:
+def test_only_failures_of_the_listed_causes_are_retried(
+    world: World, retry_on: tuple[str, ...], code: int, again: bool
+) -> None:
     job_id = world.submit(retries=1, retry_on=retry_on)
     fail(world, job_id, code)
     assert world.job(job_id).state is (JobState.PENDING if again else JobState.FAILED)
 
 
 @pytest.mark.parametrize(("retry_on", "attempts"), [((), 1), (("TIMEOUT",), 2)])
-def test_a_time_limit_is_tried_again_where_asked_for_as_often_as_retries_say(
+def test_a_timeout_is_retried_on_request_within_its_retries(
     world: World, retry_on: tuple[str, ...], attempts: int
 ) -> None:
     job_id = world.submit(retries=1, retry_on=retry_on, time_limit=timedelta(seconds=30))
@@ -86,7 +88,7 @@ def test_failures_of_the_machine_are_always_retried(world: World) -> None:
 # fast failures
 
 
-def test_retries_that_the_user_asked_for_are_used_however_fast_the_job_fails(world: World) -> None:
+def test_requested_retries_are_used_even_if_the_job_fails_fast(world: World) -> None:
     job_id = world.submit(retries=5)
     for _ in range(5):
         fail_again(world, job_id)
@@ -100,7 +102,7 @@ def test_retries_that_the_user_asked_for_are_used_however_fast_the_job_fails(wor
     assert job.attempts[-1].cause.text == "exit code 1"
 
 
-def test_one_slow_failure_breaks_the_row(world: World) -> None:
+def test_one_slow_failure_resets_the_count_of_fast_ones(world: World) -> None:
     job_id = world.submit(retries=4)
     for seconds in (0, 0, 11, 0, 0):
         fail_again(world, job_id, after=seconds)
@@ -109,7 +111,7 @@ def test_one_slow_failure_breaks_the_row(world: World) -> None:
 
 
 def ruin(world: World, count: int, **changes: Any) -> list[JobId]:
-    """Fail so many different jobs fast, one after the other."""
+    """Let `count` different jobs fail fast, one after the other."""
     ids = []
     for _ in range(count):
         ids.append(world.submit(**changes))
@@ -135,7 +137,7 @@ def test_an_image_whose_jobs_fail_fast_is_paused_with_the_reason_until_one_is_re
     assert world.job(waiting).state is JobState.RUNNING
 
 
-def test_after_a_release_it_takes_as_many_again(world: World) -> None:
+def test_after_a_release_the_guard_counts_from_zero(world: World) -> None:
     world.docker.images.add("broken")
     ruin(world, 5, image="broken")
     waiting = world.submit(image="broken")
@@ -204,13 +206,13 @@ def test_out_of_gpu_memory_is_recognised_by_the_last_lines(world: World) -> None
 
 
 @pytest.mark.parametrize(("retry_on", "state"), [(("GPU_OOM",), JobState.PENDING), (("75",), JobState.OUT_OF_MEMORY)])
-def test_it_is_a_cause_to_retry_on(world: World, retry_on: tuple[str, ...], state: JobState) -> None:
+def test_out_of_gpu_memory_can_be_retried(world: World, retry_on: tuple[str, ...], state: JobState) -> None:
     job_id = world.submit(1, retries=1, retry_on=retry_on)
     fail(world, job_id, output=b"RuntimeError: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
     assert world.job(job_id).state is state
 
 
-def test_the_next_attempt_asks_for_a_step_more_and_says_so(world: World) -> None:
+def test_the_next_attempt_asks_for_one_step_more_memory(world: World) -> None:
     job_id = submit_for_30g(world)
     fail(world, job_id, output=OOM)
     job = world.job(job_id)
@@ -221,7 +223,7 @@ def test_the_next_attempt_asks_for_a_step_more_and_says_so(world: World) -> None
     assert world.job(job_id).spec.gpus.memory == 70 * GIB
 
 
-def test_nothing_is_asked_for_that_no_gpu_has(world: World) -> None:
+def test_no_attempt_asks_for_more_memory_than_any_gpu_has(world: World) -> None:
     job_id = world.submit(1, retries=5, gpu_memory_step=20 * GIB)
     fail(world, job_id, output=OOM)
     job = world.job(job_id)
@@ -231,14 +233,14 @@ def test_nothing_is_asked_for_that_no_gpu_has(world: World) -> None:
     assert world.job(job_id).gpus == (uuid(0),)
 
 
-def test_another_failure_asks_for_nothing_more(world: World) -> None:
+def test_other_failures_do_not_raise_the_memory_request(world: World) -> None:
     job_id = submit_for_30g(world)
     fail(world, job_id, output=b"ValueError")
     assert world.job(job_id).spec.gpus.memory == 30 * GIB
     assert world.job(job_id).cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
 
 
-def test_a_job_without_gpus_is_not_looked_at(world: World) -> None:
+def test_output_of_a_job_without_gpus_is_not_checked(world: World) -> None:
     job_id = world.submit()
     fail(world, job_id, output=OOM)
     assert world.job(job_id).state is JobState.FAILED

@@ -63,7 +63,7 @@ def test_an_image_is_pulled_again_for_every_attempt_with_pull_always(tmp_path: P
     assert (docker.pulled, len(world.job(job_id).attempts)) == (2, 2)
 
 
-def test_an_image_that_is_never_to_be_pulled_ends_the_job_that_needs_it(tmp_path: Path) -> None:
+def test_a_missing_image_with_pull_never_fails_the_job(tmp_path: Path) -> None:
     world, docker = world_of(tmp_path)
     docker.images.clear()
     job_id = world.submit(options=ContainerOptions(pull="never"), retries=3)

@@ -1,4 +1,4 @@
-"""Changes of running jobs: the time limit, who may change it, and what the scheduler makes of it."""
+"""Changes of running jobs: time limits, rights, signals and suspension."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
-from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import LimitWarning
+from gputui.domain.errors import GputuiError, InputError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.job_spec import LimitWarning
 from gputui.domain.policy.durations import Durations
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
@@ -36,7 +37,7 @@ def limit(value: timedelta | None) -> Edit:
 # the scheduler
 
 
-def test_an_extended_job_runs_on_and_is_warned_before_its_new_limit(world: World) -> None:
+def test_an_extended_job_continues_and_is_warned_before_its_new_limit(world: World) -> None:
     job_id = world.submit(1, time_limit=timedelta(seconds=100), warning=LimitWarning(10, timedelta(seconds=40)))
     world.tick(2)
     world.tick(1, seconds=61)
@@ -127,6 +128,46 @@ def test_a_signal_waits_for_a_runtime_that_does_not_answer(world: World) -> None
     assert told(world) == ["signal 10"]
 
 
+def test_signals_that_a_failing_runtime_did_not_take_are_sent_later_once_and_in_order(world: World) -> None:
+    """Raise a fault of the runtime between two signals, after the tick found it reachable."""
+    job_id = world.submit(1)
+    world.tick(2)
+    send = world.docker.signal
+
+    def fail_at_second(container_id: str, number: int) -> None:
+        if number == 12:
+            raise RuntimeUnavailableError("docker does not answer")
+        send(container_id, number)
+
+    for number in (10, 12, 15):
+        world.actions.signal([job_id], number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.docker, "signal", fail_at_second)
+        world.tick(2)
+        assert told(world) == ["signal 10"]
+    world.tick(2)
+    assert told(world) == ["signal 10", "signal 12", "signal 15"]
+    assert world.job(job_id).signals == ()
+
+
+def test_a_signal_that_the_runtime_refuses_is_not_sent_again(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    asked = []
+
+    def refuse(container_id: str, number: int) -> None:
+        del container_id
+        asked.append(number)
+        raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "no such process"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.docker, "signal", refuse)
+        world.actions.signal([job_id], 10)
+        world.tick(3)
+    assert asked == [10]
+    assert world.job(job_id).signals == ()
+
+
 def test_only_running_jobs_get_signals_and_an_ended_one_forgets_them(world: World) -> None:
     job_id, waiting = world.submit(1), world.submit(99)
     with pytest.raises(GputuiError, match="job 2 is PENDING: only a running job can be sent a signal"):
@@ -145,6 +186,27 @@ def test_only_running_jobs_get_signals_and_an_ended_one_forgets_them(world: Worl
 
 
 # suspension
+
+
+@pytest.mark.parametrize("how", ["suspend", "unsuspend"])
+def test_a_runtime_that_fails_is_asked_again(world: World, how: str) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    if how == "unsuspend":
+        world.actions.suspend([job_id])
+        world.tick(2)
+
+    def fail(container_id: str) -> None:
+        raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, f"{container_id}: it cannot be frozen"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.docker, how, fail)
+        getattr(world.actions, how)([job_id])
+        world.tick(2)
+    assert how not in told(world)
+    world.tick(3)
+    assert told(world)[-1] == how
+    assert told(world).count(how) == 1
 
 
 def test_a_job_is_suspended_and_woken_across_schedulers(world: World) -> None:
@@ -207,7 +269,7 @@ def test_only_running_jobs_are_suspended(world: World) -> None:
 
 
 class Desk:
-    """A shared queue with a job of alice's that has run for a minute of its hour."""
+    """A shared queue with a job of alice that has run for a minute of its hour."""
 
     def __init__(self, directory: Path, *, extend: str = "owner", group: str | None = "lab", **changes: Any) -> None:
         directory.chmod(0o700)
@@ -240,7 +302,7 @@ def test_the_owner_shortens_and_extends_within_the_site_s_limits(tmp_path: Path)
     assert [entry.after for entry in desk.store.audit_log("job 1")][-1] == "time_limit 2:00:00"
 
 
-def test_operators_go_beyond_and_others_may_do_nothing(tmp_path: Path) -> None:
+def test_operators_may_exceed_the_limits_and_others_may_change_nothing(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="job 1: only alice, who submitted it, and operators may change it while"):
         desk.of(MEMBER).edit(1, limit(timedelta(minutes=30)))
@@ -261,7 +323,7 @@ def test_a_site_may_leave_extensions_to_operators(tmp_path: Path) -> None:
     assert desk.limit == 2 * HOUR
 
 
-def test_in_a_private_queue_everyone_may(tmp_path: Path) -> None:
+def test_in_a_private_queue_everyone_may_extend_jobs(tmp_path: Path) -> None:
     desk = Desk(tmp_path, extend="operator", group=None)
     desk.of(MEMBER).edit(1, limit(9 * HOUR))
     assert desk.limit == 9 * HOUR
@@ -293,10 +355,10 @@ def test_signals_are_for_the_owner_and_operators(tmp_path: Path) -> None:
     assert desk.store.get(1).signals == (10, 15)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_impossible_changes_of_running_jobs_are_refused(tmp_path: Path) -> None:
     desk = Desk(tmp_path, warning=LimitWarning(10, timedelta(minutes=5)))
     root = desk.of(ROOT)
-    with pytest.raises(InputError, match="job 1 has run for 1m00s: a limit of 1m00s is over already"):
+    with pytest.raises(InputError, match="job 1 has run for 1m00s: the limit of 1m00s has already passed"):
         root.edit(1, limit(timedelta(minutes=1)))
     with pytest.raises(InputError, match="5m00s before the end is before the start"):
         root.edit(1, limit(timedelta(minutes=4)))
@@ -364,7 +426,7 @@ def test_the_use_of_gpus_is_measured_across_schedulers(world: World) -> None:
     assert {each.name for each in (world.directory / "logs" / str(job_id)).iterdir()} == {"1.log", "1.telemetry"}
 
 
-def test_figures_that_make_no_sense_do_not_stop_the_scheduler(world: World) -> None:
+def test_invalid_telemetry_does_not_stop_the_scheduler(world: World) -> None:
     job_id = world.submit(1)
     world.tick(3)
     world.scheduler.stop()

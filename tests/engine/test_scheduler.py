@@ -1,4 +1,4 @@
-"""Steps of a tick, one by one, in a world of fakes."""
+"""Steps of a tick, one by one, with fakes of runtimes, GPUs and workers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_container_whose_log_cannot_be_saved_is_kept_and_tried_again(world: Wo
     assert world.docker.made == {}
 
 
-def test_an_attempt_under_way_does_not_show_how_the_one_before_ended(world: World) -> None:
+def test_a_running_attempt_does_not_show_the_end_of_the_previous_one(world: World) -> None:
     job_id = world.submit(retries=1)
     world.tick(2)
     world.exit(job_id, 3)
@@ -84,7 +84,7 @@ def test_a_short_attempt_does_not_end_before_it_started(world: World) -> None:
     assert job.ended_at == really + timedelta(seconds=1)
 
 
-def test_gpus_do_not_wait_for_a_clock_that_went_back(world: World) -> None:
+def test_a_clock_set_back_does_not_delay_gpus(world: World) -> None:
     world.probe.gpus = world.probe.gpus[:1]
     first, second = world.submit(1), world.submit(1)
     world.tick(2)
@@ -95,7 +95,7 @@ def test_gpus_do_not_wait_for_a_clock_that_went_back(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_a_grace_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+def test_a_clock_set_back_does_not_extend_a_grace(world: World) -> None:
     world.docker.obeys = False
     job_id = world.submit()
     world.tick(2)
@@ -107,7 +107,7 @@ def test_a_grace_does_not_last_until_a_clock_that_went_back_is_as_late_again(wor
     assert world.job(job_id).state is JobState.CANCELLED
 
 
-def test_a_pause_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+def test_a_clock_set_back_does_not_extend_a_retry_pause(world: World) -> None:
     job_id = world.submit(retries=1)
     world.tick(2)
     world.exit(job_id, 3)
@@ -123,7 +123,7 @@ def test_a_damaged_queue_is_reported(world: World, monkeypatch: pytest.MonkeyPat
     assert Notice("warning", "queue.json.wal.1: a line is damaged") in world.tick().notices
 
 
-def test_output_that_went_with_its_container_is_not_waited_for(
+def test_lost_output_of_a_removed_container_delays_nothing(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = world.submit()
@@ -202,7 +202,7 @@ def test_cancel_of_a_running_job_asks_politely_and_frees_its_gpus(world: World) 
     assert [how for _, how in world.docker.told] == ["terminate"]
 
 
-def test_a_job_that_ignores_it_is_killed_after_its_grace(world: World) -> None:
+def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(world: World) -> None:
     world.docker.obeys = False
     job_id = world.submit(1)
     world.tick(2)
@@ -215,7 +215,7 @@ def test_a_job_that_ignores_it_is_killed_after_its_grace(world: World) -> None:
     assert world.job(job_id).state is JobState.CANCELLED
 
 
-def test_a_new_scheduler_goes_on_with_an_ending_that_the_last_one_began(world: World) -> None:
+def test_a_new_scheduler_continues_a_stop_that_the_last_one_began(world: World) -> None:
     world.docker.obeys = False
     job_id = world.submit(1)
     world.tick(2)
@@ -269,7 +269,7 @@ def test_a_job_whose_gpu_is_lost_is_requeued_elsewhere_free_of_charge(world: Wor
     assert world.snapshots[-1].gpus[0].state is GpuState.DRAINED
 
 
-def test_a_job_that_a_sick_driver_keeps_from_dying_goes_on_elsewhere_and_its_gpus_stay_taken(world: World) -> None:
+def test_an_unkillable_job_is_requeued_and_its_gpus_stay_occupied(world: World) -> None:
     job_id = world.submit(2)
     world.tick(2)
     world.docker.dies = False
@@ -286,7 +286,7 @@ def test_a_job_that_a_sick_driver_keeps_from_dying_goes_on_elsewhere_and_its_gpu
     assert [view.state for view in world.snapshots[-1].gpus[:2]] == [GpuState.DRAINED, GpuState.FREE]
 
 
-def test_drained_and_foreign_gpus_are_left_alone_and_named(world: World) -> None:
+def test_drained_and_foreign_gpus_are_skipped_and_named(world: World) -> None:
     world.actions.drain([uuid(0)], "fan")
     world.docker.others = (ForeignContainer("f" * 64, "vllm", "bob", ("1",)),)
     world.probe.sick(2, memory_used=30 * GIB)
@@ -310,7 +310,7 @@ def test_pause_stops_starts_and_nothing_else(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_a_wedged_driver_stops_dispatch_with_a_reason_but_running_jobs_go_on(world: World) -> None:
+def test_a_hung_driver_stops_starts_with_a_reason_but_running_jobs_continue(world: World) -> None:
     first = world.submit(1)
     world.tick(2)
     world.probe.status = ProbeStatus(ProbeCode.WEDGED, "NVML has not answered for 12s")
@@ -370,7 +370,7 @@ def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
     assert world.job(job_id).state is JobState.CANCELLED
 
 
-def test_a_start_the_job_is_to_blame_for_fails_it(world: World) -> None:
+def test_a_start_failure_caused_by_the_job_fails_it(world: World) -> None:
     world.docker.fault = Cause(CauseCode.COMMAND_NOT_FOUND, "no such command: trian.py")
     job_id = world.submit(1)
     world.tick(2)
@@ -378,7 +378,7 @@ def test_a_start_the_job_is_to_blame_for_fails_it(world: World) -> None:
     assert (job.state, job.exit_code) == (JobState.FAILED, 127)
 
 
-def test_a_start_the_machine_is_to_blame_for_is_tried_again_on_other_gpus(world: World) -> None:
+def test_a_start_failure_caused_by_the_machine_is_retried_on_other_gpus(world: World) -> None:
     world.docker.fault = Cause(CauseCode.GPU_SETUP_FAILED, "the NVIDIA hook failed")
     job_id = world.submit(1)
     world.tick(2)
@@ -413,7 +413,7 @@ def test_a_container_removed_by_hand_is_noticed_and_run_again(world: World) -> N
     assert job.attempts[0].cause.code is CauseCode.CONTAINER_LOST
 
 
-def test_a_full_disk_stops_starts_with_a_notice_and_goes_on_after(world: World) -> None:
+def test_a_full_disk_stops_starts_with_a_notice_until_there_is_room(world: World) -> None:
     job_id = world.submit(1)
     transaction = world.store.transaction
 
@@ -481,14 +481,14 @@ def test_a_running_container_of_an_ended_attempt_is_killed(world: World) -> None
     job_id = world.submit(1)
     world.tick(2)
     job = world.job(job_id)
-    with world.store.transaction() as transaction:  # somebody put an older state back
+    with world.store.transaction() as transaction:  # an older state was restored
         transaction.put(job.with_attempt(ended_at=world.clock.now()).to(JobState.FAILED))
     world.tick(2)
     assert [how for _, how in world.docker.told] == ["kill"]
     assert world.docker.running() == []
 
 
-def test_a_container_of_an_unknown_job_is_left_alone_and_keeps_its_gpus(world: World, tmp_path: Path) -> None:
+def test_a_container_of_an_unknown_job_keeps_running_and_its_gpus_stay_occupied(world: World, tmp_path: Path) -> None:
     world.submit(1)
     world.tick(2)
     other = World(tmp_path / "other")
@@ -500,7 +500,7 @@ def test_a_container_of_an_unknown_job_is_left_alone_and_keeps_its_gpus(world: W
     assert world.docker.told == []
 
 
-def test_no_more_than_so_many_jobs_without_gpus_run_at_once(tmp_path: Path) -> None:
+def test_jobs_without_gpus_run_up_to_their_limit(tmp_path: Path) -> None:
     world = World(tmp_path, settings=Settings(SchedulerSettings(cpu_jobs=3)))
     for _ in range(5):
         world.submit()
@@ -514,7 +514,7 @@ def test_a_host_job_whose_runtime_is_missing_waits_with_the_reason(world: World)
     assert world.tick().reasons[job_id].text == "host jobs are switched off"
 
 
-def test_of_an_engine_that_was_not_asked_yet_nothing_wrong_is_said(world: World) -> None:
+def test_an_engine_before_its_first_answer_has_no_warning(world: World) -> None:
     world.scheduler.tick(world.clock.now())
     assert {view.why for view in world.snapshots[-1].gpus} == {UNASKED}
     assert world.tick().gpus[0].state is GpuState.FREE
@@ -525,7 +525,7 @@ def test_an_engine_that_does_not_answer_the_first_question_is_reported(world: Wo
     assert {view.why for view in world.tick().gpus} == {UNANSWERED}
 
 
-def test_a_runtime_not_asked_yet_does_not_hide_one_that_does_not_answer(world: World) -> None:
+def test_a_new_runtime_does_not_hide_an_unavailable_one(world: World) -> None:
     world.docker.up = False
     world.scheduler.observers["docker"].observe()
     world.scheduler.tick(world.clock.now())

@@ -1,4 +1,4 @@
-"""GPUs that jobs share, in the scheduler: with memory that grows, with others on them, and through crashes."""
+"""Shared GPUs in the scheduler: with growing memory, with foreign use, and through crashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
 from gputui.domain.gpu import GpuProcess, GpuSample, Health, HealthCode, ProbeReading
-from gputui.domain.job import GpuRequest, Job, JobId, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.state import JobState
 from tests.engine.fakes import Crash, FakeProbe
@@ -25,7 +26,7 @@ SHARED = Settings(policy=PolicySettings(share=("all",), share_jobs=MOST))
 
 
 def sharer(world: World, memory: int = 10, gpus: int = 1, **changes: Any) -> JobId:
-    """Return a job that shares its GPUs and is promised so many GiB of each."""
+    """Return a job that shares its GPUs with `memory` GiB promised on each."""
     request = GpuRequest(gpus, gpus, memory=memory * GIB, share=True)
     return submitted(world, request, **changes)
 
@@ -36,7 +37,7 @@ def submitted(world: World, request: GpuRequest, **changes: Any) -> JobId:
 
 
 class GrowingProbe(FakeProbe):
-    """GPUs whose jobs allocate a GiB a second, up to what each was told to take."""
+    """Probe of GPUs whose jobs allocate one GiB per second, up to a given amount."""
 
     def __init__(self, world: World, gpus: int) -> None:
         super().__init__(gpus, world.clock)
@@ -44,7 +45,7 @@ class GrowingProbe(FakeProbe):
         self.takes: dict[JobId, int] = {}
 
     def used(self, record: ContainerRecord) -> int:
-        """GiB that it has allocated by now."""
+        """Return the GiB that the job has allocated by now."""
         ran = (self.clock.now() - record.started_at).total_seconds() if record.started_at else 0
         return int(min(self.takes.get(record.job_id, 0), ran))
 
@@ -159,7 +160,7 @@ def test_a_drained_gpu_is_not_joined(world: World) -> None:
     assert states(world, first, second) == [R, PD]
 
 
-def test_when_a_shared_gpu_is_lost_all_its_jobs_go_elsewhere(tmp_path: Path) -> None:
+def test_all_jobs_of_a_lost_shared_gpu_are_requeued(tmp_path: Path) -> None:
     world = shared_world(tmp_path, gpus=2)
     ids = [sharer(world), sharer(world)]
     world.tick(2)
@@ -197,9 +198,7 @@ JOBS = st.lists(
 
 @given(JOBS, st.lists(st.integers(1, 40), max_size=3))
 @settings(max_examples=40, deadline=None)
-def test_at_no_time_too_many_too_much_or_mixed_whatever_crashes(
-    jobs: list[tuple[int, int, float, int]], crashes: list[int]
-) -> None:
+def test_crashes_never_overfill_or_mix_shared_gpus(jobs: list[tuple[int, int, float, int]], crashes: list[int]) -> None:
     with TemporaryDirectory() as directory:
         load = Load(shared_world(Path(directory), gpus=2), jobs)
         for step in [*crashes, None]:
@@ -209,7 +208,7 @@ def test_at_no_time_too_many_too_much_or_mixed_whatever_crashes(
 
 
 class Load:
-    """Jobs that allocate up to so much of their promise and end after so many ticks."""
+    """Jobs that allocate up to a given part of their promise and end after a given number of ticks."""
 
     def __init__(self, world: World, jobs: list[tuple[int, int, float, int]]) -> None:
         self.world = world

@@ -57,7 +57,7 @@ def test_running_attempts_stay() -> None:
     assert conflicting_container(with_mine([(rival("a", RUNNING),)], RUNNING), "m", pauses([])) is None
 
 
-def test_a_job_that_gave_way_is_free_of_charge_and_starts_when_the_rival_is_gone(world: World) -> None:
+def test_a_job_that_yielded_is_not_charged_and_starts_when_the_rival_is_gone(world: World) -> None:
     world.docker.rivalry = lambda _: (rival("a", RUNNING),)
     job_id = world.submit(1)
     world.tick(2)

@@ -1,4 +1,4 @@
-"""A FIFO, a link or a directory in the place of a file of the state directory makes nothing wait."""
+"""A FIFO, a link or a directory in place of a file of the state directory blocks nothing."""
 
 from __future__ import annotations
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from gputui.domain.container import Consumption
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.telemetry import AttemptTelemetry
 from gputui.domain.telemetry_series import MOST_BYTES
@@ -22,7 +23,7 @@ ON_REAL_POOLS = True
 
 
 class Load:
-    """A job whose GPUs and control group do what the test says."""
+    """A job whose GPUs and control group behave as the test sets them."""
 
     def __init__(self, world: World, gpus: int = 2) -> None:
         self.world = world
@@ -36,7 +37,7 @@ class Load:
         return self.world.job(self.job_id).attempts[0].gpus
 
     def run(self, seconds: int, utilization: float, power: float, cpus: float = 0.0) -> None:
-        """Run for so long, in steps of two seconds."""
+        """Advance by that time in steps of two seconds."""
         for gpu in self.attempt_gpus:
             self.world.probe.changed[gpu] = {"utilization": utilization, "power": power, "memory_used": 7 * GIB}
         for _ in range(seconds // 2):
@@ -58,7 +59,7 @@ class Load:
         return found
 
 
-def test_a_restart_in_the_middle_leaves_a_gap_and_no_zeros(world: World) -> None:
+def test_a_restart_leaves_a_gap_instead_of_zeros(world: World) -> None:
     load = Load(world)
     load.run(60, 0.9, 500.0, cpus=3.0)
     world.scheduler.stop()
@@ -101,6 +102,22 @@ def test_a_killed_scheduler_costs_a_minute_at_most(world: World) -> None:
     assert found.utilization.mean == pytest.approx(0.5, abs=0.01)
 
 
+def test_it_is_saved_after_ten_seconds_and_then_once_a_minute(world: World) -> None:
+    """A short job leaves something behind a killed scheduler too, and a long one costs little."""
+    load = Load(world)
+    path = world.directory / telemetry_path(load.job_id, 1)
+    saved_at, before = [], b""
+    for second in range(2, 142, 2):
+        load.run(2, 0.5, 300.0)
+        now = path.read_bytes() if path.exists() else b""
+        if now != before:
+            saved_at.append(second)
+        before = now
+    assert len(saved_at) == 3
+    assert 8 <= saved_at[0] <= 14
+    assert all(58 <= after - one <= 62 for one, after in pairwise(saved_at))
+
+
 def test_the_running_attempt_is_shown_from_its_file(world: World) -> None:
     load = Load(world)
     load.run(80, 0.5, 300.0, cpus=2.0)
@@ -115,7 +132,7 @@ def test_the_running_attempt_is_shown_from_its_file(world: World) -> None:
     assert now.summary.memory.peak == 2 * GIB
 
 
-def test_what_a_host_job_used_in_all_is_in_its_record(world: World) -> None:
+def test_the_record_of_a_host_job_has_its_total_use(world: World) -> None:
     job_id = world.submit(0, image=None)
     world.tick(2)
     [record] = world.host.running()

@@ -1,4 +1,4 @@
-"""Undo of actions, possible only while their jobs and GPUs are as they left them."""
+"""Undo of actions, which is possible only while their jobs and GPUs are unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.factories import ACTOR, FakeClock, job
 
 
 class Desk:
-    """A store with three waiting jobs, of which the third is held and the second on top, and what is heard."""
+    """A store with three waiting jobs, the third held and the second at the head, and the recorded changes."""
 
     def __init__(self) -> None:
         self.store = MemoryJobStore()
@@ -47,7 +47,7 @@ JOB_ACTIONS: dict[str, Callable[[Actions], object]] = {
 
 
 @pytest.mark.parametrize("call", JOB_ACTIONS.values(), ids=JOB_ACTIONS)
-def test_jobs_are_as_they_were(call: Callable[[Actions], object]) -> None:
+def test_undo_restores_jobs(call: Callable[[Actions], object]) -> None:
     desk = Desk()
     before = dict(desk.store.jobs())
     desk.clock.advance(60)
@@ -58,7 +58,7 @@ def test_jobs_are_as_they_were(call: Callable[[Actions], object]) -> None:
     assert list(desk.store.audit_log())[-1].verb.startswith("undo ")
 
 
-def test_a_hold_is_taken_back() -> None:
+def test_undo_releases_a_hold() -> None:
     desk = Desk()
     desk.clock.advance(60)
     desk.actions.hold([1, 2])
@@ -73,7 +73,7 @@ def test_actions_that_end_jobs_cannot_be_undone() -> None:
     assert desk.heard == []
 
 
-def test_a_job_that_was_changed_since_stays_as_it_is() -> None:
+def test_undo_leaves_a_job_that_was_changed_since() -> None:
     desk = Desk()
     desk.actions.add_priority([1, 2], 10)
     desk.change(1, lambda found: found.prioritised(99))
@@ -82,7 +82,7 @@ def test_a_job_that_was_changed_since_stays_as_it_is() -> None:
     assert desk.store.get(2).priority == 60
 
 
-def test_other_actions_about_it_do_not_matter() -> None:
+def test_unrelated_actions_do_not_prevent_an_undo() -> None:
     desk = Desk()
     desk.actions.add_priority([1], 10)
     desk.change(1, lambda found: found.evolve(held=True))
@@ -91,7 +91,7 @@ def test_other_actions_about_it_do_not_matter() -> None:
     assert desk.store.get(1).priority == 50
 
 
-def test_a_job_that_has_started_since_is_left_alone() -> None:
+def test_undo_leaves_a_job_that_has_started_since() -> None:
     desk = Desk()
     desk.actions.release([3])
     desk.change(3, lambda found: found.to(JobState.CONFIGURING))
@@ -99,7 +99,7 @@ def test_a_job_that_has_started_since_is_left_alone() -> None:
     assert not desk.store.get(3).held
 
 
-def test_drains_and_the_pause_come_back_with_their_reasons() -> None:
+def test_undo_restores_drains_and_the_pause_with_their_reasons() -> None:
     desk = Desk()
     desk.actions.drain(["GPU-a"], "fan noise")
     desk.actions.pause("upgrade")
@@ -138,7 +138,7 @@ def test_the_message_names_the_restored_state() -> None:
     ]
 
 
-def test_nothing_is_taken_back_where_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_undoes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     desk.actions.hold([1])
 

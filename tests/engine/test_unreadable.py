@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
@@ -25,7 +25,7 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_the_others_run_and_its_gpus_stay_taken(world: World) -> None:
+def test_an_unreadable_job_keeps_its_gpus_and_the_others_run(world: World) -> None:
     world.actions.submit([Submission(spec(1))])
     world.actions.submit([Submission(spec(1, after=(1,))), Submission(spec(3))])
     newer = encode_job(running(1, on=[uuid(0)])) | {"state": "SLEEPING"}

@@ -1,4 +1,4 @@
-"""Jobs that wait for what can never come are cancelled, with the reason, and so are those that wait for them."""
+"""Jobs with unsatisfiable dependencies are cancelled with the reason, and so are their dependents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store.memory import MemoryJobStore
@@ -35,7 +35,7 @@ def test_a_job_after_one_that_failed_is_cancelled_with_that_reason(world: World)
     assert job.cause.text == "can never start after job 1, which ended FAILED: exit code 3"
 
 
-def test_its_dependents_are_cancelled_unless_any_end_suffices(world: World) -> None:
+def test_dependents_of_a_cancelled_job_are_cancelled_unless_any_end_suffices(world: World) -> None:
     first = world.submit()
     chain = [world.submit(after=(first,))]
     chain += [world.submit(after=(chain[-1],))]
@@ -50,7 +50,7 @@ def test_its_dependents_are_cancelled_unless_any_end_suffices(world: World) -> N
     assert world.job(content).state is JobState.RUNNING
 
 
-def test_a_failure_that_is_tried_again_is_no_end(world: World) -> None:
+def test_a_retried_failure_does_not_count_as_an_end(world: World) -> None:
     first = world.submit(retries=1)
     second = world.submit(after=(first,))
     world.tick(2)
@@ -62,7 +62,7 @@ def test_a_failure_that_is_tried_again_is_no_end(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_a_requeue_before_the_scheduler_looks_gives_it_hope(world: World) -> None:
+def test_a_requeued_dependency_keeps_its_dependents(world: World) -> None:
     first = world.submit()
     world.actions.cancel([first])
     world.tick()
@@ -88,7 +88,7 @@ def test_a_requeue_of_both_runs_both(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_one_that_failed_and_moved_to_history_counts(world: World) -> None:
+def test_a_failed_dependency_in_history_counts(world: World) -> None:
     world.use(MemoryJobStore(StoreSettings(history_after=timedelta(0))))
     first = world.submit()
     world.tick(2)
@@ -117,7 +117,7 @@ def test_the_id_of_an_array_stands_for_all_its_elements(tmp_path: Path) -> None:
     assert world.job(after_any).state is JobState.RUNNING
 
 
-def test_one_element_that_failed_is_enough(world: World) -> None:
+def test_one_failed_element_cancels_the_dependents_of_its_array(world: World) -> None:
     elements = world.actions.submit([Submission(spec(), array=(0, 1, 2))])
     after = world.submit(after=(elements[0],))
     world.tick(2)

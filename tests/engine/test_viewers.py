@@ -1,4 +1,4 @@
-"""A start waits for whoever is about to attach, and for nobody else."""
+"""A start waits for a client that is about to attach, and for no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gputui.engine.files.viewers import FOLDER, PATIENCE, AttachWait, wait_for_v
 
 
 def waits(directory: Path, job_id: int, viewer: AttachWait | None = None, after: int = 0) -> int:
-    """The number of times that the start paused; the viewer attaches after so many."""
+    """Return how often the start paused; the viewer attaches after `after` pauses."""
     paused: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -36,7 +36,7 @@ def test_no_viewer_delays_a_start_for_ever(tmp_path: Path) -> None:
     viewer.is_attached()
 
 
-def test_the_lock_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
+def test_the_lock_of_an_ended_process_is_ignored(tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "7").touch()
     assert waits(tmp_path, 7) == 0

@@ -35,7 +35,7 @@ def test_the_scheduler_starts_the_jobs_of_a_trace_when_a_replay_does(tmp_path: P
     assert sum(seconds < 5 for seconds in late) >= 0.98 * JOBS, sorted(late)[-5:]
 
 
-def test_first_forecasts_hold_without_later_submissions(tmp_path: Path) -> None:
+def test_first_forecasts_come_true_without_later_submissions(tmp_path: Path) -> None:
     together = [replace(job, submit=0.0) for job in made_up(2, JOBS // 2)]
     quality = Quality.of([virtual(together, tmp_path, WITHOUT_NAMES)])
     assert quality.jobs >= JOBS // 4

@@ -1,4 +1,4 @@
-"""Proof of who wants a job run, through all that may happen to the job."""
+"""Proof of a job's submitter, through all changes of the job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import JobSpec, Submission
+from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Leader

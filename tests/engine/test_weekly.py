@@ -73,7 +73,7 @@ def test_a_report_is_made_once_a_week_whichever_scheduler_runs(tmp_path: Path) -
     assert [again.update(late + timedelta(seconds=each)) for each in (0, 1)] == [None, None]
 
 
-def test_a_report_that_cannot_be_made_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_report_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.fault = GputuiError("the queue is gone")
     report = weekly(tmp_path, desk)
@@ -81,7 +81,7 @@ def test_a_report_that_cannot_be_made_is_logged(tmp_path: Path, caplog: pytest.L
     assert "the weekly report cannot be made: the queue is gone" in caplog.text
 
 
-def test_hooks_that_want_it_are_sent_the_report(tmp_path: Path) -> None:
+def test_the_report_is_sent_to_hooks_that_subscribe(tmp_path: Path) -> None:
     heard: list[Event] = []
     store = MemoryJobStore()
     sinks = [("webhook", lambda event: event.name == "weekly_report", heard.append)]
@@ -95,12 +95,13 @@ def test_hooks_that_want_it_are_sent_the_report(tmp_path: Path) -> None:
     announcer.close()
 
 
-def test_the_report_is_that_of_the_command(tmp_path: Path) -> None:
+def test_the_weekly_report_equals_that_of_the_command(tmp_path: Path) -> None:
     store = TinyJobStore(tmp_path / "state")
     store.submit([job()], actor=ACTOR)
     store.close()
     options = Options(state=tmp_path / "state", probe=ProbeSpec(1), runtime="process")
     made = made_report(options.arguments(), NOW - timedelta(days=7), NOW)
+    assert made["page"].startswith("<!doctype html>")
     assert made["table"].startswith("2026-02-23 12:00 to 2026-03-02 12:00, by tenant")
     assert json.dumps(made["report"]["total"]["jobs"]) == "0"
     with pytest.raises(GputuiError, match="the period is empty"):
@@ -111,12 +112,12 @@ def test_the_report_is_that_of_the_command(tmp_path: Path) -> None:
     ("text", "last"),
     [("Mon 08:00", "2026-03-30T06:00"), ("sunday 2:15", "2026-03-29T01:15"), ("Mon 15:00", "2026-03-23T14:00")],
 )
-def test_the_time_is_local_also_when_clocks_are_put_forward(text: str, last: str) -> None:
+def test_the_time_of_the_report_is_local_across_changes_of_clocks(text: str, last: str) -> None:
     zone, now = ZoneInfo("Europe/Berlin"), datetime.fromisoformat("2026-03-30T12:00+00:00")
     assert parse_weekly(text).last(now, zone).isoformat() == f"{last}:00+00:00"
 
 
 @pytest.mark.parametrize("text", ["Mon", "08:00", "Foo 08:00", "Mon 25:00", "every monday"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_times_of_the_week_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected a weekday"):
         parse_weekly(text)

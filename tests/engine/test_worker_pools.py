@@ -1,4 +1,4 @@
-"""Workers that no exit waits for do what they are given, keep nothing of it, and begin nothing after the end."""
+"""Worker pools: daemon threads that run all tasks, keep no results, and begin nothing after shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE = 10
 
 
 class Payload:
-    """Something of which one can know whether anybody still has it."""
+    """Object whose references can be observed."""
 
 
 def test_there_are_no_more_threads_than_asked_for_and_all_are_daemons() -> None:
@@ -72,7 +72,7 @@ def test_failed_work_raises_in_its_caller_and_ends_no_thread() -> None:
     workers.shutdown()
 
 
-def test_draining_waits_for_work_under_way_alone_and_not_for_ever() -> None:
+def test_draining_waits_only_for_current_work_and_not_for_ever() -> None:
     name = "test-draining"
     workers, begun, go_on = DaemonExecutor(1, name), threading.Event(), threading.Event()
 

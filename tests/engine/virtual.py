@@ -1,4 +1,4 @@
-"""Days of a server in seconds: the real scheduler, store and actions on a clock that jumps from event to event."""
+"""Days of a server in seconds: the real scheduler, store and actions on a clock that jumps between events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gputui.domain.container import ContainerState
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from tests.engine.world import World
@@ -19,14 +20,14 @@ from tests.factories import NOW
 LOOKS = 6
 """Maximum number of passes of the scheduler at one event."""
 PAUSE = 0.001
-"""Seconds between them."""
+"""Seconds between two passes."""
 SPARE = 1e-6
-"""Seconds by which times may differ after sums of them."""
+"""Seconds of tolerance for rounding errors in sums of times."""
 
 
 @dataclass
 class VirtualServer:
-    """A server whose jobs run for as long as they are said to. Times are seconds since it began."""
+    """Server whose jobs run for their stated times. Times are seconds since it began."""
 
     directory: Path
     gpus: int = 8
@@ -52,12 +53,12 @@ class VirtualServer:
         return (self.world.clock.now() - NOW).total_seconds()
 
     def at(self, seconds: float, act: Callable[[], object]) -> None:
-        """Have this done then."""
+        """Schedule a call at that time."""
         self._count += 1
         heappush(self._events, (seconds, self._count, act))
 
     def submit(self, work: float, gpus: int | tuple[int, int] = 1, limit: float | None = None, **spec: Any) -> JobId:
-        """Submit a job that takes so many seconds to do its work, over all its attempts."""
+        """Submit a job that needs that many seconds of work, over all its attempts."""
         limits = {} if limit is None else {"time_limit": timedelta(seconds=limit)}
         job_id = self.world.submit(gpus, **{"name": f"job {len(self._work)}", **limits, **spec})  # type: ignore[arg-type]
         self._work[job_id] = work
@@ -67,7 +68,7 @@ class VirtualServer:
         return self.world.job(job_id)
 
     def run(self, until: float = float("inf"), done: Callable[[], bool] = lambda: False) -> None:
-        """Go from event to event until none is left, that time has come or it is done."""
+        """Process events until none is left, that time has come or the condition holds."""
         while self._events and self._events[0][0] <= until and not done():
             at = max(self._events[0][0], self.now)
             self.world.clock.advance(at - self.now)
@@ -89,7 +90,7 @@ class VirtualServer:
         del world.snapshots[:-1]
 
     def _watch(self) -> None:
-        """Foresee the ends of the containers that have begun."""
+        """Schedule the ends of the containers that have begun."""
         for name, record in self.world.docker.made.items():
             if name in self._seen or record.state is not ContainerState.RUNNING or record.job_id is None:
                 continue

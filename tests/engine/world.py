@@ -1,4 +1,4 @@
-"""A scheduler in a world of fakes, and the means to kill it and bring up the next."""
+"""A scheduler over fakes, and the means to kill it and start the next."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.engine.actions.actions import Actions
+from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.engine.tick.worker_pools import WorkKind
 from gputui.ports import JobStore, Transaction
@@ -22,7 +24,7 @@ from tests.factories import ACTOR, FakeClock, spec
 
 
 class BrittleStore:
-    """A store before and after whose every commit the process may die."""
+    """Store in which the process may die before and after every commit."""
 
     def __init__(self, store: JobStore, tripwire: Tripwire) -> None:
         self._store = store
@@ -58,12 +60,12 @@ class World:
         self.probe = FakeProbe(gpus, self.clock)
         self.actions = Actions(self.store, self.clock, ACTOR)
         self.workers: Executor | None = None if pools else InlineExecutor()
-        """Executor that stands for all pools; None for the real ones."""
+        """Executor in place of all pools; None for the real ones."""
         self.snapshots: list[Snapshot] = []
         self.reborn()
 
     def use(self, store: JobStore) -> None:
-        """Go on with another store, and a new scheduler on it."""
+        """Continue with another store, and a new scheduler on it."""
         self.store = store
         self.actions = Actions(store, self.clock, ACTOR)
         self.reborn()
@@ -75,17 +77,15 @@ class World:
         return self.pools(work, runtime)
 
     def reborn(self) -> None:
-        """A new scheduler takes over, knowing nothing of the last one."""
+        """Start a new scheduler, which knows nothing of the last one."""
         with suppress(Crash):
             self.settle()
         self.tripwire.dead = False
+        runtimes = {"docker": self.docker, "process": self.host}
         self.scheduler = Scheduler(
-            store=BrittleStore(self.store, self.tripwire),
-            runtimes={"docker": self.docker, "process": self.host},
-            probe=self.probe,
-            settings=self.settings,
+            Ports(BrittleStore(self.store, self.tripwire), runtimes, self.probe, self.clock),
+            self.settings,
             pools=self._pool,
-            clock=self.clock,
             directory=self.directory,
             leader=Leader(1, "here", "root", "serve", self.clock.now()),
             publish=self.snapshots.append,
@@ -93,7 +93,7 @@ class World:
         )
 
     def tick(self, times: int = 1, seconds: float = 1.0) -> Snapshot:
-        """Time goes on, runtimes are listed, a pass is made."""
+        """Advance the time, list the runtimes, and run a tick."""
         for _ in range(times):
             self.clock.advance(seconds)
             self.observe()
@@ -122,7 +122,7 @@ class World:
         return self.store.get(job_id)
 
     def exit(self, job_id: JobId, code: int = 0) -> None:
-        """The container of the job's latest attempt ends by itself."""
+        """End the container of the job's latest attempt."""
         job = self.job(job_id)
         runtime = self.host if job.spec.is_host else self.docker
         [record] = [one for one in runtime.running() if one.job_id == job_id]

@@ -17,7 +17,7 @@ Start = Callable[..., Watcher]
 
 @pytest.fixture
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    """Eight healthy GPUs, for every process started from here."""
+    """Stand-in NVML with eight healthy GPUs, for every process started in the test."""
     made = StandIn(tmp_path / "behaviour")
     made.write()
     for name, value in made.environment.items():
@@ -27,7 +27,7 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 @pytest.fixture
 def watch() -> Iterator[Start]:
-    """Starts a probe of real NVML and watches it."""
+    """Return a function that starts a probe over the stand-in NVML and watches it."""
     probes: list[NvmlProbe] = []
 
     def start(settings: GpuSettings = FAST, **changes: object) -> Watcher:

@@ -1,4 +1,4 @@
-"""The project's stand-in NVML: compiled once, and told what to be through a file that may change while it runs."""
+"""Stand-in NVML: compiled once, and configured by a file that may change while it runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def uuid(index: int) -> str:
 
 
 def build(*options: str) -> Path:
-    """The directory that holds libnvidia-ml.so.1, to be put on LD_LIBRARY_PATH; compiled when its source changed.
+    """Return the directory of libnvidia-ml.so.1 for LD_LIBRARY_PATH; compiled when its source has changed.
 
     With `-DOLD_DRIVER` it lacks functions that drivers did not always have.
     """
@@ -60,31 +60,31 @@ class StandIn:
         return {"LD_LIBRARY_PATH": str(build()), "NVML_STANDIN": str(self.path), "NVML_STANDIN_STRICT": "1"}
 
     def write(self, *lines: str, gpus: int = 8) -> None:
-        """Be this from now on."""
+        """Replace the behaviour file."""
         self.lines = (f"count {gpus}", *lines)
         made = self.path.with_suffix(".new")
         made.write_text("".join(f"{line}\n" for line in self.lines))
         made.replace(self.path)
 
     def change(self, *lines: str, without: Iterable[str] = ()) -> None:
-        """Drop the lines that begin with any of `without`, then add these."""
+        """Remove the lines that begin with any of `without`, then add these."""
         gone = tuple(without)
         kept = [line for line in self.lines if not (gone and line.startswith(gone))]
         count, *rest = kept
         self.write(*rest, *lines, gpus=int(count.split()[1]))
 
     def count(self, gpus: int) -> None:
-        """Have so many GPUs from now on."""
+        """Set the number of GPUs."""
         self.write(*self.lines[1:], gpus=gpus)
 
     def xid(self, gpu: int, code: int) -> None:
-        """Send an Xid event to whoever listens."""
+        """Send an Xid event to all listeners."""
         self._events += 1
         self.change(f"xid {self._events} {gpu} {code}")
 
 
 def nvlinks(gpus: int, lanes: int = 18, *, by_switch: bool = True) -> tuple[str, ...]:
-    """Link every GPU to an NVSwitch, or to its neighbour alone (0-1, 2-3, ...)."""
+    """Link every GPU to an NVSwitch, or only to its neighbour (0-1, 2-3, ...)."""
     return tuple(
         f"gpu {gpu} nvlink {lane} {-2 if by_switch else gpu ^ 1}" for gpu in range(gpus) for lane in range(lanes)
     )

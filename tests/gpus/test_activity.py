@@ -18,7 +18,7 @@ def activity(sample: GpuSample | None) -> tuple[float | None, float | None]:
     return (sample.sm_activity, sample.memory_activity) if sample else (None, None)
 
 
-def test_gpus_and_instances_with_counters_tell_their_activity(standin: StandIn, watch: Start) -> None:
+def test_gpus_and_instances_with_counters_report_their_activity(standin: StandIn, watch: Start) -> None:
     instance = ("gpu 2 mig 1", f"gpu 2 instance 0 3 0 {INSTANCE} 1g.10gb 10737418240", "gpu 2 gpm 12 6")
     standin.write("gpu 0 gpm 83.5 41", "gpu 0 util 99", "gpu 1 util 99", *instance, gpus=3)
     watcher = watch()

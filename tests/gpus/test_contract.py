@@ -1,4 +1,4 @@
-"""Contract of every GpuProbe."""
+"""Contract of every `GpuProbe`: simulated and real."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def started(make: Make) -> Watcher:
     return watcher
 
 
-def test_latest_is_there_before_anything_was_read(make: Make) -> None:
+def test_latest_exists_before_the_first_reading(make: Make) -> None:
     assert make().latest().status.code in {ProbeCode.STARTING, ProbeCode.OK}
 
 
@@ -88,7 +88,7 @@ def test_refresh_reads_processes_again(make: Make) -> None:
     watcher.until(lambda now: all(s.processes_at and s.processes_at >= asked for s in now.samples.values()))
 
 
-def test_pcie_of_one_gpu_alone(make: Make) -> None:
+def test_pcie_is_read_only_for_one_gpu(make: Make) -> None:
     watcher = started(make)
     uuid = watcher.probe.latest().gpus[3].uuid
     watcher.probe.want_pcie(uuid)
@@ -99,7 +99,7 @@ def test_pcie_of_one_gpu_alone(make: Make) -> None:
     watcher.until(lambda reading: reading.samples[uuid].pcie_rx is None)
 
 
-def test_the_host_and_its_disks(make: Make, tmp_path: Path) -> None:
+def test_the_host_and_its_disks_are_read(make: Make, tmp_path: Path) -> None:
     watcher = started(make)
     watcher.probe.watch_disks({"state": str(tmp_path)})
     host = watcher.until(lambda reading: reading.host and reading.host.cpu is not None and reading.host.disks).host
@@ -141,7 +141,7 @@ def test_close_ends_the_readings_and_leaves_no_thread(make: Make) -> None:
     assert len(watcher.readings) == heard
 
 
-def test_close_from_a_listener(make: Make) -> None:
+def test_a_listener_may_close_the_probe(make: Make) -> None:
     probe = make()
     closed = threading.Event()
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.nvml
 ME = os.getpid()
 BUSY = ("gpu 0 util 73", f"gpu 0 process {ME} 5000", "gpu 1 util 50", f"gpu 1 process {ME} 5000")
 TRAFFIC = ("gpu 0 nvlink_tx 1000 80000000", "gpu 0 nvlink_rx 2000 60000000", "gpu 1 nvlink_tx 0 7000")
-"""KiB counted, and KiB a second."""
+"""KiB counted, and KiB per second."""
 
 
 def sm_of(sample: GpuSample) -> list[float | None]:
@@ -32,7 +32,7 @@ def looked_at(reading: ProbeReading) -> GpuSample:
 
 
 def of(reading: ProbeReading, index: int) -> GpuSample:
-    """The last sample; one that tells nothing before there is any."""
+    """Return the last sample; an empty one before there is any."""
     return reading.samples.get(uuid(index)) or GpuSample(uuid(index), datetime.now(UTC))
 
 
@@ -55,7 +55,7 @@ def other(reading: ProbeReading) -> list[GpuSample]:
     return [sample for sample in reading.samples.values() if sample.uuid != uuid(0)]
 
 
-def test_a_still_link_carries_nothing_and_a_gpu_without_nvlink_none(standin: StandIn, watch: Start) -> None:
+def test_an_idle_link_has_zero_throughput_and_a_gpu_without_nvlink_none(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 0 nvlink_tx 500", gpus=2)
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))
@@ -67,7 +67,7 @@ def test_a_still_link_carries_nothing_and_a_gpu_without_nvlink_none(standin: Sta
         assert (sample.nvlink_tx, sample.nvlink_rx) == (None, None)
 
 
-def test_a_counter_that_goes_back_is_none_once(standin: StandIn, watch: Start) -> None:
+def test_a_counter_reset_gives_one_unknown_rate(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 0 nvlink_tx 90000", "gpu 0 nvlink_rx 5", gpus=1)
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))
@@ -81,7 +81,7 @@ def test_a_counter_that_goes_back_is_none_once(standin: StandIn, watch: Start) -
     assert {sample.nvlink_rx for sample in later} == {0}
 
 
-def test_the_share_of_each_process(standin: StandIn, watch: Start) -> None:
+def test_processes_have_their_share_of_the_gpu(standin: StandIn, watch: Start) -> None:
     more = (f"gpu 0 process {os.getppid()} 10", "gpu 0 process 1 10", "gpu 0 process 2 10")
     shares = (f"gpu 0 sm {ME} 62", f"gpu 0 sm {os.getppid()} 0", "gpu 0 sm 1 -2", "gpu 0 sm 2 1437")
     standin.write(*BUSY, *more, *shares, gpus=2)
@@ -128,7 +128,9 @@ def test_refused_readings_are_none_and_leave_the_others(standin: StandIn, watch:
         assert (sample.nvlink_tx, sample.nvlink_rx, sm_of(sample), sample.utilization) == (None, None, [None], 0.73)
 
 
-def test_an_old_driver_has_no_such_function(standin: StandIn, watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_driver_without_the_function_is_handled(
+    standin: StandIn, watch: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     standin.write(*BUSY, gpus=2)
     assert "#ifndef OLD_DRIVER" in SOURCE.read_text()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(build("-DOLD_DRIVER")))
@@ -150,7 +152,7 @@ def test_detail_readings_are_not_taken_unless_shown(standin: StandIn, watch: Sta
     standin.change(without=("hang",))
 
 
-def test_another_gpu_starts_from_nothing(standin: StandIn, watch: Start) -> None:
+def test_another_gpu_starts_without_previous_counters(standin: StandIn, watch: Start) -> None:
     standin.write(*BUSY, "gpu 0 nvlink_tx 5", "gpu 1 nvlink_tx 900000000", gpus=2)
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.nvml
         (("count 0",), ProbeCode.NO_GPUS, "lists no GPU"),
     ],
 )
-def test_says_in_words_why_there_are_no_gpus(
+def test_the_status_says_why_there_are_no_gpus(
     standin: StandIn, watch: Start, lines: tuple[str, ...], code: ProbeCode, word: str
 ) -> None:
     standin.write(*lines)
@@ -43,7 +43,7 @@ def test_says_in_words_why_there_are_no_gpus(
     assert reading.gpus == ()
 
 
-def test_no_library(tmp_path: Path, watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported(tmp_path: Path, watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")  # hides one that may be installed
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     reading = watch().until(lambda reading: reading.status.code is not ProbeCode.STARTING)
@@ -51,7 +51,7 @@ def test_no_library(tmp_path: Path, watch: Start, monkeypatch: pytest.MonkeyPatc
     assert "install the driver" in reading.status.text
 
 
-def test_comes_back_when_the_driver_does(standin: StandIn, watch: Start) -> None:
+def test_readings_return_with_the_driver(standin: StandIn, watch: Start) -> None:
     standin.write("init 9")
     watcher = watch()
     watcher.until(lambda reading: reading.status.code is ProbeCode.DRIVER_NOT_LOADED)
@@ -68,7 +68,7 @@ def test_a_failed_count_while_running_is_not_zero_gpus(standin: StandIn, watch: 
     assert len(reading.samples) == 8
 
 
-def test_wedged_at_start(standin: StandIn, watch: Start) -> None:
+def test_a_driver_wedged_at_start_is_reported(standin: StandIn, watch: Start) -> None:
     standin.write("hang *")
     watcher = watch(replace(FAST, hang_after=timedelta(seconds=1)))
     reading = watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED_AT_START)
@@ -78,7 +78,9 @@ def test_wedged_at_start(standin: StandIn, watch: Start) -> None:
 
 
 @pytest.mark.parametrize("function", ["*", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait"])
-def test_wedged_later_keeps_the_last_samples_and_their_age(standin: StandIn, watch: Start, function: str) -> None:
+def test_a_driver_wedged_later_keeps_the_last_samples_and_their_age(
+    standin: StandIn, watch: Start, function: str
+) -> None:
     watcher = watch(replace(FAST, hang_after=timedelta(seconds=1)))
     watcher.until(is_whole)
     standin.change(f"hang {function}")

@@ -1,4 +1,4 @@
-"""Facts about processes from a made-up /proc."""
+"""Facts about processes, read from a fake /proc."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ONE, TWO = "1a" * 32, "2b" * 32
         ("", []),
     ],
 )
-def test_container_ids(cgroup: str, found: list[str]) -> None:
+def test_container_ids_are_found_in_control_groups(cgroup: str, found: list[str]) -> None:
     assert container_ids(cgroup) == found
 
 
@@ -49,11 +49,11 @@ def test_stat_of_a_command_with_brackets_and_spaces() -> None:
         ("x" * 500, "x" * 200),
     ],
 )
-def test_short_command(cmdline: str, shown: str) -> None:
+def test_commands_are_shortened(cmdline: str, shown: str) -> None:
     assert short_command(cmdline) == shown
 
 
-def test_attempt_of() -> None:
+def test_the_attempt_of_a_process_is_found() -> None:
     assert attempt_of("PATH=/bin\0GPUTUI_ATTEMPT=abc:7:1\0HOME=/\0") == "abc:7:1"
     assert attempt_of("XGPUTUI_ATTEMPT=no\0") is None
 
@@ -88,7 +88,7 @@ def test_a_reused_pid_is_read_again(tmp_path: Path) -> None:
     assert (processes.facts(5)["command"], processes.facts(5)["ticks"]) == ("second", 200)
 
 
-def test_nothing_is_kept_of_processes_that_left(tmp_path: Path) -> None:
+def test_ended_processes_are_forgotten(tmp_path: Path) -> None:
     make_process(tmp_path, 5, command="first")
     processes = ProcessFacts(str(tmp_path))
     processes.facts(5)
@@ -102,7 +102,7 @@ def test_a_process_that_ended_is_invisible(tmp_path: Path) -> None:
     assert ProcessFacts(str(tmp_path)).facts(5) == {"visible": False}
 
 
-def test_this_process() -> None:
+def test_this_process_is_described() -> None:
     facts = ProcessFacts().facts(os.getpid())
     assert facts["session"] == os.getsid(0)
     assert facts["user"]

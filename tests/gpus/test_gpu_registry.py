@@ -9,7 +9,7 @@ from gputui.gpus.wire import GpuFacts
 
 
 def listing(*uuids: str) -> tuple[GpuFacts, ...]:
-    """GPUs in the driver's order; one that begins with `?` cannot be reached."""
+    """Return GPUs in the driver's order; one that begins with `?` cannot be reached."""
     return tuple(
         GpuFacts(index, f"GPU-unknown-{index}", error="lost") if uuid == "?" else GpuFacts(index, uuid)
         for index, uuid in enumerate(uuids)
@@ -31,7 +31,7 @@ def listing(*uuids: str) -> tuple[GpuFacts, ...]:
         ("abc", "xyz", "a0 b1 c2 x3 y4 z5"),
     ],
 )
-def test_indices_stay(before: str, after: str, expected: str) -> None:
+def test_indices_of_gpus_stay(before: str, after: str, expected: str) -> None:
     roll = GpuRegistry()
     roll.update(listing(*before))
     roll.update(listing(*after))

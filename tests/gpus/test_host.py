@@ -1,4 +1,4 @@
-"""Readings of the host: from /proc, over the wire, and how fast disks fill up."""
+"""Readings of the host: /proc, the wire format, and the time until disks are full."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 1024**3
 
 
 class Machine:
-    """A /proc and a /sys/class/net of our own."""
+    """Fake /proc and /sys/class/net."""
 
     def __init__(self, root: Path) -> None:
         self.proc, self.net = root / "proc", root / "net"
@@ -129,7 +129,7 @@ def test_peers_of_earlier_and_later_versions_are_understood() -> None:
 
 
 def full_in(*readings: tuple[float, float]) -> timedelta | None:
-    """Time until the disk is full, after readings of (minutes, free GiB)."""
+    """Return the time until the disk is full, after readings of (minutes, free GiB)."""
     assembler = HostAssembler()
     for minutes, free in readings:
         reading = wire.HostReading(disks=(wire.DiskReading("/data", (STATE,), 100 * GIB, round(free * GIB)),))

@@ -12,7 +12,7 @@ from tests.gpus.watching import is_whole, sample_of
 pytestmark = pytest.mark.nvml
 
 
-def test_lost_before_start_keeps_its_place(standin: StandIn, watch: Start) -> None:
+def test_a_gpu_lost_before_the_start_keeps_its_place(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 2 lost 1", gpus=4)
     reading = watch().until(lambda reading: len(reading.samples) == 4)
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [
@@ -27,7 +27,7 @@ def test_lost_before_start_keeps_its_place(standin: StandIn, watch: Start) -> No
     assert any("GPU 2" in note and "GPU-unknown-2" in note for note in reading.notes)
 
 
-def test_lost_before_start_is_named_once_it_answers(standin: StandIn, watch: Start) -> None:
+def test_a_gpu_lost_before_the_start_is_identified_once_it_answers(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 1 lost 1", gpus=2)
     watcher = watch()
     watcher.until(lambda reading: "GPU-unknown-1" in reading.samples)
@@ -38,7 +38,7 @@ def test_lost_before_start_is_named_once_it_answers(standin: StandIn, watch: Sta
     assert reading.notes == ()
 
 
-def test_lost_while_running_keeps_identity_facts_and_last_sample(standin: StandIn, watch: Start) -> None:
+def test_a_gpu_lost_later_keeps_identity_facts_and_last_sample(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 1 used 5000", gpus=3)
     watcher = watch()
     before = watcher.until(is_whole)
@@ -68,7 +68,7 @@ def test_a_lost_gpu_is_still_known_to_the_next_probe_process(standin: StandIn, w
     assert sample_of(reading, 3).health.code is HealthCode.LOST
 
 
-def test_found_again_is_well_again(standin: StandIn, watch: Start) -> None:
+def test_a_recovered_gpu_is_healthy(standin: StandIn, watch: Start) -> None:
     standin.write(gpus=2)
     watcher = watch()
     watcher.until(is_whole)
@@ -79,7 +79,7 @@ def test_found_again_is_well_again(standin: StandIn, watch: Start) -> None:
     assert [gpu.uuid for gpu in reading.gpus] == [uuid(0), uuid(1)]
 
 
-def test_hot_plug(standin: StandIn, watch: Start) -> None:
+def test_a_hot_plugged_gpu_is_found(standin: StandIn, watch: Start) -> None:
     standin.write(gpus=6)
     watcher = watch()
     assert len(watcher.until(is_whole).gpus) == 6
@@ -124,7 +124,7 @@ def test_mig_instances_are_gpus_of_their_own(standin: StandIn, watch: Start) -> 
     assert (process.pid, process.memory) == (1, 1000)
 
 
-def test_mig_is_followed_when_it_is_cut_differently(standin: StandIn, watch: Start) -> None:
+def test_a_new_mig_partition_is_followed(standin: StandIn, watch: Start) -> None:
     standin.write(gpus=2)
     watcher = watch()
     watcher.until(is_whole)

@@ -106,14 +106,14 @@ def test_unreadable_values_are_none_and_never_zero(
         "nvmlSystemGetDriverVersion",
     ],
 )
-def test_no_single_failing_call_takes_the_readings_away(standin: StandIn, watch: Start, function: str) -> None:
+def test_a_failing_call_loses_only_its_own_value(standin: StandIn, watch: Start, function: str) -> None:
     standin.write(*BUSY, f"fail {function} 3", gpus=2)
     reading = watch().until(is_whole)
     assert reading.samples[uuid(0)].utilization == 0.73
     assert reading.samples[uuid(0)].processes == ()
 
 
-def test_a_gpu_without_a_readable_uuid_is_shown_but_not_known(standin: StandIn, watch: Start) -> None:
+def test_a_gpu_without_a_readable_uuid_is_shown_as_unidentified(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 1 fail nvmlDeviceGetUUID 4", gpus=2)
     reading = watch().until(lambda reading: len(reading.samples) == 2)
     sample = reading.samples["GPU-unknown-1"]
@@ -142,7 +142,7 @@ def test_health_in_words(standin: StandIn, watch: Start, lines: tuple[str, ...],
     assert reading.samples[uuid(1)].health.code is HealthCode.OK
 
 
-def test_a_fatal_xid_stays_and_one_of_the_application_does_not_hurt(standin: StandIn, watch: Start) -> None:
+def test_a_fatal_xid_stays_and_an_application_xid_is_ignored(standin: StandIn, watch: Start) -> None:
     standin.write("xid 0 1 79", gpus=3)  # before the probe began: not its affair
     watcher = watch()
     watcher.until(is_whole)
@@ -196,7 +196,7 @@ def test_an_xid_outlives_the_probe_process(standin: StandIn, watch: Start) -> No
     assert reading.samples[uuid(1)].health.code is HealthCode.XID
 
 
-def test_links_by_switch_by_bridge_and_by_pcie(standin: StandIn, watch: Start) -> None:
+def test_links_via_switch_bridge_and_pcie_are_read(standin: StandIn, watch: Start) -> None:
     def links(*lines: str) -> dict[str, Link]:
         standin.write(*lines, gpus=4)
         watcher = watch()
@@ -234,14 +234,14 @@ def test_more_processes_than_expected_are_all_listed(standin: StandIn, watch: St
     assert len(sample_of(watch().until(is_whole), 0).processes or ()) == 150
 
 
-def test_a_pid_that_is_not_here_is_kept_as_invisible(standin: StandIn, watch: Start) -> None:
+def test_a_pid_of_another_namespace_is_kept_as_invisible(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     (process,) = sample_of(watch().until(is_whole), 0).processes or ()
     assert (process.pid, process.memory, process.visible, process.user) == (4194303, 7000, False, None)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
-def test_another_pid_namespace_is_said_in_words(standin: StandIn, tmp_path: Path) -> None:
+def test_another_pid_namespace_is_reported(standin: StandIn, tmp_path: Path) -> None:
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     script = tmp_path / "inside.py"
     script.write_text(
@@ -262,7 +262,7 @@ def test_persistence_off_is_noted(standin: StandIn, watch: Start) -> None:
     assert "persistence mode is off on GPU 1" in note
 
 
-def test_seldom_things_are_kept_between_their_readings(standin: StandIn, watch: Start) -> None:
+def test_rarely_read_values_are_kept_between_their_readings(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 0 ecc_corrected 5", gpus=1)
     watcher = watch(replace(FAST, slow_interval=timedelta(hours=1), process_interval=timedelta(hours=1)))
     whole = watcher.until(is_whole)

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import ALL_SHARES, GpuProcess, HealthCode, ProbeReading
-from gputui.domain.job import GpuRequest, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.gpus.simulated import SimulatedProbe
-from gputui.gpus.simulated_models import MODELS, SimulatedGpus, parse_probe
+from gputui.gpus.simulated_models import MODELS, SimulatedGpus, parse_simulated
 from tests.factories import GIB, NOW, FakeClock, running
 from tests.gpus.watching import Watcher
 
@@ -46,7 +47,7 @@ def busy(probe: SimulatedProbe, reading: ProbeReading) -> list[int]:
     ],
 )
 def test_parse_probe(text: str, expected: SimulatedGpus | None) -> None:
-    assert parse_probe(text) == expected
+    assert parse_simulated(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_parse_probe(text: str, expected: SimulatedGpus | None) -> None:
 )
 def test_unknown_probes_are_refused_by_name(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_probe(text)
+        parse_simulated(text)
     assert caught.value.where == "--probe"
     assert caught.value.hint
 
@@ -62,14 +63,14 @@ def test_unknown_probes_are_refused_by_name(text: str) -> None:
 @given(st.text(max_size=60) | st.builds("sim:{}:{}".format, st.text(max_size=8), st.text(max_size=8)))
 def test_parse_probe_takes_any_text(text: str) -> None:
     try:
-        found = parse_probe(text)
+        found = parse_simulated(text)
     except InputError as error:
         assert str(error).isprintable()  # noqa: PT017
     else:
         assert found is None or 1 <= found.count <= 256
 
 
-def test_the_same_for_the_same_seed() -> None:
+def test_the_same_seed_gives_the_same_readings() -> None:
     one, two, other = simulated(seed=1), simulated(seed=1), simulated(seed=2)
     for probe in (one, two, other):
         probe.follow([on(probe, 0, 1)])
@@ -77,14 +78,14 @@ def test_the_same_for_the_same_seed() -> None:
     assert {gpu.uuid for gpu in one.gpus}.isdisjoint(gpu.uuid for gpu in other.gpus)
 
 
-def test_idle_without_jobs() -> None:
+def test_a_simulated_gpu_without_jobs_is_idle() -> None:
     probe = simulated()
     for sample in probe.reading_at(NOW).samples.values():
         assert (sample.utilization, sample.memory_used, sample.processes) == (0.0, 0, ())
         assert sample.health.code is HealthCode.OK
 
 
-def test_busy_with_the_job_it_holds_and_no_other() -> None:
+def test_a_simulated_gpu_is_busy_with_its_own_job_only() -> None:
     probe = simulated()
     probe.follow([on(probe, 2, 3, submitted_by="bob", command=("python", "train.py"))])
     reading = probe.reading_at(NOW)
@@ -99,7 +100,7 @@ def test_busy_with_the_job_it_holds_and_no_other() -> None:
     assert sample.power > 300
 
 
-def test_a_process_carries_the_tag_by_which_its_job_is_known() -> None:
+def test_a_simulated_process_carries_the_tag_of_its_job() -> None:
     by_name, by_store = simulated(), simulated(store_id="xyz")
     job = on(by_name, 0, image=None).with_attempt(container_id="gputui-abc-1-1")
     by_name.follow([job])
@@ -110,14 +111,14 @@ def test_a_process_carries_the_tag_by_which_its_job_is_known() -> None:
     assert named.container_id is None
 
 
-def test_idle_until_the_container_runs() -> None:
+def test_a_simulated_gpu_is_idle_until_its_container_runs() -> None:
     probe = simulated()
     job = on(probe, 0).evolve(state=JobState.CONFIGURING).with_attempt(started_at=None)
     probe.follow([job])
     assert busy(probe, probe.reading_at(NOW)) == []
 
 
-def test_a_jobs_life_on_a_gpu() -> None:
+def test_readings_follow_the_life_of_a_job() -> None:
     probe = simulated()
     job = on(probe, 0)
     probe.follow([job])
@@ -137,7 +138,7 @@ def test_a_jobs_life_on_a_gpu() -> None:
     assert all((sample.power or 0) <= 700 for sample in samples)
 
 
-def test_idle_at_once_when_the_job_is_gone() -> None:
+def test_a_simulated_gpu_is_idle_at_once_after_its_job() -> None:
     probe = simulated(interval=3600)
     watcher = Watcher(probe)
     probe.follow([on(probe, 0)])
@@ -152,7 +153,7 @@ def test_idle_at_once_when_the_job_is_gone() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model(model: str) -> None:
+def test_every_model_can_be_simulated(model: str) -> None:
     probe = simulated(4, model)
     probe.follow([on(probe, 0, 1, 2, 3)])
     for gpu in probe.gpus:
@@ -162,7 +163,7 @@ def test_every_model(model: str) -> None:
         assert (sample.fan is not None) == MODELS[model].has_fan
 
 
-def test_links_and_sockets() -> None:
+def test_simulated_gpus_have_links_and_sockets() -> None:
     def kinds(model: str, count: int = 8) -> list[str]:
         return [link.kind for link in simulated(count, model).gpus[0].links]
 
@@ -174,7 +175,7 @@ def test_links_and_sockets() -> None:
     assert len({gpu.uuid for gpu in simulated(256).gpus}) == 256
 
 
-def test_trouble_can_be_had() -> None:
+def test_faults_can_be_simulated() -> None:
     probe = simulated()
     probe.follow([on(probe, 0)])
     probe.lose(0)
@@ -195,7 +196,7 @@ def test_trouble_can_be_had() -> None:
     assert busy(probe, probe.reading_at(NOW)) == [0]
 
 
-def test_a_reading_obeys_the_port() -> None:
+def test_simulated_readings_obey_the_port() -> None:
     probe = simulated()
     reading = probe.reading_at(NOW)
     assert reading.taken_at == NOW

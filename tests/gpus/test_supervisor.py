@@ -1,4 +1,4 @@
-"""The supervisor and its process: restarted, abandoned, never waited for, never left behind."""
+"""Supervisor of the probe process: restarted, abandoned, never waited for, never left behind."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def wait_gone(pid: int) -> None:
         time.sleep(0.01)  # nothing to wait on: it is nobody's child here
 
 
-def test_a_killed_probe_is_said_to_have_died_and_started_again(standin: StandIn, watch: Start) -> None:
+def test_a_killed_probe_is_reported_and_restarted(standin: StandIn, watch: Start) -> None:
     watcher = watch()
     watcher.until(is_whole)
     first = pid_of(watcher)
@@ -68,7 +68,7 @@ def test_a_killed_probe_is_said_to_have_died_and_started_again(standin: StandIn,
     assert len(back.samples) == 8
 
 
-def test_the_last_words_of_a_probe_are_reported(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_error_output_of_a_probe_is_reported(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     reading = watch().until(lambda reading: reading.status.code is ProbeCode.DIED)
     assert "encodings" in reading.status.text or "exit code" in reading.status.text
@@ -84,7 +84,7 @@ def test_a_hanging_probe_is_killed(standin: StandIn, watch: Start) -> None:
 
 
 class Unkillable(ProbeProcess):
-    """A process in uninterruptible sleep, as far as one can be had: the signal does nothing."""
+    """Process in uninterruptible sleep, simulated: signals do nothing."""
 
     born: list[Unkillable] = []  # noqa: RUF012
 
@@ -105,7 +105,7 @@ def unkillable() -> object:
             os.kill(child.pid, signal.SIGKILL)
 
 
-def test_processes_stuck_in_the_kernel_are_not_waited_for_nor_multiplied(
+def test_stuck_probes_are_neither_awaited_nor_multiplied(
     standin: StandIn, watch: Start, unkillable: type[Unkillable]
 ) -> None:
     standin.write("hang *")
@@ -210,7 +210,7 @@ def test_nothing_in_the_working_directory_is_imported(
     assert all(reading.status.code in {ProbeCode.STARTING, ProbeCode.OK} for reading in watcher.readings)
 
 
-def test_a_new_process_is_asked_for_pcie_too(standin: StandIn, watch: Start) -> None:
+def test_a_restarted_probe_reads_pcie_too(standin: StandIn, watch: Start) -> None:
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))
     watcher.until(lambda reading: is_whole(reading) and sample_of(reading, 0).pcie_tx is not None)
@@ -237,7 +237,7 @@ def test_a_listener_that_fails_does_not_stop_the_others(
     assert "a listener of the GPU probe failed" in caplog.text
 
 
-def test_the_process_imports_little(standin: StandIn) -> None:
+def test_the_probe_process_imports_little(standin: StandIn) -> None:
     code = "import gputui.gpus.probe.__main__, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""Waiting for a reading instead of sleeping."""
+"""Waits for readings, so that tests do not sleep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SystemClock:
 
 
 class Watcher:
-    """Hears every reading of a probe, and waits for the one that matters."""
+    """Listener that records every reading of a probe, and waits for a given one."""
 
     def __init__(self, probe: GpuProbe) -> None:
         self.probe = probe
@@ -40,7 +40,7 @@ class Watcher:
             self._came.notify_all()
 
     def until(self, wanted: Callable[[ProbeReading], object], timeout: float = PATIENCE) -> ProbeReading:
-        """The first reading from now on, or the latest, that is as wanted."""
+        """Return the first reading from now on, or the latest, that meets the condition."""
         with self._came:
             heard = len(self.readings)
             if wanted(latest := self.probe.latest()):
@@ -55,7 +55,7 @@ class Watcher:
             return found[0]
 
     def next(self) -> ProbeReading:
-        """The next reading published."""
+        """Return the next published reading."""
         with self._came:
             heard = len(self.readings)
             assert self._came.wait_for(lambda: len(self.readings) > heard, PATIENCE), "no further reading"
@@ -63,7 +63,7 @@ class Watcher:
 
 
 def is_whole(reading: ProbeReading) -> bool:
-    """Return whether all GPUs were read, process lists and what is read seldom too."""
+    """Return whether all GPUs, their processes and rarely read values were read."""
     return bool(reading.samples) and all(
         s.processes_at and s.ecc_corrected is not None for s in reading.samples.values()
     )

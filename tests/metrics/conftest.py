@@ -1,4 +1,4 @@
-"""A certificate for ports of metrics."""
+"""Certificates for ports of metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost, and its key."""
+    """Yield a certificate for localhost, and its key."""
     made = tmp_path_factory.mktemp("certificate")
     words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost -addext"
     names = ["subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]

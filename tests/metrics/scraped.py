@@ -1,4 +1,4 @@
-"""A scrape, read by the parser of the client library: samples by name and labels."""
+"""Scrape, read by the parser of the client library: samples by name and labels."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The samples of a snapshot: what is unknown is left out, numbers are those of the queue, and names are bounded."""
+"""Samples of a snapshot: unknown values are omitted, figures agree with the queue, and names are bounded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,28 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from gputui.domain.attempt import Attempt
+from gputui.domain.backup_record import BackupRecord
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Gpu, GpuSample, GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.gpu import Drain, Gpu, GpuSample, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.host import DiskUse, HostSample
-from gputui.domain.job import Attempt, GpuRequest, Job
+from gputui.domain.job import Job
+from gputui.domain.job_changes import JobChanges
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.fairshare import fair_share_factor
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.tenant_usage import tenant_usage
-from gputui.domain.settings import MetricsSettings, PolicySettings, Settings, TenantSettings
-from gputui.domain.snapshot import Node, Notice, Snapshot, Usage
+from gputui.domain.settings import HookSettings, MetricsSettings, PolicySettings, Settings, TenantSettings
+from gputui.domain.snapshot import Controls, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
 from gputui.metrics import families
 from gputui.metrics.collector import SnapshotCollector
+from gputui.metrics.exporter import Exporter
 from gputui.metrics.families import FAMILIES, GPU_LABELS, Kind
-from gputui.metrics.job_changes import JobChanges
 from gputui.metrics.recorder import MetricsRecorder
 from gputui.metrics.tenant_labels import TenantLabels
-from tests.factories import GIB, NOW, array, gpu, job, running, sample, snapshot, uuid, view
+from tests.factories import GIB, NOW, FakeClock, array, gpu, job, running, sample, snapshot, uuid, view
 from tests.metrics.scraped import Scrape, scrape_of
 
 DEFAULTS = Settings()
@@ -38,11 +42,17 @@ UP = (RuntimeStatus("docker", True, "Docker"), RuntimeStatus("process", True, "h
 class Monitored:
     """Collector and counters of a term, without a port."""
 
-    def __init__(self, jobs: Iterable[Job] = (), settings: Settings = DEFAULTS, tenants: int = 50) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job] = (),
+        settings: Settings = DEFAULTS,
+        tenants: int = 50,
+        now: Callable[[], datetime] = lambda: NOW,
+    ) -> None:
         self.registry = CollectorRegistry()
         labels = TenantLabels(tenants, (tenant.name for tenant in settings.policy.tenants))
         self.settings = settings
-        self.collector = SnapshotCollector(settings, labels, lambda: NOW, "store")
+        self.collector = SnapshotCollector(settings, labels, now, "store")
         self.registry.register(self.collector)
         self.recorder = MetricsRecorder(self.registry, labels)
         self._jobs = JobChanges(jobs)
@@ -64,7 +74,7 @@ def scraped(shown: Snapshot, **settings: Any) -> Scrape:
 
 def on_node(*views: Any, jobs: tuple[Job, ...] = (), **changes: Any) -> Snapshot:
     fields = {"probe": ProbeStatus(ProbeCode.OK, ""), "driver_version": "570.86", **changes}
-    return snapshot(jobs, views, nodes=(Node("gpu1", tuple(views), **fields),))
+    return snapshot(jobs, views, nodes=(Node("gpu1", tuple(views), **fields),), leads_here=True)
 
 
 def test_readings_are_in_base_units_under_the_labels_of_dcgm_exporter() -> None:
@@ -82,7 +92,7 @@ def test_readings_are_in_base_units_under_the_labels_of_dcgm_exporter() -> None:
     assert set(found.labels("gputui_gpu_power_watts")[0]) == set(GPU_LABELS)
 
 
-def test_what_is_not_known_is_left_out_and_never_0() -> None:
+def test_unknown_values_are_omitted_instead_of_zero() -> None:
     nothing = view(0, sample=GpuSample(uuid(0), NOW))
     found = scraped(on_node(nothing, view(1, GpuState.UNKNOWN, sample=None, age=None), probe=ProbeStatus()))
     left_out = [
@@ -138,7 +148,7 @@ def test_jobs_are_counted_by_tenant_and_state_and_elements_one_by_one() -> None:
     assert found.value("gputui_jobs_eligible", tenant="bob") == 5
 
 
-def test_the_backlog_is_what_eligible_jobs_ask_for() -> None:
+def test_the_backlog_is_the_demand_of_eligible_jobs() -> None:
     hour = timedelta(hours=1)
     everything = GpuRequest(1, 1, everything=True)
     jobs = (
@@ -161,7 +171,7 @@ def test_the_backlog_is_what_eligible_jobs_ask_for() -> None:
     assert found.value("gputui_jobs", tenant="alice", state="PENDING") == 0
 
 
-def test_use_and_fair_share_are_those_of_the_plan() -> None:
+def test_use_and_fair_share_agree_with_the_plan() -> None:
     started = NOW - timedelta(hours=10)
     done = running(1, on=[uuid(0), uuid(1)]).with_attempt(started_at=started, ended_at=NOW - timedelta(hours=9))
     jobs = (done.evolve(state=JobState.COMPLETED, ended_at=NOW), running(2, on=[uuid(2)], tenant="bob"))
@@ -220,8 +230,57 @@ def test_notices_pause_runtimes_and_the_host_are_shown() -> None:
     assert found.value("gputui_disk_free_bytes", role="docker", mount="/data") == 250
     assert found.value("gputui_host_cpu_ratio") == 0.25
     assert found.value("gputui_scheduler_halted") == 1
-    assert found.value("gputui_notices", severity="error") == 1
+    assert found.value("gputui_notices", severity="error") == 3, "the disk, the engine, and the driver"
+    assert found.value("gputui_notices", severity="warning") == 1
     assert found.value("gputui_notices", severity="information") == 0
+
+
+LOST = Health(HealthCode.LOST, "lost: the driver cannot reach it")
+SICK = Health(HealthCode.XID, "Xid 48: double-bit ECC error")
+JUPYTER = Holder("container", "jupyter-carol", user="carol", image="jupyter")
+FAN = Drain("fan noise", "alice", NOW)
+HOST = HostSample(sampled_at=NOW, cpu=0.25, cores=64, load=3.0)
+PROBLEMS: dict[str, tuple[str, Snapshot]] = {
+    "lost GPU": ("error", on_node(view(0, GpuState.UNKNOWN, health=LOST, sample=None))),
+    "sick GPU": ("error", on_node(view(0, GpuState.UNKNOWN, health=SICK))),
+    "GPU that is not read": ("warning", on_node(view(0, stale=True))),
+    "GPU shared with a stranger": (
+        "warning",
+        on_node(view(0, GpuState.ALLOCATED, job_id=1, holders=(JUPYTER,)), jobs=(running(1, on=[uuid(0)]),)),
+    ),
+    "GPU in foreign use": ("information", on_node(view(0, GpuState.FOREIGN, holders=(JUPYTER,)))),
+    "drained GPU": ("information", on_node(view(0, GpuState.DRAINED, drain=FAN))),
+    "hung driver": ("error", on_node(probe=ProbeStatus(ProbeCode.WEDGED, "hangs"))),
+    "engine down": ("error", on_node(runtimes=(RuntimeStatus("docker", False, "down"),))),
+    "full disk": ("error", on_node(host=replace(HOST, disks=(DiskUse("/data", ("state",), 1000, 0),)))),
+    "disk that is almost full": (
+        "warning",
+        on_node(host=replace(HOST, disks=(DiskUse("/data", ("docker",), 1000, 20),))),
+    ),
+    "failed job": (
+        "warning",
+        on_node(jobs=(running(1, on=[uuid(0)]).evolve(state=JobState.FAILED, ended_at=NOW, exit_code=1),)),
+    ),
+    "paused queue": ("warning", replace(on_node(), controls=Controls(paused=True))),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_the_console_calls_a_problem_is_counted_as_one(name: str) -> None:
+    severity, shown = PROBLEMS[name]
+    found = scraped(shown)
+    counts = {each: found.value("gputui_notices", severity=each) for each in ("error", "warning", "information")}
+    assert counts == {**dict.fromkeys(counts, 0), severity: 1}
+
+
+def test_a_throttled_gpu_is_a_problem_once_it_lasts() -> None:
+    slowed = on_node(view(0, sample=sample(0, throttle=("HW thermal slowdown",))))
+    time = FakeClock()
+    monitored = Monitored(now=time.now)
+    assert monitored.see(on_node(view(0))).value("gputui_notices", severity="warning") == 0
+    assert monitored.see(slowed).value("gputui_notices", severity="warning") == 0, "for a moment"
+    time.advance(11)
+    assert monitored.see(replace(slowed, taken_at=time.now())).value("gputui_notices", severity="warning") == 1
 
 
 def test_dcgm_names_have_its_units_and_a_series_for_each_job_on_a_gpu() -> None:
@@ -264,7 +323,46 @@ def test_counters_count_each_start_end_retry_and_preemption_once() -> None:
     assert found.value("gputui_attempts_ended_total", cause="Completed") == 0
 
 
-def test_gpu_time_is_that_of_the_attempts_and_never_falls() -> None:
+def test_counters_of_causes_and_known_tenants_begin_at_0_with_the_process(tmp_path: Path) -> None:
+    """Or `increase` in Prometheus would leave out the first retries of a cause and the first jobs of a tenant."""
+    policy = PolicySettings(tenants=(TenantSettings("alice"),))
+    hooks = HookSettings(on_job_end=("true",))
+    settings = Settings(policy=policy, metrics=MetricsSettings(listen="0"), hooks=hooks)
+    exporter = Exporter(settings, tmp_path, [job(1, tenant="bob")])
+    try:
+        found = scrape_of(exporter.registry)
+    finally:
+        exporter.close()
+    assert found.value("gputui_job_retries_total", cause="NonZeroExit") == 0
+    assert found.value("gputui_job_retries_total", cause="GpuLost") == 0
+    for result in ("ok", "failed", "dropped"):
+        assert found.value("gputui_hook_deliveries_total", hook="on_job_end", result=result) == 0
+    for tenant in ("alice", "bob"):
+        assert found.value("gputui_jobs_submitted_total", tenant=tenant) == 0
+        assert found.value("gputui_tenant_wait_seconds_count", tenant=tenant) == 0
+
+
+def test_counters_of_calls_begin_at_0_before_the_first_call() -> None:
+    """Or `increase` in Prometheus would leave out the calls before the first scrape that shows them."""
+    found = Monitored().see(on_node(runtimes=UP))
+    for runtime in ("docker", "process"):
+        assert found.value("gputui_runtime_calls_total", runtime=runtime, call="create", result="ok") == 0
+
+
+def test_counters_of_results_begin_at_0_with_the_first_call_and_the_first_delivery() -> None:
+    """Or `increase` in Prometheus would not show the first error."""
+    monitored = Monitored()
+    monitored.recorder.called("docker", "containers", "ok", 0.1)
+    monitored.recorder.delivered("mail", "ok")
+    found = scrape_of(monitored.registry)
+    calls = {(call, result): 0.0 for call in ("create", "remove") for result in ("ok", "error", "unavailable")}
+    for (call, result), count in (calls | {("containers", "ok"): 1.0}).items():
+        assert found.value("gputui_runtime_calls_total", runtime="docker", call=call, result=result) == count
+    for result, count in (("ok", 1), ("failed", 0), ("dropped", 0)):
+        assert found.value("gputui_hook_deliveries_total", hook="mail", result=result) == count
+
+
+def test_gpu_time_agrees_with_the_attempts_and_never_falls() -> None:
     it = running(1, on=[uuid(0), uuid(1)])
     monitored = Monitored([it])
 
@@ -305,3 +403,15 @@ def test_every_scraped_family_is_in_the_table_with_its_type_and_labels(tmp_path:
     assert families.WAIT.unit == "seconds"
     assert families.ECC.unit == ""
     assert families.LAST_TICK.unit == "seconds since 1970"
+
+
+def test_a_failed_backup_is_seen_with_the_time_of_the_last_good_one() -> None:
+    site = Monitored()
+    assert site.see(snapshot()).value("gputui_backup_up") is None
+    earlier = NOW - timedelta(days=1)
+    site.collector.backup = BackupRecord(NOW, "/backup", "queue.json is damaged", earlier)
+    found = site.see(snapshot())
+    assert found.value("gputui_backup_up") == 0
+    assert found.value("gputui_backup_last_success_timestamp_seconds") == earlier.timestamp()
+    site.collector.backup = BackupRecord(NOW, "/backup", good_at=NOW)
+    assert site.see(snapshot()).value("gputui_backup_up") == 1

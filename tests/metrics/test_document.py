@@ -1,4 +1,4 @@
-"""docs/observe.md says what the code says."""
+"""docs/observe.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gputui.metrics.families import FAMILIES
 PATH = Path(__file__).parents[2] / "docs" / "observe.md"
 
 
-def test_its_tables_are_up_to_date() -> None:
+def test_the_tables_of_the_metrics_page_are_up_to_date() -> None:
     text = PATH.read_text(encoding="utf-8")
     assert updated(text) == text, "run python scripts/observe.py"
     assert all(f"`{family.name}`" in text for family in FAMILIES)

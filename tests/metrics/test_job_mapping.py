@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputui.domain.gpu import GpuState
-from gputui.metrics.job_mapping import JobMapping
+from gputui.metrics.dcgm import JobMapping
 from tests.factories import gpu, running, snapshot, uuid, view
 
 
@@ -22,7 +22,7 @@ def test_a_file_names_the_jobs_on_a_gpu_and_is_emptied_when_they_are_gone(tmp_pa
     assert (there / "0").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_directory_that_takes_no_files_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_reported_and_retried(tmp_path: Path) -> None:
     there = tmp_path / "jobs"
     there.write_text("in the way")
     mapping = JobMapping(there)

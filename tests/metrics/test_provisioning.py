@@ -5,16 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +16,9 @@ from gputui.cli.main import run as run_command
 from gputui.domain.settings import MetricsSettings
 from gputui.metrics.alerts import ALERTS
 from gputui.metrics.families import FAMILIES, Kind
-from gputui.metrics.grafana import COLUMNS, model
 from gputui.metrics.panels import DASHBOARDS, Query
-from gputui.metrics.provisioning import files, rules_text
+from gputui.metrics.provisioning import COLUMNS, files, model, rules_text
+from tests.metrics.prometheus import Prometheus
 from tests.metrics.test_serve import PATIENCE, Served, served
 from tests.metrics.test_server import HASH
 
@@ -48,7 +42,7 @@ def known_names() -> dict[str, set[str]]:
     return found
 
 
-def test_panels_and_alerts_name_series_and_labels_that_there_are() -> None:
+def test_panels_and_alerts_name_existing_series_and_labels() -> None:
     known = known_names()
     expressions = {
         **{title: query.expression for title, query in QUERIES.items()},
@@ -96,72 +90,13 @@ def test_the_command_writes_every_file_and_says_where(
     assert "cannot be written" in capfd.readouterr().err
 
 
-def test_the_scrape_configuration_speaks_as_the_port_does(tmp_path: Path) -> None:
+def test_the_scrape_configuration_matches_the_port(tmp_path: Path) -> None:
     settings = MetricsSettings(listen="[::1]:1234", certificate="c", key="k", users="u")
     text = files(tmp_path, settings)[Path("prometheus", "gputui-scrape.yml")]
     assert '"[::1]:1234"' in text
     assert "scheme: https" in text
     assert "basic_auth" in text
     assert "https" not in files(tmp_path, MetricsSettings())[Path("prometheus", "gputui-scrape.yml")]
-
-
-class Prometheus:
-    """A real Prometheus that scrapes one port, by TLS and with a password."""
-
-    def __init__(self, directory: Path, port: int, certificate: Path) -> None:
-        rules = directory / "rules.yml"
-        rules.write_text(rules_text())
-        config = {
-            "global": {"scrape_interval": "250ms", "evaluation_interval": "1s"},
-            "rule_files": [str(rules)],
-            "scrape_configs": [
-                {
-                    "job_name": "gputui",
-                    "scheme": "https",
-                    "tls_config": {"ca_file": str(certificate)},
-                    "basic_auth": {"username": "alice", "password": "secret"},
-                    "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
-                }
-            ],
-        }
-        path = directory / "prometheus.json"
-        path.write_text(json.dumps(config))  # JSON is YAML
-        subprocess.run(["promtool", "check", "config", str(path)], check=True, capture_output=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        words = [
-            f"--config.file={path}",
-            f"--storage.tsdb.path={directory / 'data'}",
-            f"--web.listen-address=127.0.0.1:{self._port}",
-        ]
-        self._log = (directory / "prometheus.log").open("w")
-        self.process = subprocess.Popen(["prometheus", *words], stderr=self._log, stdout=self._log)
-
-    def ask(self, expression: str) -> list[dict[str, Any]]:
-        """Return the result of an instant query; empty while Prometheus starts."""
-        query = urllib.parse.urlencode({"query": expression})
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self._port}/api/v1/query?{query}", timeout=PATIENCE
-            ) as answer:
-                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
-        except urllib.error.HTTPError as error:
-            if error.code == 503:  # not ready yet
-                return []
-            raise AssertionError(f"{expression}: {error.read().decode()}") from error
-        except urllib.error.URLError:
-            return []
-        return [each for each in result if each["value"][1] != "NaN"]
-
-    @property
-    def log(self) -> str:
-        """The end of its log."""
-        return Path(self._log.name).read_text()[-2000:]
-
-    def end(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(PATIENCE)
-        self._log.close()
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +135,12 @@ def filled(query: Query) -> str:
 
 @pytest.mark.prometheus
 def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    prometheus = Prometheus(tmp_path, site.port, certificate[0])
+    secured = {
+        "scheme": "https",
+        "tls_config": {"ca_file": str(certificate[0])},
+        "basic_auth": {"username": "alice", "password": "secret"},
+    }
+    prometheus = Prometheus(tmp_path, site.port, secured)
     try:
         site.run("submit", "--host", "--gpus", "2", "--tenant", "bob", "--", "sleep", "600")
         site.run("submit", "--host", "--gpus", "4", "--time-limit", "1h", "--", "true")
@@ -335,19 +275,27 @@ CASES: list[tuple[str, str, list[dict[str, str]], int]] = [
     ),
     ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "0x10", runtime="docker")], 1),
     ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "1x10", runtime="docker")], 0),
+    ("GputuiBackupFailing", "10m", [series("gputui_backup_up", "0x20")], 1),
+    ("GputuiBackupFailing", "3d", [series("gputui_backup_last_success_timestamp_seconds", "0x4400")], 1),
+    (
+        "GputuiBackupFailing",
+        "1d",
+        [series("gputui_backup_up", "1x1500"), series("gputui_backup_last_success_timestamp_seconds", "0x1500")],
+        0,
+    ),
     ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x30", hook="mail")], 1),
     ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x5 1x30", hook="mail")], 0),
 ]
 """Name of a rule, a time, the series until then, and how often it fires."""
 
 
-def test_every_rule_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_rule_has_a_firing_and_a_silent_case() -> None:
     for alert in ALERTS:
         assert {bool(fires) for name, _, _, fires in CASES if name == alert.name} == {True, False}, alert.name
 
 
 @pytest.mark.prometheus
-def test_rules_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+def test_rules_fire_exactly_in_their_cases(tmp_path: Path) -> None:
     (tmp_path / "rules.yml").write_text(rules_text())
     subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], check=True, capture_output=True)
     tests = [

@@ -18,7 +18,7 @@ COMMANDS = ('["true"]', '["false"]', '["sh", "-c", "sleep 0.2; exit 3"]', '["sle
 ENDS = 51
 PATIENCE = 150.0
 NOTICED_WITHIN = 3.0
-"""Seconds until a scheduler hears of an end, on a busy machine."""
+"""Maximum seconds until a scheduler notices an end, on a busy machine."""
 
 
 def submit(site: Served, directory: Path) -> None:

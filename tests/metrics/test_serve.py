@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Served:
-    """A scheduler in a process of its own, and commands beside it."""
+    """Scheduler in its own process, and commands beside it."""
 
     def __init__(self, directory: Path, *words: str, uid: int | None = None) -> None:
         self.state = directory / "state"
@@ -85,7 +85,7 @@ class Served:
         return int(self.until_said("metrics at http").rpartition("/metrics")[0].rpartition(":")[2])
 
     def scrape(self, headers: dict[str, str] | None = None) -> Scrape:
-        """Return what Prometheus would read."""
+        """Return the page that Prometheus would read."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("GET", "/metrics", headers=headers or {})
         answer = connection.getresponse()
@@ -125,7 +125,7 @@ def served(directory: Path, *words: str, uid: int | None = None) -> Iterator[Ser
 
 
 def lint(scrape: Scrape) -> list[str]:
-    """Return what `promtool check metrics` complains of.
+    """Return the complaints of `promtool check metrics`.
 
     Its linter wants no capitals in names of labels. `modelName` is dcgm-exporter's name, by which series are joined.
     """
@@ -175,7 +175,7 @@ def test_jobs_are_counted_from_their_start_to_their_end(tmp_path: Path) -> None:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A directory that every user may go through; pytest's are for one user."""
+    """Directory that every user may enter; pytest's are for one user."""
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -183,7 +183,7 @@ def open_path() -> Iterator[Path]:
 
 @pytest.mark.long  # another user's processes import all of gputui each
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
-def test_beside_the_metrics_of_another_user_a_scheduler_goes_on_without(open_path: Path) -> None:
+def test_a_scheduler_runs_without_metrics_if_another_user_has_the_port(open_path: Path) -> None:
     for name in ("mine", "theirs"):
         (open_path / name).mkdir()
     shutil.chown(open_path / "theirs", OTHERS, OTHERS)

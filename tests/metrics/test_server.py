@@ -1,4 +1,4 @@
-"""The port: plain, by TLS and with passwords; what it refuses, and clients that mean no good."""
+"""The metrics port: plain, by TLS and with passwords; refusals, and malicious clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def users(tmp_path: Path) -> Path:
 
 
 class Said(list[str]):
-    """Sentences of an exporter, which can be waited for."""
+    """Sentences of an exporter that tests can wait for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def port_of(said: Said) -> int:
     return int(said.until("metrics at http").rpartition("/metrics")[0].rpartition(":")[2])
 
 
-def test_metrics_are_served_on_loopback_and_nothing_else_is(tmp_path: Path) -> None:
+def test_only_metrics_are_served_and_only_on_loopback(tmp_path: Path) -> None:
     with exported(tmp_path) as (exporter, said):
         port = port_of(said)
         status, page = get(port)
@@ -108,7 +108,7 @@ def test_ipv6_is_served_where_its_address_is_named(tmp_path: Path) -> None:
         assert get(port, host="::1")[0] == 200
 
 
-def test_with_users_no_page_is_read_without_the_right_password(tmp_path: Path, users: Path) -> None:
+def test_users_need_the_right_password(tmp_path: Path, users: Path) -> None:
     with exported(tmp_path, users=str(users)) as (_, said):
         port = port_of(said)
         assert get(port)[0] == 401
@@ -120,13 +120,13 @@ def test_with_users_no_page_is_read_without_the_right_password(tmp_path: Path, u
         assert not any("warning" in each for each in said)
 
 
-def test_tls_is_spoken_and_plain_http_is_not(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_the_port_speaks_tls_but_no_plain_http(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = map(str, certificate)
     with exported(tmp_path, certificate=cert, key=key) as (_, said):
         port = port_of(said)
         context = ssl.create_default_context(cafile=cert)
         connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
-        with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing keeps nobody waiting
+        with socket.create_connection(("127.0.0.1", port)):  # a silent client delays no other
             connection.request("GET", "/metrics")
             assert connection.getresponse().status == 200
         connection.close()
@@ -154,7 +154,7 @@ def _get_by_tls(port: int, context: ssl.SSLContext) -> int:
         connection.close()
 
 
-def test_a_port_in_use_is_told_and_opened_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_reported_and_opened_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.metrics.exporter.EVERY", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
@@ -203,7 +203,7 @@ def test_secret_files_are_for_their_owner_and_a_group_of_readers(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
-def test_a_file_of_somebody_else_is_not_trusted(users: Path) -> None:
+def test_a_file_of_another_user_is_not_trusted(users: Path) -> None:
     os.chown(users, OTHERS, OTHERS)
     with pytest.raises(InputError, match="belongs to another user"):
         read_users(users)
@@ -220,7 +220,7 @@ def test_a_file_of_users_holds_bcrypt_hashes(users: Path, content: str, words: s
         read_users(users)
 
 
-def test_half_a_certificate_opens_no_port(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+def test_a_certificate_without_its_key_opens_no_port(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = map(str, certificate)
     assert tls_context(MetricsSettings()) is None
     for settings, where in (
@@ -253,14 +253,14 @@ def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "gpu1", "::1:80", "[::1]", "gpu1:99999", "gpu1:-1", "a b:80", "[gpu1]:80"])
-def test_what_is_no_address_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_addresses_are_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.toml").write_text(f'[metrics]\nlisten = "{text}"\n')
-    with pytest.raises(InputError, match="no address with a port") as raised:
+    with pytest.raises(InputError, match="not an address with a port") as raised:
         load_settings(tmp_path / "config.toml", {})
     assert raised.value.where == f"{tmp_path}/config.toml: metrics.listen"
 
 
-def test_a_snapshot_that_cannot_be_counted_fails_no_tick(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_uncountable_snapshot_fails_no_tick(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     broken: Any = replace(snapshot(), jobs=(None,))
     with exported(tmp_path) as (exporter, said):
         for _ in range(3):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from bench.cuts import DAY, DEMAND, GAP, LARGEST_PART, WINDOW, bursts, cut, write
-from gputui.replay.generator import generate
-from gputui.replay.trace import TraceJob, read
+from gputui.replay.trace import TraceJob, generate, read
 
-TRACE = generate(20_000, 1, days=30)
+
+@cache
+def trace() -> list[TraceJob]:
+    return generate(20_000, 1, days=30)
 
 
 def shape(job: TraceJob) -> tuple[float, int, str]:
@@ -26,8 +29,8 @@ def test_bursts_are_a_tenants_jobs_without_a_gap() -> None:
 
 
 def test_a_cut_keeps_to_its_window_widths_times_and_demand() -> None:
-    jobs = cut(TRACE, 8, 1, 0)
-    assert jobs == cut(TRACE, 8, 1, 0)
+    jobs = cut(trace(), 8, 1, 0)
+    assert jobs == cut(trace(), 8, 1, 0)
     assert jobs[0].submit == 0
     assert [job.number for job in jobs] == list(range(len(jobs)))
     assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)
@@ -40,21 +43,21 @@ def test_a_cut_keeps_to_its_window_widths_times_and_demand() -> None:
 
 
 def test_the_two_cuts_of_a_window_share_no_burst() -> None:
-    told_apart = [replace(job, duration=1000.0 + job.number) for job in TRACE]
+    told_apart = [replace(job, duration=1000.0 + job.number) for job in trace()]
     one, other = ({job.duration for job in cut(told_apart, 8, 1, half)} for half in (0, 1))
     assert min(len(one), len(other)) > 100
     assert not one & other
 
 
 def test_each_salt_gives_another_cut() -> None:
-    assert cut(TRACE, 8, 1, 0, "one") == cut(TRACE, 8, 1, 0, "one")
-    told_apart = [replace(job, duration=1000.0 + job.number) for job in TRACE]
+    assert cut(trace(), 8, 1, 0, "one") == cut(trace(), 8, 1, 0, "one")
+    told_apart = [replace(job, duration=1000.0 + job.number) for job in trace()]
     found = [{job.duration for job in cut(told_apart, 8, 1, 0, salt)} for salt in ("", "one", "two")]
     assert all(one != other for one, other in zip(found, found[1:] + found[:1], strict=True))
 
 
-def test_a_cut_written_is_read_back(tmp_path: Path) -> None:
-    whole = [job for job in cut(TRACE, 8, 1, 0) if job.submit < DAY]
+def test_a_written_cut_is_read_back(tmp_path: Path) -> None:
+    whole = [job for job in cut(trace(), 8, 1, 0) if job.submit < DAY]
     write(tmp_path / "cut.csv", whole)
     jobs, _ = read(tmp_path / "cut.csv")
     assert sorted(map(shape, jobs)) == sorted(map(shape, whole))

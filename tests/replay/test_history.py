@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Attempt, GpuRequest, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.replay import history
-from gputui.replay.generator import generate
 from gputui.replay.metrics import figures
 from gputui.replay.policies import plan
-from gputui.replay.trace import HOUR, Site, prepare
+from gputui.replay.trace import HOUR, Site, generate, prepare
 from tests.factories import NOW, job, uuid
 
 
@@ -28,7 +29,7 @@ def attempt(number: int, start: float, end: float, *gpus: int) -> Attempt:
 def ended(
     job_id: int, *attempts: Attempt, submitted: float = 0, state: JobState = JobState.COMPLETED, **more: Any
 ) -> Job:
-    """A finished job, submitted so many seconds after NOW."""
+    """Return a finished job, submitted that many seconds after NOW."""
     last = attempts[-1].ended_at if attempts else NOW
     return job(job_id, age=-submitted, **more).evolve(state=state, attempts=attempts, ended_at=last)
 
@@ -39,7 +40,7 @@ def found(*jobs: Job) -> history.JobHistory:
     return made
 
 
-def test_times_widths_tenants_limits_and_priorities_are_the_jobs_own() -> None:
+def test_a_replayed_job_keeps_times_width_tenant_limit_and_priority() -> None:
     limited = ended(
         2, attempt(1, 50, 150, 0, 1), submitted=40, tenant="bob", time_limit=timedelta(hours=2), priority=80
     )
@@ -56,7 +57,7 @@ def test_times_widths_tenants_limits_and_priorities_are_the_jobs_own() -> None:
     assert own.as_it_was(prepare(own.jobs, Site(4), limits="none"))[0].job.limit == 72 * HOUR
 
 
-def test_users_limits_stay_and_others_are_made() -> None:
+def test_limits_of_users_stay_and_missing_ones_are_generated() -> None:
     own = found(
         ended(1, attempt(1, 0, 600, 0), time_limit=timedelta(hours=2)), ended(2, attempt(1, 0, 600, 0)), ended(3)
     )
@@ -108,7 +109,7 @@ def test_jobs_without_gpus_or_still_running_are_left_out() -> None:
     assert history.job_history([cancelled, still_runs]) is None
 
 
-def test_a_job_comes_when_it_could_have_started() -> None:
+def test_a_job_is_submitted_when_it_became_eligible() -> None:
     first = ended(1, attempt(1, 0, 100, 0))
     second = ended(2, attempt(1, 130, 140, 0), after=(1,))
     third = ended(3, attempt(1, 70, 80, 1), begin_at=NOW + timedelta(seconds=60))
@@ -124,12 +125,12 @@ def test_sharing_jobs_are_reported() -> None:
 
 
 @pytest.mark.parametrize("back", [-30.0, 0.0])
-def test_a_clock_that_went_back_makes_no_negative_time(back: float) -> None:
+def test_a_clock_set_back_gives_no_negative_time(back: float) -> None:
     [each] = found(ended(1, attempt(1, 0, back, 0))).jobs
     assert each.duration == 1
 
 
-def test_the_policy_repeats_its_own_history() -> None:
+def test_a_replay_of_its_own_history_repeats_it() -> None:
     site = Site(8)
     ready = prepare(generate(300, 3, widest=8), site, 1.0)
     ran = list(plan(ready, site))

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, Holder
-from gputui.domain.job import Attempt, Job, JobId, Stopping
+from gputui.domain.job import Job, Stopping
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.decide import Outcome
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings
@@ -36,7 +38,7 @@ def when(second: float) -> datetime:
 
 
 class Checked(TraceReplay):
-    """A simulation whose every decision is made a second time by `plan()`, from jobs as the scheduler knows them."""
+    """Simulation that makes every decision a second time by `plan()`, from jobs as the scheduler knows them."""
 
     def __init__(self, jobs: Sequence[TraceJob], settings: PolicySettings) -> None:
         super().__init__(jobs, EIGHT, settings)
@@ -65,7 +67,7 @@ class Checked(TraceReplay):
         return outcome
 
     def held(self) -> list[tuple[datetime, datetime, str]]:
-        """Return which GPU was held from when to when, by runs that were lost too."""
+        """Return the begins and ends of the use of each GPU, including lost runs."""
         self._note_ends()
         runs = [each for attempts in self.attempts.values() for each in attempts]
         return [(each.started_at or NOW, each.ended_at or NOW, gpu) for each in runs for gpu in each.gpus]
@@ -156,7 +158,7 @@ def policy(**changes: Any) -> PolicySettings:
 
 
 @pytest.mark.parametrize("seed", [2, 4])
-def test_every_decision_is_the_one_that_the_scheduler_makes(seed: int) -> None:
+def test_every_decision_equals_that_of_the_scheduler(seed: int) -> None:
     simulation = Checked(some_jobs(seed), policy(preemption_min_run=timedelta(minutes=5), preemptions_per_hour=4))
     ran = simulation.run()
     assert len(ran) == 70
@@ -196,7 +198,7 @@ def test_a_preempted_job_loses_its_work_and_runs_again() -> None:
     assert ran[0].lost == 8 * (HOUR + MINUTE)
 
 
-def test_no_job_is_preempted_where_it_is_off_or_too_early() -> None:
+def test_no_job_is_preempted_with_preemption_off_or_too_early() -> None:
     jobs = [low(0, 0, HOUR), high(1, 60, HOUR)]
     assert played(jobs, preemption=False)[1].start == HOUR
     assert played(jobs)[1].start == 11 * MINUTE  # ten minutes of its own, and the grace
@@ -230,7 +232,7 @@ OTHERS = [TraceJob(3, 310, 100, 8, "a", 100), TraceJob(4, 320, 2000, 2, "a", 200
 """A wide job that has to wait for job 2, and one that may go before it if job 2 is expected to take long."""
 
 
-def test_a_running_job_without_a_limit_is_expected_to_take_what_the_last_two_of_its_name_took() -> None:
+def test_a_running_job_without_a_limit_is_predicted_by_the_last_two_of_its_name() -> None:
     seconds = named(2, 300, 3000, 4)
     assert played([*PAST, seconds, *OTHERS])[4].start > 3000
     assert played([*PAST, dataclasses.replace(seconds, name="other"), *OTHERS])[4].start == 320

@@ -1,4 +1,4 @@
-"""Traces: what is read, refused, stretched and made up."""
+"""Traces: reading, refusals, stretching and generation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.replay.generator import digest, generate
-from gputui.replay.trace import HOUR, LIMITS, Site, limit, offered, parse, prepare, read
+from gputui.replay.trace import HOUR, LIMITS, Site, digest, generate, limit, offered, parse, prepare, read
 
 HEAD = "submit_time_s,duration_s,gpus,vc\n"
 MORE = "submit_time_s,duration_s,gpus,priority,name,limit,preemptible\n"
@@ -59,7 +58,7 @@ def test_invalid_traces_are_refused_by_line_and_column(text: str, words: str) ->
         parse(text, "trace.csv")
 
 
-def test_columns_that_are_there_are_read() -> None:
+def test_existing_columns_are_read() -> None:
     text = MORE + "0,10,2,80,train,1h30m,yes\n\n5,10,1,,,,\n6,10,1\n"
     first, second, third = parse(text, "t")
     assert (first.priority, first.name, first.stated, first.preemptible) == (80, "train", 5400, True)
@@ -74,7 +73,7 @@ def test_columns_have_other_names_and_cells_may_be_quoted() -> None:
     assert parse("submit_time_s,duration_s,gpus,tenant,vc\n0,5,1,a,b\n", "t")[0].tenant == "b"
 
 
-def test_a_limit_that_was_stated_goes_before_one_made_up() -> None:
+def test_a_stated_limit_overrides_a_generated_one() -> None:
     jobs = parse(MORE + "0,100,1,50,x,2h,\n0,100,1,50,x,,\n", "t")
     found = {how: prepare(jobs, Site(8), limits=how) for how in LIMITS}
     assert [job.limit for job in found["bucket"]] == [2 * HOUR, 0.25 * HOUR]
@@ -83,7 +82,7 @@ def test_a_limit_that_was_stated_goes_before_one_made_up() -> None:
     assert [job.is_limited for job in found["none"]] == [True, False]
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read(tmp_path / "none.csv")
 
@@ -109,14 +108,14 @@ def test_a_trace_that_cannot_be_stretched_is_refused(rows: str, words: str) -> N
 
 
 @given(st.text(st.sampled_from('0159.-e,"\n \x00aé;')), st.booleans())
-def test_any_text_is_a_trace_or_refused(text: str, has_head: bool) -> None:
+def test_any_text_is_read_or_refused(text: str, has_head: bool) -> None:
     with suppress(InputError):
         jobs = parse((MORE if has_head else "") + text, "t")
         assert jobs[0].submit == 0
         assert all(job.duration >= 0 and job.gpus >= 1 for job in jobs)
 
 
-def test_durations_are_capped_and_limits_are_made() -> None:
+def test_durations_are_capped_and_limits_are_generated() -> None:
     [job] = prepare(parse(HEAD + "0,999999,1,a\n", "t"), Site(8), limits="exact", max_time=5 * HOUR)
     assert (job.duration, job.limit) == (5 * HOUR, 5 * HOUR)
     assert [limit(duration, "bucket") / HOUR for duration in (60, 0.5 * HOUR, 2.1 * HOUR, 30 * HOUR, 50 * HOUR)] == [
@@ -129,7 +128,7 @@ def test_durations_are_capped_and_limits_are_made() -> None:
     assert (limit(60, "none"), limit(60, "exact")) == (72 * HOUR, 60)
 
 
-def test_made_up_traces_are_the_same_for_the_same_seed_and_look_as_measured() -> None:
+def test_generated_traces_are_reproducible_and_realistic() -> None:
     jobs = generate(5000, 3)
     assert jobs == generate(5000, 3)
     assert digest(jobs) == digest(generate(5000, 3)) != digest(generate(5000, 4))

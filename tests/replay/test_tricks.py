@@ -1,4 +1,4 @@
-"""Promises of the queue's order on whole traces: newcomers get in, and tricks do not pay."""
+"""Properties of the queue's order on whole traces: newcomers get in, and tricks do not pay."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import pytest
 
 from bench.tricks import Trick, gains, in_slices, without_limits
 from gputui.domain.settings import PolicySettings
-from gputui.replay.generator import generate
 from gputui.replay.policies import plan
-from gputui.replay.trace import HOUR, Site, TraceJob
+from gputui.replay.trace import HOUR, Site, TraceJob, generate
 
 EIGHT = Site(8)
 AS_IT_IS = PolicySettings()
 
 
 @pytest.mark.parametrize("after", [1, 60, 200])
-def test_a_newcomer_waits_two_hours_at_most_however_old_the_dump_is(after: int) -> None:
+def test_a_newcomer_waits_at_most_two_hours_behind_any_dump(after: int) -> None:
     blocks = [TraceJob(number, 0.0, after * HOUR, 1, "ann", limit=after * HOUR) for number in range(8)]
     dump = [TraceJob(8 + number, 1.0, HOUR, 1, "ann", limit=HOUR) for number in range(300)]
     late = TraceJob(308, (after + 0.5) * HOUR, HOUR, 1, "ben", limit=HOUR)
@@ -26,14 +25,14 @@ def test_a_newcomer_waits_two_hours_at_most_however_old_the_dump_is(after: int) 
 
 
 def mean_gain(trick: Trick, seeds: int) -> float:
-    """Return the mean wait with the trick over that without it, of tenants of so many made-up traces."""
+    """Return the mean wait with the trick relative to that without it, over tenants of generated traces."""
     traces = [generate(300, seed, widest=8, days=28 * 300 / 2500) for seed in range(seeds)]
     return statistics.fmean(ratio for trace in traces for ratio in gains(trick, trace, AS_IT_IS, 1.0))
 
 
-def test_a_tenant_that_leaves_limits_out_waits_longer() -> None:
+def test_a_tenant_without_limits_waits_longer() -> None:
     assert mean_gain(without_limits, 1) >= 3.0
 
 
-def test_a_tenant_that_cuts_its_jobs_into_slices_waits_no_less_on_average() -> None:
+def test_slicing_jobs_does_not_shorten_the_mean_wait() -> None:
     assert mean_gain(in_slices, 4) >= 1.0

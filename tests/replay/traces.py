@@ -1,4 +1,4 @@
-"""Traces the gates are measured on: real ones where they are at hand, and made-up ones."""
+"""Traces for the gates: real ones if available, and generated ones."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from bench.cuts import FIRST_DAYS, cut
-from gputui.replay.generator import generate
-from gputui.replay.trace import TraceJob, read
+from gputui.replay.trace import TraceJob, generate, read
 
 FOLDER = Path(os.environ.get("GPUTUI_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
 """Has philly_8gpu_a.csv and philly_82k.csv, which are never copied into this repository."""
@@ -17,7 +16,7 @@ GIVEN, MASTER = FOLDER / "philly_8gpu_a.csv", FOLDER / "philly_82k.csv"
 
 @lru_cache
 def synthetic() -> tuple[tuple[TraceJob, ...], ...]:
-    """Ten made-up ones for 8 GPUs."""
+    """Return ten generated traces for 8 GPUs."""
     return tuple(tuple(generate(2500, seed, widest=8)) for seed in range(10))
 
 

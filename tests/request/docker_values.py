@@ -1,4 +1,4 @@
-"""A good and a bad value for each of docker run's rarer options, as they are typed."""
+"""A valid and an invalid value for each of docker run's rarer options, as typed."""
 
 from __future__ import annotations
 

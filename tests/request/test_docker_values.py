@@ -1,4 +1,4 @@
-"""Values of docker run's own options."""
+"""Values of the options of docker run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"
 
 
 @given(NAMES, VALUES)
-def test_a_variable_comes_back(name: str, value: str) -> None:
+def test_a_variable_is_formatted_and_read_back(name: str, value: str) -> None:
     assert docker_values.pair(f"{name}={value}", "--env") == (name, value)
 
 
-def test_a_variable_without_a_value_takes_this_process_s() -> None:
+def test_a_variable_without_a_value_takes_that_of_this_process() -> None:
     pairs = [("A", "1"), ("HOME", None), ("NOT_SET", None), ("A", "2")]
     assert docker_values.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
 
 
 @pytest.mark.parametrize("text", ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000])
-def test_other_variables_are_refused(text: str) -> None:
+def test_invalid_variables_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--env"):
         docker_values.pair(text, "--env")
 
@@ -39,7 +39,7 @@ def test_an_env_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe=1", b"A B=1", b"=1", b"A=\0", b"A=1\n" * 300_000])
-def test_other_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_invalid_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "env"
     file.write_bytes(content)
     with pytest.raises(InputError, match="--env-file"):
@@ -53,45 +53,45 @@ def test_env_files_that_cannot_be_read_are_named(tmp_path: Path, path: str) -> N
 
 
 @pytest.mark.parametrize("text", ["/a:/b", "/a:/b:ro", "/a:/b:rw,z", "data:/b", "/scratch"])
-def test_volumes(text: str) -> None:
+def test_volumes_are_read(text: str) -> None:
     assert docker_values.volume(text, "--volume") == text
 
 
-def test_a_volume_near_by_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_volume_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert docker_values.volume("./data:/data", "") == f"{tmp_path.resolve()}/data:/data"
 
 
 @pytest.mark.parametrize("text", ["", "/a:b", "a", "/a:/b:what", "/a:/b:ro:x", ":/b", "../:x", "a/b:/c", "/a\n:/b"])
-def test_other_volumes_are_refused(text: str) -> None:
+def test_invalid_volumes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--volume"):
         docker_values.volume(text, "--volume")
 
 
 @pytest.mark.parametrize("text", ["type=bind,source=/a,target=/b", "type=tmpfs,dst=/t", "src=data,target=/d,readonly"])
-def test_mounts(text: str) -> None:
+def test_mounts_are_read(text: str) -> None:
     assert docker_values.mount(text, "--mount") == text
 
 
 @pytest.mark.parametrize("text", ["", "type=bind,target=/b", "type=nfs,target=/b", "target=b", "type=tmpfs,what=1"])
-def test_other_mounts_are_refused(text: str) -> None:
+def test_invalid_mounts_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--mount"):
         docker_values.mount(text, "--mount")
 
 
 @pytest.mark.parametrize("text", ["nofile=1024", "nofile=1024:4096", "memlock=-1", "memlock=-1:-1", "core=0:-1"])
-def test_limits(text: str) -> None:
+def test_limits_are_read(text: str) -> None:
     assert docker_values.ulimit(text, "--ulimit") == text
 
 
 @pytest.mark.parametrize("text", ["nofile", "nofile=9:1", "what=1", "nofile=-2", "nofile=-1:5", "nofile=1:2:3"])
-def test_other_limits_are_refused(text: str) -> None:
+def test_invalid_limits_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--ulimit"):
         docker_values.ulimit(text, "--ulimit")
 
 
 @pytest.mark.parametrize("text", ["gputui.job=1", "user=bob", "=x"])
-def test_labels_of_our_own_are_refused(text: str) -> None:
+def test_labels_reserved_for_gputui_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--label"):
         docker_values.label(text, "--label")
 
@@ -109,23 +109,23 @@ def test_a_label_without_a_value_is_empty() -> None:
         ("Registry.Example.COM/a/b", "b"),
     ],
 )
-def test_images(image: str, name: str) -> None:
+def test_images_are_read(image: str, name: str) -> None:
     assert docker_values.image(image, "IMAGE") == image
     assert docker_values.image_name(image) == name
 
 
 @pytest.mark.parametrize("image", ["", "-x", "Busy", "a b", "a\n", "team/Model", "a" * 10_000, "/a", "\x1b[2J", ":tag"])
-def test_other_images_are_refused(image: str) -> None:
+def test_invalid_images_are_refused(image: str) -> None:
     with pytest.raises(InputError, match="IMAGE"):
         docker_values.image(image, "IMAGE")
 
 
 @pytest.mark.parametrize("user", ["root", "1000", "1000:1000", "alice:users"])
-def test_users(user: str) -> None:
+def test_users_are_read(user: str) -> None:
     assert docker_values.user(user, "--user") == user
 
 
 @pytest.mark.parametrize("user", ["", ":", "a:", "a b", "1:2:3"])
-def test_other_users_are_refused(user: str) -> None:
+def test_invalid_users_are_refused(user: str) -> None:
     with pytest.raises(InputError, match="--user"):
         docker_values.user(user, "--user")

@@ -1,4 +1,4 @@
-"""A form's texts: what they ask for, what is wrong with them, and what of them may be seen."""
+"""Drafts of a form: the requested job, errors, and masked values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest, LimitWarning
+from gputui.domain.job_spec import GpuRequest, LimitWarning
 from gputui.request.draft import (
     MASK,
     NAMES,
     asked,
+    draft_without_secrets,
     env_names,
     faults,
     masked,
     revealed,
-    without_secrets,
 )
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
@@ -58,7 +58,7 @@ def test_a_container_job() -> None:
     assert (spec.after, spec.begin_at) == ((3, 4), NOW + timedelta(hours=1))
 
 
-def test_a_host_job_takes_the_path_and_the_directory_over_and_no_secret() -> None:
+def test_a_host_job_inherits_path_and_directory_but_no_secrets() -> None:
     spec = asked({"command": "/usr/bin/python3 x.py", "env": "PATH=/opt"}, BY).spec
     assert spec.is_host
     assert spec.name == "python3"
@@ -117,7 +117,7 @@ def test_a_job_is_an_image_or_a_command() -> None:
     assert faults({"command": "x", "volume": "/a:/b"}, BY).keys() == {"volume"}
 
 
-def test_no_value_of_the_environment_is_seen_and_each_is_found_again() -> None:
+def test_masked_values_of_the_environment_are_restored() -> None:
     draft = {**GOOD, "env": "TOKEN='a b' SEED=1 FROM_HERE"}
     shown = masked(draft)
     assert "a b" not in shown["env"]
@@ -129,14 +129,14 @@ def test_no_value_of_the_environment_is_seen_and_each_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PASSWORD", "WANDB_API_KEY", "MY_KEY"])
-def test_suspected_secrets_go_into_no_file(name: str) -> None:
-    kept = without_secrets({**GOOD, "env": f"{name}=hush EPOCHS=3"})
+def test_suspected_secrets_are_written_into_no_file(name: str) -> None:
+    kept = draft_without_secrets({**GOOD, "env": f"{name}=hush EPOCHS=3"})
     assert kept["env"] == f"{name} EPOCHS=3"
     assert env_names(kept) == (name, "EPOCHS")
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), st.text(max_size=60)))
-def test_whatever_is_typed_is_taken_or_refused(draft: dict[str, str]) -> None:
+def test_any_draft_is_accepted_or_refused(draft: dict[str, str]) -> None:
     found = faults(draft, BY)
     try:
         asked(draft, BY)

@@ -1,4 +1,4 @@
-"""A spec written as a draft, and a draft as a job file, ask for the same again."""
+"""Conversion of a spec to a draft and a job file, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest, JobSpec, LimitWarning
+from gputui.domain.job_spec import GpuRequest, JobSpec, LimitWarning
 from gputui.request import draft as drafts
 from gputui.request import job_file
 from gputui.request.draft import asked, filled_texts
@@ -69,7 +69,7 @@ SPECS = [
 ]
 
 
-def test_every_rarer_option_of_docker_comes_back(tmp_path: Path) -> None:
+def test_rarer_options_of_docker_are_read_back(tmp_path: Path) -> None:
     assert {*GOOD} == {key.name for key in DOCKER_KEYS if key.name in RARER}
     wanted = asked({"image": "busybox", "entrypoint": "''", **GOOD}, BY)
     draft = drafts.draft_of_spec(wanted.spec, NOW)
@@ -82,17 +82,17 @@ def test_every_rarer_option_of_docker_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wanted", SPECS, ids=range(len(SPECS)))
-def test_a_spec_asks_for_the_same_again(wanted: JobSpec) -> None:
+def test_a_draft_of_a_spec_gives_the_same_spec(wanted: JobSpec) -> None:
     assert asked(drafts.draft_of_spec(wanted, NOW), BY).spec == wanted
 
 
-def test_a_time_to_begin_that_is_over_is_left_out() -> None:
+def test_a_past_begin_is_omitted() -> None:
     assert "begin" not in drafts.draft_of_spec(replace(RICH, begin_at=NOW - timedelta(hours=1)), NOW)
 
 
 @pytest.mark.parametrize("with_others", [False, True])
 @pytest.mark.parametrize("wanted", SPECS, ids=range(len(SPECS)))
-def test_a_draft_is_a_job_file_and_back(wanted: JobSpec, with_others: bool, tmp_path: Path) -> None:
+def test_a_draft_is_written_as_a_job_file_and_read_back(wanted: JobSpec, with_others: bool, tmp_path: Path) -> None:
     draft = {**drafts.draft_of_spec(wanted, NOW), "array": "0-3%2", "hold": "yes"}
     file = tmp_path / "job.toml"
     file.write_text(job_file.draft_as_toml(draft, with_others=with_others))
@@ -100,7 +100,7 @@ def test_a_draft_is_a_job_file_and_back(wanted: JobSpec, with_others: bool, tmp_
     assert asked(job_file.read_draft(file, BY), BY) == asked(draft, BY)
 
 
-def test_the_file_for_an_editor_names_all_that_there_is() -> None:
+def test_the_file_for_an_editor_names_every_option() -> None:
     text = job_file.draft_as_toml({"image": "busybox"}, with_others=True)
     assert all(f"{key.name} = " in text for key in KEYS)
 

@@ -10,7 +10,8 @@ from msgspec.structs import asdict, replace
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, GpuRequest, Job, JobSpec
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.job_options import BY_NAME
@@ -87,18 +88,18 @@ def flat(spec: JobSpec) -> dict[str, object]:
     return found
 
 
-def test_left_as_it_is_nothing_changes() -> None:
+def test_an_unchanged_draft_changes_nothing() -> None:
     for each in (JOB, HOST, job(9)):
         assert not edits.read(each, draft(each), draft(each), BY)
         assert edits.faults(each, draft(each), draft(each), BY) == {}
 
 
-def test_everything_that_submit_sets_can_be_changed_or_says_why_not() -> None:
+def test_every_field_of_submit_can_be_changed_or_says_why_not() -> None:
     assert {*ANEW, *edits.locked(JOB), "env_file", "label_file"} == {"image", "command", *BY_NAME}
 
 
 @pytest.mark.parametrize("name", sorted(ANEW))
-def test_each_changes_its_own_field_and_no_other(name: str) -> None:
+def test_each_option_changes_only_its_own_field(name: str) -> None:
     edit = edits.read(JOB, draft(), {**draft(), name: ANEW[name]}, BY)
     after = edit.on(JOB, NOW)
     assert edit
@@ -132,7 +133,7 @@ def test_a_blank_removes_optional_values(name: str) -> None:
     assert drafts.text_of(draft(after), name) == ""
 
 
-def test_a_time_to_begin_that_is_over_stays_and_a_new_one_ends_a_pause() -> None:
+def test_a_past_begin_stays_and_a_new_one_replaces_a_retry_pause() -> None:
     over = job(7).evolve(spec=replace(RICH, begin_at=NOW - timedelta(hours=1)), not_before=NOW + timedelta(hours=9))
     assert changed(over, name="x").spec.begin_at == over.spec.begin_at
     assert changed(over, name="x").not_before == over.not_before
@@ -140,7 +141,7 @@ def test_a_time_to_begin_that_is_over_stays_and_a_new_one_ends_a_pause() -> None
     assert (later.spec.begin_at, later.not_before) == (NOW + timedelta(hours=2), None)
 
 
-def test_the_priority_is_the_current_one() -> None:
+def test_the_draft_shows_the_current_priority() -> None:
     assert draft()["priority"] == "80"
     assert changed(priority="").priority == 50
     assert changed(name="x").priority == 80
@@ -149,11 +150,11 @@ def test_the_priority_is_the_current_one() -> None:
 @pytest.mark.parametrize(
     ("wanted", "name", "text", "why"),
     [
-        (JOB, "tenant", "eve", "whom a job is charged to stays"),
-        (JOB, "array", "0-9", "one job stays one"),
+        (JOB, "tenant", "eve", "cannot be changed; a clone may"),
+        (JOB, "array", "0-9", "a job cannot become an array"),
         (JOB.evolve(array=ArrayRef(5, 2)), "array", "0-9", "element 2 of array 5"),
-        (HOST, "image", "busybox", "a process of the host stays one"),
-        (JOB, "image", "", "a job of a container stays one"),
+        (HOST, "image", "busybox", "a host job cannot get an image"),
+        (JOB, "image", "", "a container job cannot become a host job"),
     ],
 )
 def test_fixed_fields_are_refused_with_the_reason(wanted: Job, name: str, text: str, why: str) -> None:
@@ -185,7 +186,7 @@ def test_errors_are_reported_with_their_names(texts: dict[str, str], where: str)
     assert where in edits.faults(JOB, draft(), {**draft(), **texts}, BY)
 
 
-def test_masked_values_are_taken_over_unseen() -> None:
+def test_masked_values_keep_their_secrets() -> None:
     before = drafts.masked(draft())
     after = {**before, "env": before["env"] + " NEW=1"}
     hidden = drafts.env_values(JOB.spec)

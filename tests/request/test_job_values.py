@@ -1,4 +1,4 @@
-"""Values of options: what is read, what is refused, and that nothing but InputError comes out."""
+"""Values of options: reading, refusals, and no errors but InputError."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from gputui.config import parse_probe
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.request import docker_values, job_values, numbers, texts
 from gputui.request.job_options import KEYS
 from tests.factories import NOW
 
 FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)
 BY_CODE = {key.read.__code__: key for key in KEYS if not key.name.endswith("_file")}
-"""Readers made by one function differ in a pattern or in bounds alone: one of them stands for all."""
+"""Parsers built by one function differ only in a pattern or in bounds, so one of them represents all."""
 READERS = {
     **{key.option: key.read for key in BY_CODE.values()},
     "ids": numbers.job_ids,
@@ -41,7 +41,7 @@ READERS = {
 @example("٣")
 @example("1e400")
 @example("nan")
-def test_a_reader_raises_nothing_but_input_errors(read: Callable[[str, str], object], text: str) -> None:
+def test_readers_raise_only_input_errors(read: Callable[[str, str], object], text: str) -> None:
     try:
         read(text, "--option")
     except InputError as error:
@@ -49,7 +49,7 @@ def test_a_reader_raises_nothing_but_input_errors(read: Callable[[str, str], obj
 
 
 @given(low=st.integers(1, job_values.MAX_GPUS), more=st.integers(0, 100))
-def test_a_range_of_gpus_comes_back(low: int, more: int) -> None:
+def test_a_range_of_gpus_is_formatted_and_read_back(low: int, more: int) -> None:
     high = min(job_values.MAX_GPUS, low + more)
     assert job_values.gpus(f"{low}-{high}", "--gpus") == GpuRequest(low, high)
     assert job_values.gpus(str(low), "--gpus") == GpuRequest(low, low)
@@ -65,7 +65,7 @@ def test_uuids_name_gpus() -> None:
     assert job_values.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
 
 
-def test_indices_are_written_as_the_driver_counts() -> None:
+def test_indices_are_those_of_the_driver() -> None:
     assert job_values.gpus("device=07,1", "--gpus").devices == ("7", "1")
     with pytest.raises(InputError, match="twice"):
         job_values.gpus("device=1,01", "--gpus")
@@ -88,7 +88,7 @@ def test_indices_are_written_as_the_driver_counts() -> None:
         ('2-4,"capabilities=video,utility"', GpuRequest(2, 4, capabilities=("video", "utility"))),
     ],
 )
-def test_the_fields_of_dockers_gpus_are_read_and_come_back(text: str, wanted: GpuRequest) -> None:
+def test_the_fields_of_docker_gpus_are_read_and_formatted(text: str, wanted: GpuRequest) -> None:
     assert job_values.gpus(text, "--gpus") == wanted
     assert job_values.gpus(job_values.gpus_text(wanted), "--gpus") == wanted
 
@@ -112,20 +112,20 @@ def test_fields_that_docker_or_the_engine_refuses_are_refused(text: str) -> None
         job_values.gpus(text, "--gpus")
 
 
-def test_all_gpus() -> None:
+def test_a_request_for_all_gpus_is_read() -> None:
     assert job_values.gpus("all", "--gpus").everything
     assert job_values.gpus("0", "--gpus") == GpuRequest()
 
 
 @pytest.mark.parametrize("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
-def test_other_gpus_are_refused(text: str) -> None:
+def test_invalid_requests_for_gpus_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
         job_values.gpus(text, "--gpus")
     assert caught.value.where == "--gpus"
 
 
 @given(st.sets(st.integers(0, 10**6), min_size=1, max_size=50), st.none() | st.integers(1, 99))
-def test_an_array_comes_back(indices: set[int], limit: int | None) -> None:
+def test_an_array_is_formatted_and_read_back(indices: set[int], limit: int | None) -> None:
     text = ",".join(map(str, sorted(indices))) + (f"%{limit}" if limit else "")
     assert job_values.array(text, "--array") == job_values.Array(tuple(sorted(indices)), limit)
 
@@ -137,7 +137,7 @@ def test_ranges_and_steps_of_arrays() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "9-0", "0-9%0", "0-9%", "a", "0-9:0", "-3", "0-999999999", "0-99999,200000"])
-def test_other_arrays_are_refused(text: str) -> None:
+def test_invalid_arrays_are_refused(text: str) -> None:
     with pytest.raises(InputError):
         job_values.array(text, "--array")
 
@@ -150,7 +150,7 @@ def test_other_arrays_are_refused(text: str) -> None:
         ("2026-03-02T18:00:00+02:00", datetime(2026, 3, 2, 16, tzinfo=UTC)),
     ],
 )
-def test_when_a_job_may_begin(text: str, at: datetime) -> None:
+def test_a_begin_is_read(text: str, at: datetime) -> None:
     assert job_values.begin(text, "--begin", NOW) == at
 
 
@@ -159,7 +159,7 @@ def test_a_time_without_a_zone_is_local() -> None:
     assert job_values.begin("2026-03-02T18:00", "--begin", NOW) == local
 
 
-def test_a_time_of_day_is_the_next_one() -> None:
+def test_a_time_of_day_is_its_next_occurrence() -> None:
     here = NOW.astimezone()
     for hours, days in ((1, 0), (-1, 1), (0, 1)):
         wanted = (here + timedelta(hours=hours)).replace(second=0, microsecond=0)
@@ -172,12 +172,12 @@ def test_a_time_of_day_is_the_next_one() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "24:00", "18:60", "18", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"]
 )
-def test_other_times_are_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--begin"):
         job_values.begin(text, "--begin", NOW)
 
 
-def test_changes_of_priority() -> None:
+def test_changes_of_priority_are_read() -> None:
     assert job_values.priority_change("70", "") == job_values.PriorityChange(70)
     assert job_values.priority_change("+10", "") == job_values.PriorityChange(10, relative=True)
     assert job_values.priority_change("-10", "") == job_values.PriorityChange(-10, relative=True)
@@ -187,7 +187,7 @@ def test_changes_of_priority() -> None:
             job_values.priority_change(text, "VALUE")
 
 
-def test_ids() -> None:
+def test_ids_are_read() -> None:
     assert numbers.job_ids("7", "ID") == (7,)
     assert numbers.job_ids("9,7,7-9", "ID") == (9, 7, 8)
     for text in ("", "0", "7-", "9-7", "7,,8", "x", "-7", "1-999999999"):
@@ -196,23 +196,23 @@ def test_ids() -> None:
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
-def test_numbers_of_cpus_that_are_none(text: str) -> None:
+def test_invalid_numbers_of_cpus_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--cpus"):
         numbers.cpus(text, "--cpus")
 
 
-def test_numbers_of_cpus() -> None:
+def test_numbers_of_cpus_are_read() -> None:
     assert [numbers.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
 @pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * texts.MAX_NAME])
-def test_names_of_any_script(name: str) -> None:
+def test_names_of_any_script_are_accepted(name: str) -> None:
     assert texts.job_name(name, "--name") == name
 
 
 @pytest.mark.parametrize(
     "name", ["", "  ", "a" * 10_000, "a\nb", "\x1b[31mred", "a\u202eb", "\ud800", "a\0b", "\u200b"]
 )
-def test_names_that_could_deceive_are_refused(name: str) -> None:
+def test_deceptive_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
         texts.job_name(name, "--name")

@@ -1,4 +1,4 @@
-"""A whole command line as a draft: read as submit reads it, and what a job cannot have is named."""
+"""Pasted command lines as drafts: read as submit reads them, with unsupported options named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(text: str) -> pasted_line.PastedLine:
     return pasted_line.read_line(text, HERE, ENV)
 
 
-def test_a_long_line_as_people_have_them() -> None:
+def test_a_long_realistic_line_is_read() -> None:
     found = read(
         "$ sudo docker run --rm -it -d --gpus '\"device=0,1\"' \\\n"
         "   -v $(pwd):/work -v ~/d:/d:ro -v '/with $HOME:/x' -e A=1 -e TOKEN --shm-size=16g \\\r\n"
@@ -40,8 +40,8 @@ def test_a_long_line_as_people_have_them() -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_line_is_unfolded_whatever_ends_its_lines(end: str) -> None:
-    """Terminals paste a carriage return alone, as if Enter was pressed."""
+def test_a_folded_line_is_joined_at_any_line_ending(end: str) -> None:
+    """Terminals paste only a carriage return, as if Enter was pressed."""
     found = read(f"docker run --gpus 2 \\{end}  -v /a:/b \\ {end} busybox \\{end} sleep 3{end}")
     assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "2", "volume": "/a:/b"}
 
@@ -75,7 +75,7 @@ def test_unsupported_options_are_named_and_the_others_used() -> None:
 
 
 @pytest.mark.parametrize("option", [*command_line.TAKEN, *command_line.REFUSED])
-def test_every_option_of_docker_that_is_not_taken_is_known(option: str) -> None:
+def test_every_unsupported_option_of_docker_is_known(option: str) -> None:
     value = "" if option in command_line.WITHOUT_VALUE else " value"
     found = read(f"docker run {option}{value} busybox true")
     assert (found.draft["image"], found.draft["command"]) == ("busybox", "true")
@@ -83,7 +83,7 @@ def test_every_option_of_docker_that_is_not_taken_is_known(option: str) -> None:
     assert [name for name, _ in found.dropped] == ([] if is_silent else [option])
 
 
-def test_a_line_of_our_own() -> None:
+def test_a_gputui_line_is_read() -> None:
     found = read("gputui --state /x submit --host --gpus 2-4 --hold --array 0-3 -- python x.py --gpus 3")
     assert found.draft == {
         "image": "",
@@ -101,6 +101,8 @@ def test_a_line_of_our_own() -> None:
         ("docker run --frobnicate x busybox", "--frobnicate: is not an option"),
         ("docker run 'busybox", "quotation"),
         ("docker run --gpus", "--gpus: needs a value"),
+        ("gputui submit -t 10m busybox", "-t: takes no time (write --time-limit 10m"),
+        ("gputui submit -t 1:30:00 busybox", "-t: takes no time (write --time-limit 1:30:00"),
     ],
 )
 def test_unreadable_lines_are_refused_with_a_sentence(text: str, words: str) -> None:

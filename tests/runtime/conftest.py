@@ -11,7 +11,7 @@ from tests.runtime.dockerd import Dockerd
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Dockerd]:
-    """A private engine that stays up."""
+    """Yield a private engine that keeps running."""
     dockerd = Dockerd()
     try:
         yield dockerd.start()
@@ -21,9 +21,19 @@ def engine() -> Iterator[Dockerd]:
 
 @pytest.fixture
 def own_engine() -> Iterator[Dockerd]:
-    """A private engine to be killed and restarted."""
+    """Yield a private engine that the test may kill and restart."""
     dockerd = Dockerd()
     try:
         yield dockerd.start()
+    finally:
+        dockerd.destroy()
+
+
+@pytest.fixture
+def live_engine() -> Iterator[Dockerd]:
+    """Yield a private engine that the test may kill, and whose containers survive it."""
+    dockerd = Dockerd()
+    try:
+        yield dockerd.start(live_restore=True)
     finally:
         dockerd.destroy()

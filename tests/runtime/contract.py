@@ -19,7 +19,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import GpuRequest, JobSpec
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
 
@@ -27,17 +27,17 @@ STORE = f"test{secrets.token_hex(4)}"
 OTHER_STORE = f"test{secrets.token_hex(4)}"
 """Unique like real store ids, since processes of concurrent tests are distinguished by them."""
 PATIENCE = 30.0
-"""Seconds until a test gives up on something that should have happened."""
+"""Seconds to wait for something that should have happened."""
 
 SLEEP = ("sleep", "600")
 IGNORE_TERM = ("sh", "-c", 'trap "" TERM; echo ready; while :; do sleep 1; done')
 NOT_FOUND = ("/no/such/command",)
 NOT_EXECUTABLE = ("/etc/hosts",)
-"""A file that exists on hosts and in every container, and is no program."""
+"""File that exists on hosts and in every container, and is not a program."""
 
 
 def shell(script: str) -> tuple[str, ...]:
-    """A command of the shell that hosts and small images have alike."""
+    """Return a command for the shell that hosts and small images share."""
     return ("sh", "-c", script)
 
 
@@ -47,7 +47,7 @@ def until_told(then: str) -> tuple[str, ...]:
 
 
 def until(true: Callable[[], bool], what: str) -> None:
-    """Wait for something in the outside world that tells nobody when it happens."""
+    """Wait for an external condition that sends no event."""
     deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline, f"gave up waiting until {what}"
@@ -56,10 +56,10 @@ def until(true: Callable[[], bool], what: str) -> None:
 
 @dataclass
 class Harness:
-    """A runtime under test and what makes launches for it. Whatever was created is removed at the end."""
+    """Runtime under test, with its launches. All created attempts are removed at the end."""
 
     make_runtime: Callable[[str], Runtime]
-    """A new runtime over the same engine (for host processes: the same directory), for that store id."""
+    """Returns a new runtime over the same engine (or directory of host jobs) for that store id."""
     image: str | None = None
     """Name of a small image with a shell; None: host processes."""
     name: str = "process"
@@ -83,7 +83,7 @@ class Harness:
         array_index: int | None = None,
         **options: Any,
     ) -> Launch:
-        """An attempt of a new job that runs the command; keywords are ContainerOptions."""
+        """Return the launch of a new job that runs the command; keywords are ContainerOptions."""
         spec = JobSpec(image=self.image, command=command, name="try", options=ContainerOptions(**options))
         return Launch(store_id, next(self._job_ids), attempt, spec, gpus, array_index)
 
@@ -99,13 +99,13 @@ class Harness:
             runtime.close()
 
     def ended(self, runtime: Runtime, container_id: str) -> ContainerRecord:
-        """Return its record once it has ended."""
+        """Return the record once the attempt has ended."""
         until(lambda: record(runtime, container_id).state is not ContainerState.RUNNING, "it ended")
         return record(runtime, container_id)
 
 
 def record(runtime: Runtime, container_id: str) -> ContainerRecord:
-    """The record of one that is there."""
+    """Return the record of an existing attempt."""
     found = runtime.inspect(container_id)
     assert found is not None, f"{container_id} is not there"
     return found
@@ -118,7 +118,7 @@ def output(runtime: Runtime, container_id: str, path: Path) -> bytes:
 
 
 def seen(runtime: Runtime, container_id: str, line: bytes) -> None:
-    """Wait until it has printed the line: then its command is well under way."""
+    """Wait until it has printed the line, so that its command is running."""
     stream = runtime.logs(container_id, follow=True)
     try:
         assert any(each == line for each in stream), f"it ended without printing {line!r}"
@@ -138,29 +138,29 @@ class RuntimeContract:
         return harness.open()
 
     def run(self, runtime: Runtime, launch: Launch) -> str:
-        """Create and start it; its id."""
+        """Create and start an attempt; return its id."""
         created = runtime.create(launch)
         runtime.start(created.id)
         return created.id
 
     def run_out(self, harness: Harness, runtime: Runtime, launch: Launch) -> ContainerRecord:
-        """Create and start it, and wait for its end."""
+        """Create and start an attempt, and wait for its end."""
         return harness.ended(runtime, self.run(runtime, launch))
 
     # what it is
 
-    def test_it_says_how_it_stands(self, harness: Harness, runtime: Runtime) -> None:
+    def test_the_runtime_reports_its_state(self, harness: Harness, runtime: Runtime) -> None:
         checked = runtime.check()
         assert (checked.name, checked.up) == (harness.name, True)
         assert runtime.status() == checked
         assert runtime.name == harness.name
 
-    def test_the_image_is_here(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_existing_image_is_found(self, harness: Harness, runtime: Runtime) -> None:
         assert runtime.has_image(harness.image or "")
 
     # create
 
-    def test_created_is_not_started(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_created_attempt_is_not_started(self, harness: Harness, runtime: Runtime) -> None:
         launch = harness.launch(shell("echo ran"), gpus=harness.gpus[:2], attempt=3)
         created = runtime.create(launch)
         found = record(runtime, created.id)
@@ -170,14 +170,14 @@ class RuntimeContract:
         assert (found.state, found.gpus) == (ContainerState.CREATED, harness.gpus[:2])
         assert (found.started_at, found.ended_at, found.exit_code, found.cause) == (None, None, None, None)
 
-    def test_creating_again_adopts(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_second_create_adopts_the_first(self, harness: Harness, runtime: Runtime) -> None:
         launch = harness.launch(SLEEP, gpus=harness.gpus[:1])
         first = runtime.create(launch)
         second = harness.open().create(launch)
         assert (second.id, second.adopted) == (first.id, True)
         assert len(runtime.containers()) == 1
 
-    def test_creating_at_the_same_time_makes_one(self, harness: Harness, runtime: Runtime) -> None:
+    def test_concurrent_creates_make_one_attempt(self, harness: Harness, runtime: Runtime) -> None:
         launch = harness.launch(SLEEP)
         made: list[Created] = []
 
@@ -188,7 +188,7 @@ class RuntimeContract:
         assert sorted(each.adopted for each in made) == [False, True, True, True]
         assert len(runtime.containers()) == 1
 
-    def test_never_started_with_other_gpus_is_replaced(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_unstarted_attempt_with_other_gpus_is_replaced(self, harness: Harness, runtime: Runtime) -> None:
         launch = harness.launch(shell("echo $NVIDIA_VISIBLE_DEVICES"), gpus=harness.gpus[:1])
         runtime.create(launch)
         other = Launch(launch.store_id, launch.job_id, launch.attempt, launch.spec, harness.gpus[1:3])
@@ -196,7 +196,7 @@ class RuntimeContract:
         assert not created.adopted
         assert [each.gpus for each in runtime.containers()] == [harness.gpus[1:3]]
 
-    def test_one_that_ran_is_adopted_whatever_its_gpus(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_container_that_ran_is_adopted_regardless_of_its_gpus(self, harness: Harness, runtime: Runtime) -> None:
         launch = harness.launch(SLEEP, gpus=harness.gpus[:1])
         first = self.run(runtime, launch)
         other = Launch(launch.store_id, launch.job_id, launch.attempt, launch.spec, harness.gpus[1:2])
@@ -204,7 +204,7 @@ class RuntimeContract:
         assert (created.id, created.adopted) == (first, True)
         assert record(runtime, first).gpus == harness.gpus[:1]
 
-    def test_a_spec_that_cannot_be_is_the_specs_fault(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_impossible_spec_is_blamed_on_the_spec(self, harness: Harness, runtime: Runtime) -> None:
         with pytest.raises(RuntimeFault) as fault:
             self.run(runtime, harness.launch(SLEEP, ulimits=("nonsense",)))
         assert fault.value.cause.code is CauseCode.BAD_SPEC
@@ -212,7 +212,7 @@ class RuntimeContract:
 
     # start and end
 
-    def test_a_run_from_start_to_end(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_attempt_runs_from_start_to_end(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(until_told("read x < /proc/uptime; exit 0")))
         running = record(runtime, container_id)
         assert running.state is ContainerState.RUNNING
@@ -227,13 +227,13 @@ class RuntimeContract:
         assert ended.ended_at is not None
         assert ended.started_at == running.started_at < ended.ended_at
 
-    def test_its_exit_code_is_kept(self, harness: Harness, runtime: Runtime) -> None:
+    def test_the_exit_code_is_kept(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("exit 3")))
         assert ended.exit_code == 3
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.NON_ZERO_EXIT
 
-    def test_starting_again_runs_nothing_twice(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_a_second_start_runs_nothing_twice(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         container_id = self.run(runtime, harness.launch(shell("echo ran; sleep 0.3")))
         runtime.start(container_id)
         harness.ended(runtime, container_id)
@@ -241,7 +241,7 @@ class RuntimeContract:
         assert record(runtime, container_id).state is ContainerState.EXITED
         assert output(runtime, container_id, tmp_path / "log") == b"ran\n"
 
-    def test_starting_at_the_same_time_runs_it_once(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_concurrent_starts_run_an_attempt_once(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         container_id = runtime.create(harness.launch(shell("echo ran; sleep 0.2"))).id
         _run_all([threading.Thread(target=harness.open().start, args=(container_id,)) for _ in range(4)])
         assert record(runtime, container_id).started_at is not None
@@ -253,7 +253,7 @@ class RuntimeContract:
         [(NOT_FOUND, CauseCode.COMMAND_NOT_FOUND), (NOT_EXECUTABLE, CauseCode.COMMAND_NOT_EXECUTABLE)],
         ids=["not found", "not executable"],
     )
-    def test_a_command_that_cannot_run(
+    def test_an_unrunnable_command_is_reported(
         self, harness: Harness, runtime: Runtime, command: tuple[str, ...], code: CauseCode
     ) -> None:
         created = runtime.create(harness.launch(command))
@@ -265,7 +265,7 @@ class RuntimeContract:
         runtime.remove(created.id)
         assert runtime.inspect(created.id) is None
 
-    def test_terminate_is_polite(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_terminate_sends_sigterm(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         script = 'trap "echo bye; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
         container_id = self.run(runtime, harness.launch(shell(script)))
         seen(runtime, container_id, b"ready")
@@ -273,7 +273,7 @@ class RuntimeContract:
         assert harness.ended(runtime, container_id).exit_code == 5
         assert b"bye" in output(runtime, container_id, tmp_path / "log")
 
-    def test_ended_by_a_signal(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_end_by_a_signal_is_recorded(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
         runtime.terminate(container_id)
         ended = harness.ended(runtime, container_id)
@@ -292,7 +292,7 @@ class RuntimeContract:
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.SIGNALLED
 
-    def test_a_signal_reaches_the_command_which_runs_on(
+    def test_a_signal_reaches_the_command_which_keeps_running(
         self, harness: Harness, runtime: Runtime, tmp_path: Path
     ) -> None:
         script = 'trap "echo warned" USR1; trap "exit 5" TERM; echo ready; while :; do sleep 0.1; done'
@@ -305,7 +305,9 @@ class RuntimeContract:
         assert harness.ended(runtime, container_id).exit_code == 5
         assert output(runtime, container_id, tmp_path / "log").count(b"warned") == 1
 
-    def test_suspended_it_stands_still_until_it_is_woken_or_ended(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_suspended_job_is_stopped_until_it_is_continued_or_ended(
+        self, harness: Harness, runtime: Runtime
+    ) -> None:
         counts = 'trap "echo bye; exit 5" TERM; echo ready; while :; do sleep 0.02; echo tick; done'
         container_id = self.run(runtime, harness.launch(shell(counts)))
         seen(runtime, container_id, b"tick")
@@ -326,12 +328,12 @@ class RuntimeContract:
         runtime.unsuspend(container_id)
 
     def is_still(self, runtime: Runtime, container_id: str) -> bool:
-        """Return whether it writes nothing for ten times as long as it would otherwise."""
+        """Return whether the attempt writes nothing for ten times its usual interval."""
         before = tuple(runtime.logs(container_id))
         time.sleep(0.2)
         return tuple(runtime.logs(container_id)) == before
 
-    def test_suspended_it_can_be_killed(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_suspended_job_can_be_killed(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
         runtime.suspend(container_id)
         runtime.kill(container_id)
@@ -346,7 +348,7 @@ class RuntimeContract:
 
     # what it runs in
 
-    def test_its_environment(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_a_job_has_its_environment(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         launch = harness.launch(
             shell(
                 'echo "$NVIDIA_VISIBLE_DEVICES|$GPUTUI_ATTEMPT|$GPUTUI_JOB_ID|$GPUTUI_GPUS|$GPUTUI_ARRAY_INDEX|$MINE"'
@@ -359,7 +361,7 @@ class RuntimeContract:
         printed = output(runtime, ended.id, tmp_path / "log").decode()
         assert printed == f"{','.join(harness.gpus[:2])}|{launch.tag}|{launch.job_id}|2|7|a b=c\n"
 
-    def test_the_environment_has_its_memory_of_shared_gpus(
+    def test_the_environment_has_the_promised_memory_of_shared_gpus(
         self, harness: Harness, runtime: Runtime, tmp_path: Path
     ) -> None:
         made = harness.launch(shell('echo "$NVIDIA_VISIBLE_DEVICES|$GPUTUI_GPU_MEMORY"'), gpus=harness.gpus[:1])
@@ -367,18 +369,18 @@ class RuntimeContract:
         ended = self.run_out(harness, runtime, shared)
         assert output(runtime, ended.id, tmp_path / "log").decode() == f"{harness.gpus[0]}|{10 * 1024**3}\n"
 
-    def test_without_gpus_it_is_shown_none(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_a_job_without_gpus_sees_none(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("echo $NVIDIA_VISIBLE_DEVICES")))
         assert output(runtime, ended.id, tmp_path / "log") == b"void\n"
 
-    def test_workdir_and_ulimits(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_workdir_and_ulimits_are_set(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         launch = harness.launch(shell("pwd; ulimit -Sn; ulimit -Hn"), workdir="/usr", ulimits=("nofile=100:200",))
         ended = self.run_out(harness, runtime, launch)
         assert output(runtime, ended.id, tmp_path / "log") == b"/usr\n100\n200\n"
 
     # finding
 
-    def test_found_again_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_attempt_is_found_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(until_told("exit 7"), gpus=harness.gpus[:1]))
         seen(runtime, container_id, b"ready")
         runtime.close()
@@ -388,24 +390,24 @@ class RuntimeContract:
         later.terminate(container_id)
         assert harness.ended(later, container_id).exit_code == 7
 
-    def test_ended_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_attempt_is_ended_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
         runtime.close()
         later = harness.open()
         later.kill(container_id)
         assert harness.ended(later, container_id).exit_code == 137
 
-    def test_another_stores_are_not_ours(self, harness: Harness, runtime: Runtime) -> None:
+    def test_attempts_of_another_store_are_not_listed(self, harness: Harness, runtime: Runtime) -> None:
         other = harness.open(OTHER_STORE)
         container_id = self.run(other, harness.launch(SLEEP, store_id=OTHER_STORE))
         assert runtime.containers() == ()
         assert [each.id for each in other.containers()] == [container_id]
 
-    def test_ours_are_not_foreign(self, harness: Harness, runtime: Runtime) -> None:
+    def test_own_attempts_are_not_foreign(self, harness: Harness, runtime: Runtime) -> None:
         self.run(runtime, harness.launch(SLEEP, gpus=harness.gpus[:1]))
         assert runtime.foreign() == ()
 
-    def test_there_is_no_such_container(self, runtime: Runtime, tmp_path: Path) -> None:
+    def test_an_unknown_container_is_reported(self, runtime: Runtime, tmp_path: Path) -> None:
         name = f"gputui-{STORE}-999-1"
         assert runtime.inspect(name) is None
         runtime.remove(name)
@@ -417,26 +419,26 @@ class RuntimeContract:
 
     # output
 
-    def test_its_output_is_saved_whole(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_the_output_is_saved_completely(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         script = r"echo out; echo err >&2; printf 'raw \377 byte\n'; printf unfinished"
         ended = self.run_out(harness, runtime, harness.launch(shell(script)))
         printed = output(runtime, ended.id, tmp_path / "log")
         assert sorted(printed.split(b"\n")) == [b"err", b"out", b"raw \xff byte", b"unfinished"]
 
-    def test_the_last_lines(self, harness: Harness, runtime: Runtime) -> None:
+    def test_the_last_lines_are_read(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("seq 1 3000")))
         assert list(runtime.logs(ended.id, tail=3)) == [b"2998", b"2999", b"3000"]
         assert len(list(runtime.logs(ended.id))) == 3000
         assert list(runtime.logs(ended.id, tail=0)) == []
 
-    def test_following_ends_with_it(self, harness: Harness, runtime: Runtime) -> None:
+    def test_following_ends_with_the_attempt(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(
             runtime, harness.launch(shell("for i in 1 2 3; do echo $i; sleep 0.1; done; printf end"))
         )
         assert list(runtime.logs(container_id, follow=True)) == [b"1", b"2", b"3", b"end"]
         assert list(runtime.logs(container_id, follow=True)) == [b"1", b"2", b"3", b"end"]
 
-    def test_following_ends_by_close(self, harness: Harness, runtime: Runtime) -> None:
+    def test_close_ends_following(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(shell("echo one; sleep 600")))
         stream = runtime.logs(container_id, follow=True)
         lines: list[bytes] = []
@@ -452,7 +454,7 @@ class RuntimeContract:
 
     # removing and watching
 
-    def test_removed_is_gone(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_removed_attempt_is_gone(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("true")))
         runtime.remove(ended.id)
         runtime.remove(ended.id)
@@ -465,7 +467,7 @@ class RuntimeContract:
             runtime.remove(container_id)
         assert record(runtime, container_id).state is ContainerState.RUNNING
 
-    def test_an_end_wakes(self, harness: Harness, runtime: Runtime) -> None:
+    def test_an_end_wakes_the_scheduler(self, harness: Harness, runtime: Runtime) -> None:
         woken = threading.Event()
         runtime.watch(woken.set)
         container_id = self.run(runtime, harness.launch(SLEEP))
@@ -474,7 +476,7 @@ class RuntimeContract:
         assert woken.wait(PATIENCE)
         assert harness.ended(runtime, container_id).exit_code == 137
 
-    def test_the_end_of_one_started_before_wakes(self, harness: Harness, runtime: Runtime) -> None:
+    def test_the_end_of_an_attempt_started_before_wakes_the_scheduler(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
         runtime.close()
         later = harness.open()
@@ -485,7 +487,7 @@ class RuntimeContract:
         later.kill(container_id)
         assert woken.wait(PATIENCE)
 
-    def test_close_leaves_them_running(self, harness: Harness, runtime: Runtime) -> None:
+    def test_close_leaves_attempts_running(self, harness: Harness, runtime: Runtime) -> None:
         runtime.watch(lambda: None)
         container_id = self.run(runtime, harness.launch(SLEEP))
         runtime.close()

@@ -1,4 +1,4 @@
-"""A Docker engine of the tests' own: in its own network and mount namespaces, thrown away afterwards.
+"""Private Docker engine of the tests, in its own network and mount namespaces, removed afterwards.
 
 `python -m tests.runtime.dockerd` starts one, prints its DOCKER_HOST and stops it on Ctrl-C.
 
@@ -25,13 +25,13 @@ from typing import NoReturn
 from tests.runtime.rootfs import import_images
 
 IMAGE = "gputui-test:latest"
-"""busybox with `sh` and the rest; no entrypoint and no default command."""
+"""Image of busybox without entrypoint and default command."""
 IMAGE_OF_NVIDIA = "gputui-test:nvidia"
 """Image like NVIDIA's: NVIDIA_VISIBLE_DEVICES=all in its environment, and an entrypoint."""
 
 _PREFIX = "gputui-dockerd-"
 _MARK = "GPUTUI_TEST_DOCKERD"
-"""Set in the environment of everything an engine starts on the host's side, so that it can be found and ended."""
+"""Variable in the environment of all processes of an engine on the host, by which they are found and ended."""
 _HOOK = """#!/bin/sh
 if [ -e {flag} ]; then
   echo "nvidia-container-cli: initialization error: nvml error: driver not loaded" >&2
@@ -60,13 +60,13 @@ class Dockerd:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment in which a client speaks to this engine and to no other."""
+        """Environment for clients of this engine."""
         drop = {"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"}
         kept = {key: value for key, value in os.environ.items() if key not in drop}
         return {**kept, "DOCKER_HOST": self.host}
 
     def start(self, *, live_restore: bool = False) -> Dockerd:
-        """Start it, wait until it answers, and put the test images there."""
+        """Start the engine, wait until it answers, and import the test images."""
         _sweep()
         if self.holder is None:
             atexit.register(self.destroy)
@@ -86,7 +86,7 @@ class Dockerd:
         self._wait_until_up()
 
     def send(self, number: signal.Signals) -> None:
-        """Send dockerd the signal, and wait for nothing."""
+        """Send dockerd the signal, without waiting."""
         if self._daemon and self._daemon.poll() is None:
             self._daemon.send_signal(number)
 
@@ -98,11 +98,11 @@ class Dockerd:
         self._forget_containerd()
 
     def kill(self) -> None:
-        """SIGKILL dockerd; containers run on."""
+        """Kill dockerd with SIGKILL; containers keep running."""
         self.stop(signal.SIGKILL)
 
     def restart(self, *, live_restore: bool = False) -> None:
-        """Stop it politely and start it again."""
+        """Stop dockerd with SIGTERM and start it again."""
         self.stop()
         self.launch(live_restore=live_restore)
 
@@ -170,7 +170,7 @@ def _write_hook(directory: Path) -> None:
 
 
 def _hold_namespaces(environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that does nothing but keep the namespaces, with a loopback, from one start of dockerd to the next.
+    """Start a process that only keeps the namespaces, with a loopback, across restarts of dockerd.
 
     The network namespace is the engine's own, so its bridge and its iptables rules never meet the host's.
     """
@@ -202,7 +202,7 @@ def _cgroup(directory: Path) -> str:
 
 
 def _identity(pid: int) -> str:
-    """The process by number and start time, since numbers are used again."""
+    """Return pid and start time of a process, since pids are reused."""
     try:
         return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
     except OSError:
@@ -210,7 +210,7 @@ def _identity(pid: int) -> str:
 
 
 def _sweep() -> None:
-    """Clear away engines whose owner died before it could."""
+    """Remove engines whose owner died before it could."""
     for directory in Path("/tmp").glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             owner = (directory / "owner").read_text()
@@ -231,7 +231,7 @@ def _destroy(directory: Path) -> None:
 
 
 def processes_of(directory: Path) -> Iterable[int]:
-    """Everything of an engine that lives: marked in the environment, or below its cgroup."""
+    """Return all live processes of an engine: marked in the environment, or below its cgroup."""
     mark = f"{_MARK}={directory}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

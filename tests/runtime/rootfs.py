@@ -25,7 +25,7 @@ ENTRYPOINT ["/bin/env"]
 
 
 def import_images(host: str, plain: str, nvidia: str) -> None:
-    """Put both images into the engine, unless it has them from before a restart."""
+    """Import both images into the engine, unless it has them from before a restart."""
     client = docker.APIClient(base_url=host)
     try:
         if not client.images(plain):

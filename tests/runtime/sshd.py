@@ -1,4 +1,4 @@
-"""An sshd of the tests' own on loopback, and an `ssh` command that knows it only by its configuration file."""
+"""Private sshd on loopback, and an `ssh` command that knows it only by its configuration file."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Sshd:
         return f"{self.directory}/bin:{os.environ['PATH']}"
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start the server and wait until it listens."""
         Path("/run/sshd").mkdir(exist_ok=True)
         words = [_SSHD, "-D", "-e", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "log").open("ab") as log:
@@ -78,16 +78,16 @@ class Sshd:
             time.sleep(0.02)
 
     def trust(self, key: Path) -> None:
-        """Have the client know that key as the server's, and no other."""
+        """Make the client accept only that host key."""
         kind, content = key.read_text().split()[:2]
         (self.directory / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {content}\n")
 
     def sessions(self) -> list[int]:
-        """Processes of the server that serve a connection each."""
+        """Return the processes of the server that serve a connection each."""
         return list(_children(self.process.pid))
 
     def cut(self) -> None:
-        """End every connection, as a network does that fails."""
+        """End every connection, as a failing network does."""
         for pid in self.sessions():
             for each in (*_children(pid), pid):
                 os.kill(each, signal.SIGKILL)
@@ -100,7 +100,7 @@ class Sshd:
         return frozen
 
     def close(self) -> None:
-        """End it and its connections, and remove its files."""
+        """End the server and its connections, and remove its files."""
         self.cut()
         self.process.kill()
         self.process.wait()

@@ -1,4 +1,4 @@
-"""A stand-in for a Docker engine: the few requests gputui makes, answered as moby's API documentation says.
+"""Stand-in for a Docker engine: answers gputui's requests as moby's API documentation says.
 
 It serves what real engines of the test machines cannot show: CDI devices, other machines, streams that break off.
 """
@@ -24,14 +24,14 @@ STARTED = "2026-01-01T00:00:00.000000000Z"
 
 
 def this_machine() -> dict[str, Any]:
-    """The fields of `/info` that tell machines apart, as an engine of this machine has them."""
+    """Return the fields of `/info` that identify a machine, for an engine of this machine."""
     memory = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]) * 1024
     system = os.uname()
     return {"Name": system.nodename, "KernelVersion": system.release, "MemTotal": memory}
 
 
 def frame(content: bytes, stream: int = 1) -> bytes:
-    """Output as the engine multiplexes it."""
+    """Return output as the engine multiplexes it."""
     return struct.pack(">BxxxL", stream, len(content)) + content
 
 
@@ -56,7 +56,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, body: bytes) -> None:
         split = urlsplit(self.path)
-        path = re.sub(r"^/v\d+\.\d+", "", split.path)
+        version = re.match(r"/v(\d+\.\d+)/", split.path)
+        path = split.path[version.end() - 1 :] if version else split.path
+        self.server.engine.versions.append((path, version[1] if version else ""))
         query = {key: values[0] for key, values in parse_qs(split.query).items()}
         self.server.engine.answer(self, path, query, json.loads(body) if body else {})
 
@@ -110,12 +112,14 @@ Answer = Callable[[Handler, dict[str, str]], None]
 
 
 class StandInEngine:
-    """An engine behind a UNIX socket, or a TCP port with or without TLS."""
+    """Engine behind a UNIX socket, or a TCP port with or without TLS."""
 
     def __init__(self, path: Path | None = None, *, tls: ssl.SSLContext | None = None, **info: Any) -> None:
         self.info: dict[str, Any] = {"NCPU": 8, "Runtimes": {"runc": {}}, "DefaultRuntime": "runc", **info}
         self.version: dict[str, Any] = dict(VERSION)
         self.requests: list[tuple[str, str]] = []
+        self.versions: list[tuple[str, str]] = []
+        """Paths, each with the API version that was asked for; empty for none."""
         self.created: dict[str, dict[str, Any]] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.special: dict[str, Answer] = {}
@@ -136,7 +140,7 @@ class StandInEngine:
         self._server.server_close()
 
     def runs(self, container_id: str, **state: Any) -> None:
-        """Have a container that is not there by `create`."""
+        """Add a container that was not created through the API."""
         self.created[container_id] = {"Labels": {}, "Env": []}
         self.states[container_id] = {"Status": "running", "Running": True, "StartedAt": STARTED, "ExitCode": 0, **state}
 

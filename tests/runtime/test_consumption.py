@@ -38,7 +38,7 @@ USED = Consumption(2.5, 4096, 8192, 111, 7)
 
 
 class Tree:
-    """Control groups and /proc of a made-up host."""
+    """Fake control groups and /proc of a host."""
 
     def __init__(self, path: Path) -> None:
         self.mount, self.proc = path / "cgroup", path / "proc"
@@ -96,13 +96,13 @@ def test_a_container_in_version_1(tree: Tree) -> None:
     assert tree.used == USED
 
 
-def test_a_process_of_another_namespace_is_found_by_the_name_of_its_group(tree: Tree) -> None:
+def test_a_process_of_another_namespace_is_found_by_its_group(tree: Tree) -> None:
     tree.version_1(f"docker/{ID}")
     tree.belongs("0::/")
     assert tree.used == USED
 
 
-def test_the_group_of_somebody_else_is_not_counted(tree: Tree) -> None:
+def test_a_group_of_another_user_does_not_count(tree: Tree) -> None:
     tree.version_2("user.slice/session-1.scope")
     tree.belongs("0::/user.slice/session-1.scope")
     assert tree.used is None
@@ -110,7 +110,7 @@ def test_the_group_of_somebody_else_is_not_counted(tree: Tree) -> None:
     assert tree.used is None
 
 
-def test_what_a_kernel_does_not_count_is_unknown(tree: Tree) -> None:
+def test_values_that_the_kernel_does_not_count_are_unknown(tree: Tree) -> None:
     folder = tree.version_2(f"docker/{ID}")
     for name in ("memory.peak", "io.stat"):
         (folder / name).unlink()
@@ -122,7 +122,7 @@ def test_what_a_kernel_does_not_count_is_unknown(tree: Tree) -> None:
     assert tree.used is None
 
 
-def test_a_group_that_is_made_late_is_found(tree: Tree) -> None:
+def test_a_group_created_late_is_found(tree: Tree) -> None:
     tree.belongs("0::/")
     assert tree.used is None
     tree.belongs(f"0::/docker/{ID}")
@@ -150,7 +150,7 @@ def used(runtime: Runtime, container_id: str) -> Consumption:
 
 
 def burnt(runtime: Runtime, container_id: str) -> Consumption:
-    """Return its consumption once that is a second of CPU."""
+    """Return the container's consumption once it has used a second of CPU."""
     until(lambda: (used(runtime, container_id).cpu or 0) >= 1, "a second of CPU is used")
     return used(runtime, container_id)
 
@@ -164,7 +164,7 @@ class TestContainer:
         yield harness
         harness.clean()
 
-    def test_a_container_that_burns_a_second(self, harness: Harness) -> None:
+    def test_the_cpu_time_of_a_container_is_counted(self, harness: Harness) -> None:
         runtime = harness.open()
         runtime.check()
         created = runtime.create(harness.launch(BURN))
@@ -181,7 +181,7 @@ class TestContainer:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
-def test_a_host_job_that_burns_a_second_and_what_it_used_in_all(tmp_path: Path) -> None:
+def test_a_host_job_reports_the_cpu_time_that_it_used(tmp_path: Path) -> None:
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
     created = runtime.create(harness.launch(shell("while :; do :; done")))

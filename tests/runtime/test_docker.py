@@ -21,7 +21,7 @@ from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.container import ContainerState, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import job_values
 from gputui.runtime.docker import pull_process
@@ -82,7 +82,7 @@ def printed(harness: Harness, runtime: DockerRuntime, made: Launch, path: Path) 
 
 
 def failure(runtime: DockerRuntime, made: Launch) -> RuntimeFault:
-    """The error that creating and starting it raises; nothing is left behind."""
+    """Return the error of creating and starting a container; nothing is left behind."""
     with pytest.raises(RuntimeFault) as fault:
         runtime.start(runtime.create(made).id)
     assert runtime.containers() == ()
@@ -92,7 +92,7 @@ def failure(runtime: DockerRuntime, made: Launch) -> RuntimeFault:
 # options
 
 
-def test_options_reach_the_engine(
+def test_options_are_passed_to_the_engine(
     harness: Harness, runtime: DockerRuntime, api: docker.APIClient, tmp_path: Path
 ) -> None:
     made = launch(
@@ -132,12 +132,14 @@ def test_options_reach_the_engine(
     assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == ("alice", "/tmp", ["env"])
 
 
-def test_ipc_of_the_host(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+def test_a_container_may_share_ipc_with_the_host(
+    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
+) -> None:
     inspected = api.inspect_container(runtime.create(launch(harness, IMAGE, SLEEP, ipc="host")).id)
     assert inspected["HostConfig"]["IpcMode"] == "host"
 
 
-def test_labels(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+def test_a_container_has_the_labels_of_its_job(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
     mine = (("team", "x"), ("gputui.store", "stolen"), ("gputui.other", "1"), ("user", "somebody"))
     made = launch(harness, IMAGE, SLEEP, (uuid(0), uuid(1)), labels=mine)
     labels = api.inspect_container(runtime.create(made).id)["Config"]["Labels"]
@@ -151,7 +153,9 @@ def test_labels(harness: Harness, runtime: DockerRuntime, api: docker.APIClient)
     }
 
 
-def test_more_cpus_than_there_are(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+def test_a_request_for_too_many_cpus_is_lowered(
+    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
+) -> None:
     created = runtime.create(launch(harness, IMAGE, SLEEP, cpus=4096))
     cpus = int(api.info()["NCPU"])
     assert api.inspect_container(created.id)["HostConfig"]["NanoCpus"] == cpus * 10**9
@@ -182,7 +186,7 @@ SHOW_CAPABILITIES = shell("echo $NVIDIA_VISIBLE_DEVICES:$NVIDIA_DRIVER_CAPABILIT
         ('"device=0","capabilities=video"', (("NVIDIA_DRIVER_CAPABILITIES", "graphics"),), "graphics"),
     ],
 )
-def test_driver_capabilities_are_the_jobs(
+def test_driver_capabilities_are_those_of_the_job(
     harness: Harness, runtime: DockerRuntime, tmp_path: Path, gpus: str, env: tuple[tuple[str, str], ...], seen: str
 ) -> None:
     made = launch(harness, IMAGE, SHOW_CAPABILITIES, (uuid(0),), env=env)
@@ -190,7 +194,9 @@ def test_driver_capabilities_are_the_jobs(
     assert printed(harness, runtime, made, tmp_path / "log") == f"{uuid(0)}:{seen}\n"
 
 
-def test_gpus_win_over_the_users_own_choice(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+def test_assigned_gpus_override_the_choice_of_the_user(
+    harness: Harness, runtime: DockerRuntime, tmp_path: Path
+) -> None:
     own = (("NVIDIA_VISIBLE_DEVICES", "all"), ("CUDA_VISIBLE_DEVICES", "3"), ("A", "1"))
     made = launch(harness, IMAGE, shell("echo $NVIDIA_VISIBLE_DEVICES:$CUDA_VISIBLE_DEVICES:$A"), (uuid(0),), env=own)
     created = runtime.create(made)
@@ -237,14 +243,14 @@ def test_images_are_listed_by_their_names(runtime: DockerRuntime) -> None:
     assert list(names) == sorted(set(names))
 
 
-def test_no_such_image(harness: Harness, runtime: DockerRuntime) -> None:
+def test_a_missing_image_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
     assert not runtime.has_image("gputui-test:nothing")
     fault = failure(runtime, launch(harness, "gputui-test:nothing", SLEEP))
     assert fault.cause.code is CauseCode.IMAGE_NOT_FOUND
     assert "gputui-test:nothing" in fault.cause.text
 
 
-def test_a_registry_that_is_not_there(runtime: DockerRuntime) -> None:
+def test_an_unreachable_registry_is_reported(runtime: DockerRuntime) -> None:
     """A port without a listener is the network's fault, so the job is tried again."""
     said: list[str] = []
     with pytest.raises(RuntimeFault) as fault:
@@ -290,12 +296,12 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Hanging)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-"""A registry that has every image, and sends no layer of any."""
+"""Registry that offers every image and sends no layer of any."""
 
 
 @pytest.fixture
 def hanging(engine: Dockerd) -> Iterator[tuple[str, IO[bytes]]]:
-    """The name of an image there, and the registry's own words."""
+    """Yield the name of an image in that registry, and the registry's messages."""
     assert engine.holder is not None
     words = ["nsenter", "-t", str(engine.holder.pid), "-n", sys.executable, "-c", REGISTRY]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as server:
@@ -341,7 +347,7 @@ def test_a_pull_without_progress_is_aborted(engine: Dockerd, hanging: tuple[str,
 
 
 def test_an_image_is_pulled_from_a_registry_with_progress() -> None:
-    """The words alone are tested: the tests have no registry with an image in it."""
+    """Only the texts are tested: the tests have no registry with an image in it."""
     told = list[str | None]()
     events = [
         {"status": "Pulling from some/image"},
@@ -357,7 +363,7 @@ def test_an_image_is_pulled_from_a_registry_with_progress() -> None:
 
 
 @pytest.mark.parametrize("image", ["Not A Name", "UPPER/case:1"])
-def test_an_image_that_is_no_name(harness: Harness, runtime: DockerRuntime, image: str) -> None:
+def test_an_invalid_image_name_is_refused(harness: Harness, runtime: DockerRuntime, image: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
         runtime.pull(image, lambda _: None, threading.Event())
     assert fault.value.cause.code is CauseCode.IMAGE_NOT_FOUND
@@ -390,13 +396,13 @@ def test_a_bad_option_is_named(harness: Harness, runtime: DockerRuntime, options
     assert option in fault.cause.text
 
 
-def test_no_command(harness: Harness, runtime: DockerRuntime) -> None:
+def test_a_missing_command_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
     fault = failure(runtime, launch(harness, IMAGE, ()))
     assert fault.cause.code is CauseCode.BAD_SPEC
     assert "COMMAND" in fault.cause.text
 
 
-def test_the_hook_fails(harness: Harness, runtime: DockerRuntime, engine: Dockerd) -> None:
+def test_a_failed_hook_is_blamed_on_the_machine(harness: Harness, runtime: DockerRuntime, engine: Dockerd) -> None:
     engine.fail_hook()
     try:
         fault = failure(runtime, launch(harness, IMAGE, SLEEP, (uuid(0),)))
@@ -407,7 +413,7 @@ def test_the_hook_fails(harness: Harness, runtime: DockerRuntime, engine: Docker
     assert "driver not loaded" in fault.cause.text
 
 
-def test_over_its_memory(harness: Harness, runtime: DockerRuntime) -> None:
+def test_a_container_over_its_memory_limit_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
     # containerd watches a container's memory only from a moment after its start, and an engine under load may hear of
     # the end before it hears of the memory: so the shell waits before its child runs, and outlives it
     greedy = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 2; exit $code"
@@ -420,14 +426,14 @@ def test_over_its_memory(harness: Harness, runtime: DockerRuntime) -> None:
     assert ended.cause.code is CauseCode.OUT_OF_MEMORY
 
 
-def test_a_command_missing_inside_a_shell_is_the_jobs_own(harness: Harness, runtime: DockerRuntime) -> None:
+def test_a_command_missing_inside_a_shell_is_blamed_on_the_job(harness: Harness, runtime: DockerRuntime) -> None:
     created = runtime.create(launch(harness, IMAGE, shell("no-such-program")))
     runtime.start(created.id)
     ended = harness.ended(runtime, created.id)
     assert (ended.exit_code, ended.cause and ended.cause.code) == (127, CauseCode.NON_ZERO_EXIT)
 
 
-def test_no_engine_there(tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported(tmp_path: Path) -> None:
     runtime = DockerRuntime(STORE, RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"), FakeClock())
     assert not runtime.status().up
     checked = runtime.check()
@@ -492,7 +498,7 @@ def test_terminate_sends_the_images_stop_signal(harness: Harness, runtime: Docke
         (["--label", "user=bob", "--device", "/dev/null:/dev/nvidia3"], None),
     ],
 )
-def test_foreign(
+def test_foreign_containers_with_gpus_are_listed(
     runtime: DockerRuntime, engine: Dockerd, by_hand: list[str], wanted: list[str], devices: tuple[str, ...] | None
 ) -> None:
     by_hand.append(engine.docker("run", "-d", "--init", *wanted, "--label", "user=bob", IMAGE, *SLEEP))
@@ -502,7 +508,7 @@ def test_foreign(
     assert runtime.foreign() == found
 
 
-def test_foreign_ends_with_the_container(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
+def test_an_ended_foreign_container_is_not_listed(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
     by_hand.append(engine.docker("run", "-d", "--name", "by-hand", "--gpus", "all", IMAGE, *SLEEP))
     assert [each.name for each in runtime.foreign()] == ["by-hand"]
     engine.docker("kill", "by-hand")
@@ -517,7 +523,7 @@ def test_another_stores_container_is_foreign(harness: Harness, runtime: DockerRu
     assert (found.user, found.devices) == ("team-a", (uuid(1),))
 
 
-def test_rivals(harness: Harness, runtime: DockerRuntime) -> None:
+def test_containers_of_another_store_on_the_same_gpu_are_rivals(harness: Harness, runtime: DockerRuntime) -> None:
     mine = runtime.create(launch(harness, IMAGE, SLEEP, (uuid(0), uuid(1)))).id
     spec = launch(harness, IMAGE, SLEEP).spec
     runtime.create(launch(harness, IMAGE, SLEEP, (uuid(1),)))
@@ -535,7 +541,9 @@ def test_rivals(harness: Harness, runtime: DockerRuntime) -> None:
     assert runtime.rivals("0" * 64) == ()
 
 
-def test_a_foreign_start_wakes(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
+def test_the_start_of_a_foreign_container_wakes_the_scheduler(
+    runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]
+) -> None:
     woken = threading.Event()
     runtime.watch(woken.set)
     assert woken.wait(PATIENCE), "it wakes when it is connected"
@@ -547,13 +555,13 @@ def test_a_foreign_start_wakes(runtime: DockerRuntime, engine: Dockerd, by_hand:
 # output
 
 
-def test_100_000_lines_are_saved(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+def test_a_log_of_100_000_lines_is_saved(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
     text = printed(harness, runtime, launch(harness, IMAGE, ("seq", "100000")), tmp_path / "log")
     assert text == "".join(f"{number}\n" for number in range(1, 100_001))
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
 
 
-def test_a_long_line_stays_one(harness: Harness, runtime: DockerRuntime) -> None:
+def test_a_long_line_stays_one_line(harness: Harness, runtime: DockerRuntime) -> None:
     created = runtime.create(launch(harness, IMAGE, shell("head -c 100000 /dev/zero | tr '\\0' x; echo; echo end")))
     runtime.start(created.id)
     harness.ended(runtime, created.id)
@@ -561,9 +569,7 @@ def test_a_long_line_stays_one(harness: Harness, runtime: DockerRuntime) -> None
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_each_line_begins_with_its_time_where_that_is_asked_for(
-    harness: Harness, runtime: DockerRuntime, follow: bool
-) -> None:
+def test_lines_begin_with_their_time_on_request(harness: Harness, runtime: DockerRuntime, follow: bool) -> None:
     script = "echo a; head -c 40000 /dev/zero | tr '\\0' x; echo; printf 'no end'"
     created = runtime.create(launch(harness, IMAGE, shell(script)))
     runtime.start(created.id)
@@ -576,7 +582,7 @@ def test_each_line_begins_with_its_time_where_that_is_asked_for(
     assert not getattr(runtime.logs(created.id), "is_stamped", True)
 
 
-def test_a_log_that_cannot_be_kept(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+def test_an_unwritable_log_is_reported(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
     created = runtime.create(launch(harness, IMAGE, ("true",)))
     runtime.start(created.id)
     with pytest.raises(RuntimeFault, match="cannot keep the log"):
@@ -587,7 +593,7 @@ def test_a_log_that_cannot_be_kept(harness: Harness, runtime: DockerRuntime, tmp
 # many callers
 
 
-def test_many_threads_at_once(harness: Harness, runtime: DockerRuntime) -> None:
+def test_many_threads_use_one_runtime(harness: Harness, runtime: DockerRuntime) -> None:
     ids = [runtime.create(launch(harness, IMAGE, SLEEP)).id for _ in range(3)]
     wrong: list[object] = []
 
@@ -605,7 +611,7 @@ def test_many_threads_at_once(harness: Harness, runtime: DockerRuntime) -> None:
     assert wrong == []
 
 
-def test_importing_it_loads_no_docker() -> None:
+def test_importing_the_runtime_does_not_load_docker() -> None:
     script = (
         "import sys, gputui.runtime, gputui.runtime.docker.runtime;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'docker', 'requests', 'urllib3', 'paramiko'}))"

@@ -8,13 +8,13 @@ from gputui.runtime.docker.connection import Connection
 
 
 class Recovering(Connection):
-    """A connection that another thread restores between the failure and its report."""
+    """Connection that another thread restores between a failure and its report."""
 
     def forget(self) -> None:
         super().forget()
         self._last_error = None
 
 
-def test_a_failure_is_reported_although_another_thread_has_connected_meanwhile() -> None:
+def test_a_failure_is_reported_despite_a_new_connection_of_another_thread() -> None:
     error = Recovering(RuntimeSettings(docker_host="unix:///nowhere")).lost(ConnectionResetError("reset"))
     assert isinstance(error, RuntimeUnavailableError)

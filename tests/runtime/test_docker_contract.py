@@ -1,4 +1,4 @@
-"""The Docker runtime keeps the promises of every runtime."""
+"""The Docker runtime passes the contract of all runtimes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TestDocker(RuntimeContract):
         [(NOT_FOUND, CauseCode.COMMAND_NOT_FOUND), (NOT_EXECUTABLE, CauseCode.COMMAND_NOT_EXECUTABLE)],
         ids=["not found", "not executable"],
     )
-    def test_a_command_that_cannot_run(
+    def test_an_unrunnable_command_is_reported(
         self, harness: Harness, runtime: Runtime, command: tuple[str, ...], code: CauseCode
     ) -> None:
         """The engine's init is what finds the command missing, so it shows when the container has ended."""
@@ -41,7 +41,7 @@ class TestDocker(RuntimeContract):
         assert ended.cause.code is code
         assert command[0] in ended.cause.text
 
-    def test_its_output_is_saved_whole(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+    def test_the_output_is_saved_completely(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         """The engine's json-file driver keeps text: bytes that are none come back as U+FFFD."""
         script = r"echo out; echo err >&2; printf 'raw \377 byte\n'; printf unfinished"
         ended = self.run_out(harness, runtime, harness.launch(shell(script)))

@@ -22,7 +22,7 @@ from tests.runtime.standin_engine import StandInEngine
 
 @pytest.fixture(autouse=True)
 def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty directory in place of ~/.docker."""
+    """Use an empty directory as ~/.docker."""
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
@@ -42,11 +42,11 @@ def add_context(config: Path, name: str, host: str, *, current: bool = False, sk
     return config / "contexts" / "tls" / key / "docker"
 
 
-def test_the_default_address() -> None:
+def test_the_default_address_is_the_local_socket() -> None:
     assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
 
 
-def test_the_current_context(config: Path) -> None:
+def test_the_current_context_is_used(config: Path) -> None:
     add_context(config, "lab", "ssh://alice@gpu1", current=True)
     found = find_endpoint(RuntimeSettings())
     assert (found.url, found.socket_path, found.is_ssh) == ("ssh://alice@gpu1", None, True)
@@ -77,7 +77,7 @@ def test_a_config_file_that_cannot_be_read_is_named(config: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])
-def test_an_address_of_another_kind_is_refused_in_words(url: str) -> None:
+def test_an_unsupported_kind_of_address_is_refused(url: str) -> None:
     with pytest.raises(RuntimeFault, match="not an address of an engine"):
         find_endpoint(RuntimeSettings(docker_host=url))
 
@@ -92,7 +92,7 @@ def test_an_address_of_another_kind_is_refused_in_words(url: str) -> None:
         ("https://gpu1", "https://gpu1:2376"),
     ],
 )
-def test_addresses_as_docker_py_takes_them(url: str, expected: str) -> None:
+def test_addresses_are_converted_for_docker_py(url: str, expected: str) -> None:
     assert base_url(find_endpoint(RuntimeSettings(docker_host=url))) == expected
 
 
@@ -116,7 +116,7 @@ def fill(directory: Path, *names: str) -> None:
         ({}, None),
     ],
 )
-def test_tls_of_the_environment(
+def test_tls_settings_of_the_environment_are_used(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verifies: bool | None
 ) -> None:
     fill(config, "ca.pem")
@@ -134,7 +134,7 @@ def test_tls_of_the_environment(
     assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).tls is None
 
 
-def test_half_a_pair_is_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_pair_of_key_and_certificate_is_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(config, "cert.pem")
     monkeypatch.setenv("DOCKER_TLS", "1")
     with pytest.raises(RuntimeFault, match=r"key\.pem is missing"):
@@ -162,7 +162,7 @@ def openssl(directory: Path, *words: str) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and a certificate for 127.0.0.1 that serves both sides."""
+    """Create an authority, and a certificate for 127.0.0.1 for server and client."""
     made = tmp_path_factory.mktemp("certificates")
     new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     openssl(made, *new, "-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=an authority")
@@ -174,7 +174,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secured(certificates: Path) -> Iterator[StandInEngine]:
-    """An engine that asks for a certificate of the authority."""
+    """Yield an engine that requires a certificate of the authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
     context.load_verify_locations(certificates / "ca.pem")
@@ -192,7 +192,7 @@ def version(url: str) -> Any:
         connection.close()
 
 
-def test_tls_whatever_bundles_the_environment_names(
+def test_tls_ignores_bundles_of_the_environment(
     secured: StandInEngine, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bundle for the web in REQUESTS_CA_BUNDLE does not replace the engine's authority."""

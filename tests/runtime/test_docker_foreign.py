@@ -1,4 +1,4 @@
-"""Containers of others on a real engine: described, read and stopped; those of jobs are not."""
+"""Foreign containers on a real engine: described, read and stopped; those of jobs are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.runtime.docker.create import ATTEMPT, JOB, STORE
 from gputui.runtime.docker.foreign_containers import DockerContainers, detail_of
-from gputui.runtime.host_signals import LocalProcesses
+from gputui.runtime.host_processes import LocalProcesses
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, FakeClock
 from tests.runtime.dockerd import IMAGE, Dockerd

@@ -1,4 +1,4 @@
-"""GPUs of engines: CDI names as the engine lists them, and none of ours for an engine on another machine."""
+"""GPUs of engines: CDI names as the engine lists them, and no local GPUs for a remote engine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def launch(names: tuple[str, ...] = ()) -> Launch:
     ("listed", "asked"),
     [(("0", "1", "all"), "1"), ((uuid(0), uuid(1)), uuid(1)), (("0", "1", uuid(0), uuid(1)), uuid(1))],
 )
-def test_gpus_by_the_names_that_the_engine_lists(
+def test_gpus_are_requested_by_the_names_that_the_engine_lists(
     engine: StandInEngine, runtime: DockerRuntime, listed: tuple[str, ...], asked: str
 ) -> None:
     engine.info |= listing(*listed)
@@ -68,7 +68,7 @@ def test_gpus_by_the_names_that_the_engine_lists(
     assert body["Labels"]["gputui.gpus"] == uuid(1)
 
 
-def test_devices_that_come_while_the_engine_runs_are_noticed(
+def test_devices_added_while_the_engine_runs_are_noticed(
     engine: StandInEngine, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.info |= listing("of-another")
@@ -90,7 +90,7 @@ def test_an_old_podman_is_asked_for_no_gpus(engine: StandInEngine, runtime: Dock
     assert not engine.created
 
 
-def test_our_gpus_are_never_sent_to_another_machine(engine: StandInEngine, runtime: DockerRuntime) -> None:
+def test_a_remote_engine_gets_no_local_gpus(engine: StandInEngine, runtime: DockerRuntime) -> None:
     """A forwarded socket leads to an engine elsewhere, which has GPUs and containers of its own."""
     engine.info |= {"DockerRootDir": "/srv/docker"}
     assert gives(runtime).is_local
@@ -131,7 +131,7 @@ kind: nvidia.com/gpu
 """
 
 
-def test_names_in_specification_files(tmp_path: Path) -> None:
+def test_names_are_read_from_specification_files(tmp_path: Path) -> None:
     assert listed_cdi_names([str(tmp_path), str(tmp_path / "none")]) is None
     (tmp_path / "nvidia.yaml").write_text(YAML)
     (tmp_path / "other.yaml").write_text(YAML.replace("nvidia.com/gpu", "vendor.com/nic").replace("all", "nic"))
@@ -142,7 +142,7 @@ def test_names_in_specification_files(tmp_path: Path) -> None:
     assert found == ("nvidia.com/gpu=0:1", "nvidia.com/gpu=all", "nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1234")
 
 
-def test_an_engine_that_does_not_list_them_reads_them_from_its_directories(
+def test_names_are_read_from_directories_if_the_engine_lists_none(
     engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path
 ) -> None:
     (tmp_path / "nvidia.yaml").write_text(YAML)
@@ -169,10 +169,10 @@ SOCKET, LOOPBACK, FAR = (Endpoint(url) for url in ("unix:///none", "tcp://127.0.
         (FAR, HERE, False),
     ],
 )
-def test_whether_an_engine_runs_here(endpoint: Endpoint, info: dict[str, Any], is_here: bool) -> None:
+def test_local_and_remote_engines_are_distinguished(endpoint: Endpoint, info: dict[str, Any], is_here: bool) -> None:
     assert runs_here(info, endpoint, None) == is_here
 
 
-def test_facts_of_this_machine() -> None:
+def test_facts_of_this_machine_are_read() -> None:
     assert MachineFacts.of_engine(HERE) == MachineFacts.here()
     assert MachineFacts.here().is_complete

@@ -1,4 +1,4 @@
-"""Real `docker run` lines: the container gputui makes of each is the one docker's own client makes."""
+"""Real `docker run` lines: gputui and docker's client create the same container from each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from docker.types import IPAMConfig, IPAMPool
 
 from gputui.domain.container import Launch
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
@@ -54,7 +54,7 @@ def spec_of(wanted: DockerLine) -> JobSpec:
 
 
 def by_docker(engine: Dockerd, wanted: DockerLine) -> str:
-    """The id of the container that docker's client creates: `create` takes no -d, and nothing is pulled here."""
+    """Return the id of the container that docker's client creates: `create` takes no -d, and nothing is pulled."""
     words = shlex.split(wanted.options.replace("$PWD", str(HERE)).replace("--pull always", ""))
     kept = [word for word in words if word != "-d"]
     return engine.docker("create", *kept, IMAGE_OF_NVIDIA, *shlex.split(wanted.command))
@@ -80,7 +80,7 @@ def test_a_container_equals_that_of_docker_run(
 
 
 def comparable(inspected: dict[str, Any]) -> dict[str, Any]:
-    """Return what is to be the same, without what is empty: clients differ in how they say nothing."""
+    """Return the fields to compare, without empty ones, which clients write differently."""
     config, host = dict(inspected["Config"]), dict(inspected["HostConfig"])
     if config["Hostname"] == inspected["Id"][:12]:
         config["Hostname"] = ""

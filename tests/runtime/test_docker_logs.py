@@ -1,4 +1,4 @@
-"""A log is read to its end, or its reader is told that it is not: streams of a stand-in break off in every way."""
+"""Logs are read to their end, or the reader gets an error, wherever a stream breaks off."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("how", BREAKS)
-def test_a_log_that_breaks_off_is_never_taken_for_whole(
+def test_an_interrupted_log_is_not_complete(
     engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path, how: str
 ) -> None:
     engine.special[PATH] = BREAKS[how]
@@ -82,7 +82,7 @@ def test_a_log_that_breaks_off_is_never_taken_for_whole(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_whole_log(engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path) -> None:
+def test_a_log_is_read_completely(engine: StandInEngine, runtime: DockerRuntime, tmp_path: Path) -> None:
     engine.special[PATH] = sending(*WHOLE, ends=True)
     assert list(runtime.logs(NAME)) == [b"one", b"two"]
     runtime.save_log(NAME, tmp_path / "1.log")
@@ -90,7 +90,7 @@ def test_a_whole_log(engine: StandInEngine, runtime: DockerRuntime, tmp_path: Pa
 
 
 class Writer:
-    """A container that wrote numbered lines, and whose followers are cut off again and again."""
+    """Container that wrote numbered lines, and whose followers are repeatedly disconnected."""
 
     def __init__(self, engine: StandInEngine, count: int, cut_every: int) -> None:
         self._engine = engine
@@ -118,7 +118,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("remembered", [4096, 60])
-def test_a_followed_log_loses_nothing_and_repeats_nothing_when_it_is_cut(
+def test_a_cut_connection_neither_loses_nor_repeats_followed_lines(
     engine: StandInEngine, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
     monkeypatch.setattr(logs, "_REMEMBERED", remembered)
@@ -129,7 +129,7 @@ def test_a_followed_log_loses_nothing_and_repeats_nothing_when_it_is_cut(
     assert writer.opened[-1]["follow"] == "0", "the rest is read once it has ended"
 
 
-def test_a_followed_log_goes_on_when_the_engine_is_back(engine: StandInEngine, runtime: DockerRuntime) -> None:
+def test_a_followed_log_continues_when_the_engine_is_back(engine: StandInEngine, runtime: DockerRuntime) -> None:
     """A graceful end of the stream while the container runs is no end of its log."""
     times = [f"2026-01-01T00:00:0{number}.000000000Z" for number in range(3)]
     parts = [frame(f"{at} line {number}\n".encode()) for number, at in enumerate(times)]
@@ -156,7 +156,7 @@ def test_output_lost_with_its_container_is_reported(engine: StandInEngine, runti
         list(runtime.logs(NAME, follow=True))
 
 
-def test_closing_ends_a_log_that_is_silent(engine: StandInEngine, runtime: DockerRuntime) -> None:
+def test_closing_ends_a_silent_log(engine: StandInEngine, runtime: DockerRuntime) -> None:
     engine.special[PATH] = lambda handler, query: handler.stream(_then_silence(engine))
     stream = runtime.logs(NAME, follow=True)
     lines: list[bytes] = []
@@ -189,5 +189,5 @@ def _then_silence(engine: StandInEngine) -> Iterator[bytes]:
         (b"2026-01-01T00:00:00Z", "1767225600.000000000"),
     ],
 )
-def test_times_as_the_engine_takes_them(stamp: bytes, since: str) -> None:
+def test_times_are_formatted_for_the_engine(stamp: bytes, since: str) -> None:
     assert logs.unix_time(stamp) == since

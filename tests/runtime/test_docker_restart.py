@@ -1,4 +1,4 @@
-"""The engine killed and restarted under a runtime that watches it."""
+"""Kills and restarts of the engine under a runtime that watches it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.docker
 
 
 class SystemClock:
-    """The real time: what the engine's own times are compared with."""
+    """Real clock, for comparison with the engine's times."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
 
 
 class Watched:
-    """A runtime that watches, and counts how often it was woken."""
+    """Runtime with a watch, whose wake-ups are counted."""
 
     def __init__(self, engine: Dockerd) -> None:
         self.engine = engine
@@ -49,7 +49,7 @@ class Watched:
         self.woken.clear()
 
     def run(self, script: str, *, trap: str = "true", **options: Any) -> str:
-        """Start a shell and wait until it is well under way."""
+        """Start a shell job and wait until it is running."""
         created = self.runtime.create(self.harness.launch(shell(f"{trap}; echo ready; {script}"), **options))
         self.runtime.start(created.id)
         seen(self.runtime, created.id, b"ready")
@@ -68,9 +68,8 @@ def watched(own_engine: Dockerd) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def live(own_engine: Dockerd) -> Iterator[Watched]:
-    own_engine.restart(live_restore=True)
-    watched = Watched(own_engine)
+def live(live_engine: Dockerd) -> Iterator[Watched]:
+    watched = Watched(live_engine)
     yield watched
     watched.runtime.close()
 
@@ -101,7 +100,7 @@ def test_live_restore_keeps_containers_and_their_ends(live: Watched, tmp_path: P
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_without_live_restore_jobs_are_lost_by_no_fault_of_theirs(watched: Watched, how: signal.Signals) -> None:
+def test_without_live_restore_lost_jobs_are_not_charged(watched: Watched, how: signal.Signals) -> None:
     assert any("live-restore" in warning for warning in watched.runtime.check().warnings)
     container_id = watched.run("exec sleep 600")
     before = watched.run("exit 9")
@@ -130,7 +129,7 @@ def answers(runtime: Runtime) -> bool:
     return True
 
 
-def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_another(watched: Watched) -> None:
+def test_jobs_that_end_with_a_stopping_engine_are_not_charged(watched: Watched) -> None:
     """A stopping engine waits ten seconds, in which it accepts no new connections."""
     container_id = watched.run("exec sleep 600")
     stubborn = watched.run("while true; do sleep 0.1; done", trap='trap "" TERM')
@@ -169,7 +168,7 @@ def test_a_followed_log_outlives_its_engine(live: Watched, tmp_path: Path) -> No
     assert lines == [b"ready", *(f"line {number}".encode() for number in range(1, len(lines) - 1)), b"last"]
 
 
-def test_it_answers_again_without_being_watched(own_engine: Dockerd) -> None:
+def test_the_runtime_reconnects_without_an_event_watcher(own_engine: Dockerd) -> None:
     runtime = DockerRuntime(STORE, RuntimeSettings(docker_host=own_engine.host), SystemClock())
     assert runtime.containers() == ()
     own_engine.kill()

@@ -1,4 +1,4 @@
-"""A search goes through the whole log of a running container, of which the console keeps the end."""
+"""Searches cover the whole log of a running container, of which the console keeps only the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
 from gputui.runtime.docker.runtime import DockerRuntime
@@ -27,7 +27,7 @@ case $i in *007) echo "step $i needle";; *) echo "step $i";; esac; i=$((i + 1));
 
 
 class Opener:
-    """The log of one container."""
+    """Opener of the log of one container."""
 
     def __init__(self, runtime: DockerRuntime, container_id: str) -> None:
         self._runtime, self._container_id = runtime, container_id

@@ -1,4 +1,4 @@
-"""A runtime keeps few connections to its engine, whatever it was asked before."""
+"""A runtime keeps few connections to its engine, after any number of calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKERS = 8
 
 
 def sockets() -> int:
-    """Sockets this process has open."""
+    """Return the open sockets of this process."""
     return sum(1 for entry in Path("/proc/self/fd").iterdir() if _target(entry).startswith("socket:"))
 
 
@@ -32,7 +32,7 @@ def _target(entry: Path) -> str:
         return ""
 
 
-def test_few_sockets_after_200_containers_by_8_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_stay_few_after_200_containers_by_8_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = StandInEngine(tmp_path / "d.sock")
     names = [f"{number:064x}" for number in range(200)]
     for name in names:
@@ -54,7 +54,7 @@ def test_few_sockets_after_200_containers_by_8_workers(tmp_path: Path, monkeypat
     engine.close()
 
 
-def test_a_call_that_drips_is_cut_off_as_a_whole(tmp_path: Path) -> None:
+def test_a_call_that_trickles_is_aborted_at_its_total_time(tmp_path: Path) -> None:
     """The bytes come in time one by one, the answer never does."""
     engine = StandInEngine(tmp_path / "d.sock")
 

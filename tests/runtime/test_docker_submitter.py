@@ -18,7 +18,7 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings, Settings, StoreSettings
 from gputui.engine.tick.start_protocol import start_attempt
 from gputui.runtime.docker.runtime import DockerRuntime
@@ -31,13 +31,13 @@ from tests.runtime.dockerd import IMAGE, Dockerd
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="makes users")]
 
 UID = 20_000 + os.getpid() % 30_000
-"""Uid of this process's own user, so that parallel runs do not meet."""
+"""Uid of a test user, different in each process, so that parallel runs do not conflict."""
 SHOWN = shell("id -u; id -g; id -G; grep NoNewPrivs /proc/self/status")
 
 
 @dataclass
 class Member:
-    """A user of this machine with a group of its own, and another that shares the state directory."""
+    """User with its own group, and another that shares the state directory."""
 
     gid: int
     shared: str
@@ -100,14 +100,14 @@ def test_a_container_has_the_user_and_the_groups_of_its_submitter(
     assert lines[3].split() == ["NoNewPrivs:", "1"]
 
 
-def test_roots_containers_are_roots(harness: Harness, store: TinyJobStore) -> None:
+def test_containers_of_root_run_as_root(harness: Harness, store: TinyJobStore) -> None:
     lines = started(harness, store, 0)
     assert isinstance(lines, list)
     assert lines[:2] == ["0", "0"]
     assert set(map(int, lines[2].split())) == {0, *os.getgroups()}
 
 
-def test_a_member_chooses_among_the_own_groups(harness: Harness, store: TinyJobStore, member: Member) -> None:
+def test_a_member_may_choose_only_own_groups(harness: Harness, store: TinyJobStore, member: Member) -> None:
     lines = started(harness, store, UID, user=f"{UID}:{member.shared}", group_add=(str(member.gid),))
     assert isinstance(lines, list)
     assert lines[:2] == [str(UID), str(member.shared_gid)]

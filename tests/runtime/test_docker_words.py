@@ -1,4 +1,4 @@
-"""Decisions from the engine's answers, messages and addresses alone, without an engine."""
+"""Decisions based on the engine's answers, messages and addresses, without an engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import create_options
@@ -20,7 +21,7 @@ from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
 from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
 from gputui.runtime.docker.logs import frames, lines
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
-from gputui.runtime.docker.records import foreign_of, parse_time, record_of
+from gputui.runtime.docker.records import container_record, foreign_of, parse_time
 from tests.factories import NOW, spec, uuid
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ INFO = {"NCPU": 8, "Runtimes": {"runc": {}, "nvidia": {}}, "LiveRestoreEnabled":
         ({"ApiVersion": "1.39"}, {}, GpuMode.NONE),
     ],
 )
-def test_how_gpus_are_asked_for(version: dict[str, Any], info: dict[str, Any], mode: GpuMode) -> None:
+def test_gpus_are_requested_in_the_mode_of_the_engine(
+    version: dict[str, Any], info: dict[str, Any], mode: GpuMode
+) -> None:
     assert read_facts(VERSION | version, INFO | info).gpu_mode is mode
 
 
@@ -58,17 +61,45 @@ def test_how_gpus_are_asked_for(version: dict[str, Any], info: dict[str, Any], m
         ({}, {"LiveRestoreEnabled": False}, "live-restore"),
         ({}, {"Runtimes": {"runc": {}}}, "nvidia-container-runtime-hook"),
         ({"Version": "4.9.3", "Components": PODMAN}, {}, "Podman before 5.4"),
-        ({"ApiVersion": "1.39"}, {}, "too old"),
+        ({"ApiVersion": "1.40", "Version": "19.03.15"}, {}, "the engine is too old, its API is 1.40"),
         ({}, {"MemoryLimit": False, "CpuCfsQuota": True}, "--memory"),
     ],
 )
-def test_warnings(version: dict[str, Any], info: dict[str, Any], word: str) -> None:
+def test_engines_are_warned_about(version: dict[str, Any], info: dict[str, Any], word: str) -> None:
     facts = read_facts(VERSION | version, INFO | info)
     (warning,) = (*facts.warnings, *facts.gpus.warnings)
     assert word in warning
 
 
-def test_a_sound_engine_warns_of_nothing() -> None:
+def test_an_engine_without_device_requests_is_too_old_for_gpus_as_well() -> None:
+    facts = read_facts(VERSION | {"ApiVersion": "1.39", "Version": "18.09.9"}, INFO)
+    assert ["too old" in warning for warning in (*facts.warnings, *facts.gpus.warnings)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "api", "docker"),
+    [
+        ({"cgroupns": "host"}, "1.40", "20.10"),
+        ({"platform": "linux/amd64"}, "1.40", "20.10"),
+        ({"annotation": ("a=b",)}, "1.42", "24"),
+        ({"health_cmd": "true", "health_start_interval": timedelta(seconds=5)}, "1.43", "25"),
+    ],
+)
+def test_an_option_that_an_old_engine_would_ignore_is_refused(changes: dict[str, Any], api: str, docker: str) -> None:
+    options = ContainerOptions(**changes)
+    option = "--" + next(name for name in changes if name != "health_cmd").replace("_", "-")
+    old = read_facts(VERSION | {"ApiVersion": api, "Version": "9.9"}, INFO)
+    with pytest.raises(
+        RuntimeFault, match=f"^{option}: Docker 9.9 does not know it: it needs Docker {docker}$"
+    ) as caught:
+        body(old, options=options)
+    assert caught.value.cause.blame is Blame.SPEC
+    assert body(read_facts(VERSION, INFO), options=options)
+    podman = read_facts({"Version": "5.4.0", "ApiVersion": "1.40", "Components": PODMAN}, INFO)
+    assert body(podman, options=options), "Podman's API version does not tell what it knows"
+
+
+def test_a_healthy_engine_has_no_warnings() -> None:
     facts = read_facts(VERSION, INFO)
     assert (facts.name, facts.cpus, facts.live_restore, facts.warnings) == ("Docker 27.5.1", 8, True, ())
     assert facts.gpus.warnings == ()
@@ -82,7 +113,7 @@ def body(facts: EngineFacts, **changes: Any) -> dict[str, Any]:
     return create_request(launch, facts, RuntimeSettings()).body
 
 
-def test_gpus_by_cdi() -> None:
+def test_gpus_are_requested_by_cdi() -> None:
     made = body(EngineFacts("29", cpus=8, gpu_mode=GpuMode.CDI))
     assert made["HostConfig"]["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid(0)}"]}]
     assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
@@ -122,7 +153,7 @@ def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
         ),
     ],
 )
-def test_mounts(text: str, mount: dict[str, Any]) -> None:
+def test_mounts_are_converted(text: str, mount: dict[str, Any]) -> None:
     assert create_options.mount(text) == mount
 
 
@@ -140,7 +171,7 @@ def test_mounts(text: str, mount: dict[str, Any]) -> None:
         "type=tmpfs,target=/t,tmpfs-size=x",
     ],
 )
-def test_mounts_that_are_none(text: str) -> None:
+def test_invalid_mounts_are_refused(text: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
         create_options.mount(text)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
@@ -164,7 +195,7 @@ def test_mounts_that_are_none(text: str) -> None:
         ("something nobody has seen before", 500, CauseCode.RUNTIME_ERROR),
     ],
 )
-def test_messages(text: str, status: int, code: CauseCode) -> None:
+def test_messages_of_the_engine_give_causes(text: str, status: int, code: CauseCode) -> None:
     assert cause_of(text, status=status).code is code
 
 
@@ -174,7 +205,7 @@ def test_messages_are_short_and_in_one_line() -> None:
     assert len(cause.text) <= 400
 
 
-def test_messages_of_the_init() -> None:
+def test_messages_of_the_init_process_give_causes() -> None:
     assert cause_of_init(b"[FATAL tini (7)] exec nope failed: No such file or directory\n") == Cause(
         CauseCode.COMMAND_NOT_FOUND, "the image has no command 'nope'"
     )
@@ -209,7 +240,7 @@ def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:
         (None, None),
     ],
 )
-def test_times(text: str | None, time: datetime | None) -> None:
+def test_times_of_the_engine_are_read(text: str | None, time: datetime | None) -> None:
     assert parse_time(text) == time
 
 
@@ -220,7 +251,7 @@ def inspected(state: dict[str, Any], **labels: str) -> dict[str, Any]:
 
 def test_an_error_of_the_engine_is_the_cause() -> None:
     error = 'failed to create task: error running hook #0: nvidia-container-cli: driver error: "x"'
-    record = record_of(inspected({"ExitCode": 128, "Error": error}))
+    record = container_record(inspected({"ExitCode": 128, "Error": error}))
     assert record is not None
     assert record.cause is not None
     assert record.cause.code is CauseCode.GPU_SETUP_FAILED
@@ -228,8 +259,8 @@ def test_an_error_of_the_engine_is_the_cause() -> None:
 
 
 @pytest.mark.parametrize("label", ["", "x", "-"])
-def test_labels_that_are_not_ours(label: str) -> None:
-    assert record_of(inspected({}, **{"gputui.job": label})) is None
+def test_containers_with_foreign_labels_are_ignored(label: str) -> None:
+    assert container_record(inspected({}, **{"gputui.job": label})) is None
 
 
 # others' containers
@@ -251,11 +282,11 @@ def others(host: dict[str, Any], default_runtime: str = "runc", **config: Any) -
         ({"Devices": [{"PathOnHost": "/dev/nvidia-uvm"}]}, ()),
     ],
 )
-def test_foreign_devices(host: dict[str, Any], devices: tuple[str, ...]) -> None:
+def test_devices_of_foreign_containers_are_found(host: dict[str, Any], devices: tuple[str, ...]) -> None:
     assert others(host) == devices
 
 
-def test_foreign_by_the_default_runtime() -> None:
+def test_the_default_runtime_gives_foreign_containers_all_gpus() -> None:
     env = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=0,GPU-1"]
     assert others({"Runtime": ""}, "nvidia", Env=env) == ("0", "GPU-1")
     assert others({"Runtime": ""}, "runc", Env=env) == ()
@@ -282,7 +313,7 @@ def ended(exit_code: int, seconds: float, code: CauseCode = CauseCode.SIGNALLED)
         (ended(137, 15, CauseCode.OUT_OF_MEMORY), False),
     ],
 )
-def test_ends_while_the_engine_was_away(record: ContainerRecord, lost: bool) -> None:
+def test_ends_during_an_outage_are_judged(record: ContainerRecord, lost: bool) -> None:
     outages = Outages()
     outages.lost(NOW + timedelta(seconds=10))
     outages.lost(NOW + timedelta(seconds=12))
@@ -300,7 +331,7 @@ def test_an_engine_that_hung_and_answers_again_was_not_restarted() -> None:
     assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause
 
 
-def test_an_engine_that_hung_and_then_went_was_away_since_it_hung() -> None:
+def test_an_outage_begins_when_the_engine_hangs() -> None:
     outages = Outages()
     outages.silent(NOW + timedelta(seconds=10))
     outages.silent(NOW + timedelta(seconds=13))
@@ -312,7 +343,7 @@ def test_an_engine_that_hung_and_then_went_was_away_since_it_hung() -> None:
 
 
 class Ended:
-    """A client of an engine that has one container, which was sent SIGTERM."""
+    """Client of an engine with one container, which was sent SIGTERM."""
 
     def __init__(self, at: datetime) -> None:
         times = {"StartedAt": NOW.isoformat(), "FinishedAt": at.isoformat()}
@@ -330,7 +361,7 @@ class Ended:
         return b""
 
 
-def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_back() -> None:
+def test_an_end_seen_before_an_outage_is_judged_again_after_it() -> None:
     """A stopping engine ends its containers first, so they may be inspected before its end is noticed."""
     survey, client = ContainerCache("s"), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
     [seen] = survey.containers(client)
@@ -345,7 +376,7 @@ def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_
 
 
 @pytest.mark.parametrize("remembered", [True, False])
-def test_a_line_that_was_cut_is_no_restart_of_an_engine_that_remembers_its_events(remembered: bool) -> None:
+def test_a_cut_connection_is_not_taken_for_a_restart_of_the_engine(remembered: bool) -> None:
     class Remembering(Ended):
         def events(self, **_: Any) -> list[dict[str, Any]]:
             return [{"timeNano": 7_000_000_001}] if remembered else []
@@ -359,7 +390,7 @@ def test_a_line_that_was_cut_is_no_restart_of_an_engine_that_remembers_its_event
     assert (seen.cause.code is CauseCode.SIGNALLED) is remembered
 
 
-def test_an_end_is_not_judged_while_the_engine_goes_away() -> None:
+def test_an_end_is_not_judged_while_the_engine_stops() -> None:
     """A stopping engine accepts no new connections, and reports the ended containers on old ones."""
     going = [RuntimeUnavailableError("nobody listens")]
 
@@ -381,7 +412,7 @@ def test_an_end_is_not_judged_while_the_engine_goes_away() -> None:
     assert survey.containers(client) == (judged,), "it was judged once"
 
 
-def test_ends_by_a_restart_of_the_machine() -> None:
+def test_ends_by_a_reboot_are_recognised() -> None:
     judged = Outages().judge(ended(255, 15, CauseCode.NON_ZERO_EXIT), NOW + timedelta(seconds=14))
     assert judged.cause is not None
     assert judged.cause.code is CauseCode.CONTAINER_LOST
@@ -400,12 +431,12 @@ def pieces(data: bytes, size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 1000])
-def test_lines_of_two_streams(size: int) -> None:
+def test_lines_of_two_streams_are_separated(size: int) -> None:
     data = frame(1, b"one\ntw") + frame(2, b"err\r\n") + frame(1, b"o\n") + frame(1, b"") + frame(2, b"rest")
     assert list(lines(frames(pieces(data, size)))) == [b"one", b"err", b"two", b"rest"]
 
 
-def test_a_log_that_breaks_off() -> None:
+def test_an_interrupted_log_raises_an_error() -> None:
     with pytest.raises(ValueError, match="breaks off"):
         list(frames(iter([frame(1, b"whole"), frame(1, b"half")[:-1]])))
 
@@ -417,7 +448,7 @@ def event(layer: str, status: str, current: int = 0, total: int = 0) -> dict[str
     return {"id": layer, "status": status, "progressDetail": {"current": current, "total": total}}
 
 
-def test_progress_of_a_pull() -> None:
+def test_progress_of_a_pull_is_summed() -> None:
     progress = PullProgress()
     events = [
         event("a", "Pulling fs layer"),
@@ -450,5 +481,5 @@ def test_progress_of_a_pull() -> None:
         ("write /x: no space left on device", CauseCode.DISK_FULL),
     ],
 )
-def test_pulls_that_fail(text: str, code: CauseCode) -> None:
+def test_failed_pulls_give_causes(text: str, code: CauseCode) -> None:
     assert pull_fault("x", text).cause.code is code

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.docker
 
 
 def run_one() -> tuple[subprocess.Popen[str], Path]:
-    """An engine of another process, and its directory."""
+    """Run an engine in another process; yield process and directory."""
     words = [sys.executable, "-m", "tests.runtime.dockerd"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -25,7 +25,7 @@ def run_one() -> tuple[subprocess.Popen[str], Path]:
     return process, Path(said.strip().removeprefix("DOCKER_HOST=unix://")).parent
 
 
-def test_the_command_cleans_up_on_sigterm() -> None:
+def test_dockerd_is_cleaned_up_on_sigterm() -> None:
     process, directory = run_one()
     assert (directory / "docker.sock").exists()
     process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Signals to real processes: identified by their start, refused for those of others, and their end awaited."""
+"""Signals to real processes: identified by start time, refused for other users, and their end awaited."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_processes import ProcessTarget
-from gputui.runtime.host_processes import read_stat
-from gputui.runtime.host_signals import LocalProcesses
+from gputui.runtime.host_processes import LocalProcesses, read_stat
 from tests.foreign import idle_process
 
 STRANGER = 54_321
-"""An account that no machine has."""
+"""Uid without an account on any machine."""
 _DEAF = "trap '' TERM; echo ready; while :; do sleep 60 & wait; done"
 
 
@@ -45,7 +44,7 @@ def test_a_signalled_process_ends_and_its_zombie_counts_as_ended(idle: subproces
         LocalProcesses().signal(ProcessTarget(idle.pid, 1), 15, 1, nothing)
 
 
-def test_a_process_that_ignores_the_signal_is_still_there() -> None:
+def test_a_process_that_ignores_the_signal_is_reported_as_running() -> None:
     with subprocess.Popen(["sh", "-c", _DEAF], stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -92,7 +91,7 @@ _ASK = """
 import os, pwd, sys
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_processes import ProcessTarget
-from gputui.runtime.host_signals import LocalProcesses
+from gputui.runtime.host_processes import LocalProcesses
 from tests.foreign import idle_process
 os.setgroups([]); os.setgid(int(sys.argv[3])); os.setuid(int(sys.argv[3]))  # now: the interpreter may be root's
 target = ProcessTarget(int(sys.argv[1]), int(sys.argv[2]))
@@ -105,7 +104,7 @@ for act in (lambda: LocalProcesses().signal(target, 9, 1, print), lambda: LocalP
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_another_user_is_refused_in_words(idle: subprocess.Popen[bytes]) -> None:
+def test_a_process_of_another_user_is_refused(idle: subprocess.Popen[bytes]) -> None:
     mine = target(idle)
     command = [sys.executable, "-c", _ASK, str(mine.pid), str(mine.ticks), str(STRANGER)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)

@@ -32,7 +32,24 @@ def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
     assert _names(path.parent) == ["1.log"]
 
 
-def test_an_aborted_save_leaves_nothing(tmp_path: Path) -> None:
+def test_a_log_has_its_name_only_when_all_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a power cut could leave a whole name with half a log."""
+    path = tmp_path / "1.log"
+    synced: list[tuple[int, bool]] = []
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append((os.fstat(fd).st_size, path.exists()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with kept_log(path) as file:
+        file.write(b"whole")
+    assert synced == [(5, False)]
+    assert path.read_bytes() == b"whole"
+
+
+def test_an_aborted_save_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "1.log"
     with pytest.raises(ConnectionError):
         _break_off(path)

@@ -1,4 +1,4 @@
-"""Host processes keep the contract of every runtime."""
+"""The process runtime passes the contract of all runtimes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TestProcessRuntime(RuntimeContract):
         harness.clean()
 
     @pytest.mark.parametrize("call", ["log", "set_suspended"])
-    def test_an_attempt_removed_between_the_look_and_the_read_is_gone(
+    def test_an_attempt_removed_during_a_listing_is_omitted(
         self, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         harness = process_harness(tmp_path / "state")

@@ -1,4 +1,4 @@
-"""Limits of host jobs: control groups where they can be made, a sentence where not."""
+"""Limits of host jobs: control groups if they can be created, else a notice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1024**2
 
 @pytest.fixture
 def unified(tmp_path: Path) -> Path:
-    """A tree as version 2 shows it, in which this process is in a group of its own."""
+    """Create a tree of version 2, in which this process is in its own group."""
     mount = tmp_path / "cgroup"
     for folder in (mount, mount / "gputui"):
         folder.mkdir(parents=True)
@@ -41,7 +41,7 @@ def test_without_limits_a_group_lists_the_processes(unified: Path) -> None:
     assert cgroup.members(group.folders) == {3, 4, 5}
 
 
-def test_groups_are_frozen_where_they_can_be(unified: Path) -> None:
+def test_groups_are_frozen_if_possible(unified: Path) -> None:
     folders = [str(unified / "gputui"), str(unified)]
     assert not cgroup.freeze(folders, is_frozen=True)
     (unified / "cgroup.freeze").write_text("0")
@@ -79,7 +79,7 @@ def test_a_host_without_version_2_lists_no_processes(tmp_path: Path) -> None:
     assert cgroup.members(()) == frozenset()
 
 
-def test_the_limits_of_version_2(unified: Path) -> None:
+def test_limits_are_set_in_version_2(unified: Path) -> None:
     group = cgroup.make("one", LIMITS, unified, unified.parent / "own")
     folder = unified / "gputui" / "one"
     values = {each.name: each.read_text() for each in folder.iterdir()}
@@ -96,7 +96,7 @@ def test_the_limits_of_version_2(unified: Path) -> None:
         assert (each / "cgroup.subtree_control").read_text() == "+cpu"
 
 
-def test_the_limits_of_version_1(tmp_path: Path) -> None:
+def test_limits_are_set_in_version_1(tmp_path: Path) -> None:
     for tree in ("memory", "cpu"):
         (tmp_path / tree).mkdir()
     group = cgroup.make("one", LIMITS, tmp_path)
@@ -114,7 +114,7 @@ def test_a_host_without_control_groups_is_reported(tmp_path: Path) -> None:
     assert "not enforced" in group.notes[0]
 
 
-def test_more_memory_than_allowed(tmp_path: Path) -> None:
+def test_a_job_over_its_memory_limit_is_killed_and_reported(tmp_path: Path) -> None:
     """Killed and called so where the host can; run to its end, and said so beforehand, where it cannot."""
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
@@ -133,7 +133,7 @@ def test_more_memory_than_allowed(tmp_path: Path) -> None:
     assert not list(cgroup.MOUNT.glob(f"*/gputui/{created.id}"))
 
 
-def test_a_limit_that_suffices_is_no_trouble(tmp_path: Path) -> None:
+def test_a_sufficient_limit_is_not_reported(tmp_path: Path) -> None:
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
     created = runtime.create(harness.launch(("true",), memory=48 * MIB, cpus=0.5, cpu_shares=512))

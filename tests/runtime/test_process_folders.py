@@ -61,7 +61,7 @@ def test_a_damaged_record_does_not_hide_a_running_attempt(harness: Harness, root
     assert (cause.code, "damaged" in cause.text) == (CauseCode.END_UNKNOWN, True)
 
 
-def test_strangers_in_the_directory_are_passed_over(harness: Harness, root: Path) -> None:
+def test_foreign_entries_in_the_directory_are_skipped(harness: Harness, root: Path) -> None:
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP))
     for name in (f".gputui-{STORE}-8-1.abcd.new", "lost+found", f"gputui-{STORE}-x-1", f"gputui-{STORE}-9-1"):
@@ -72,7 +72,7 @@ def test_strangers_in_the_directory_are_passed_over(harness: Harness, root: Path
         assert runtime.inspect(name) is None
 
 
-def test_half_made_folders_of_a_crash_are_removed_later(harness: Harness, root: Path) -> None:
+def test_incomplete_folders_of_a_crash_are_removed_later(harness: Harness, root: Path) -> None:
     runtime = ProcessRuntime(STORE, root.parent, RuntimeSettings(), clock := FakeClock(datetime.now(UTC)))
     created = runtime.create(harness.launch(SLEEP))
     left = root / f".{created.id}.abcd.new"
@@ -85,7 +85,7 @@ def test_half_made_folders_of_a_crash_are_removed_later(harness: Harness, root: 
     assert [each.id for each in runtime.containers()] == [created.id]
 
 
-def test_a_directory_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -> None:
+def test_an_unreadable_directory_is_blamed_on_the_machine(tmp_path: Path) -> None:
     (tmp_path / "attempts").write_text("not a directory")
     runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock())
     launch = process_harness(tmp_path).launch(SLEEP)
@@ -97,7 +97,7 @@ def test_a_directory_that_cannot_be_read_is_the_machines_fault(tmp_path: Path) -
     runtime.close()
 
 
-def test_a_full_disk_leaves_nothing_half_made(harness: Harness, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_incomplete_folder(harness: Harness, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = harness.open()
     launch = harness.launch(SLEEP)
 
@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_nothing_half_made(harness: Harness, root: Path, monk
     assert not runtime.create(launch).adopted
 
 
-def test_constant_facts_of_many_attempts_are_read_once(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constant_facts_of_attempts_are_read_once(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
     manifest = AttemptFolder.manifest
 
@@ -131,7 +131,7 @@ def test_constant_facts_of_many_attempts_are_read_once(harness: Harness, monkeyp
     assert len(reads) == 100
 
 
-def test_ends_are_seen_without_descriptors_of_processes(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_are_noticed_without_pidfds(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_pid: int) -> int:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
@@ -145,7 +145,7 @@ def test_ends_are_seen_without_descriptors_of_processes(harness: Harness, monkey
     assert woken.wait(PATIENCE)
 
 
-def test_a_listener_that_fails_does_not_deafen_the_others() -> None:
+def test_a_failing_listener_does_not_silence_the_others() -> None:
     watch = ExitWatch()
     woken = threading.Event()
 
@@ -159,7 +159,7 @@ def test_a_listener_that_fails_does_not_deafen_the_others() -> None:
     watch.close()
 
 
-def test_after_close_nothing_wakes_and_nothing_is_open() -> None:
+def test_after_close_no_listener_is_called_and_no_file_is_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     watch = ExitWatch()
     watch.subscribe(lambda: None)

@@ -1,4 +1,4 @@
-"""Host attempts run once, outlive gputui, and are told from everything else that runs."""
+"""Host attempts run once, outlive gputui, and are distinguished from all other processes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def leader(runtime: ProcessRuntime, container_id: str) -> int:
 
 
 def runner(runtime: ProcessRuntime, state: Path, container_id: str) -> int:
-    """The pid of the process that waits for the command."""
+    """Return the pid of the process that waits for the command."""
     until(lambda: AttemptFolder(state / "attempts" / container_id).records().runner is not None, "there is a runner")
     found = AttemptFolder(state / "attempts" / container_id).records().runner
     assert found is not None
@@ -91,7 +91,7 @@ def runner(runtime: ProcessRuntime, state: Path, container_id: str) -> int:
 
 
 def kill_wrapper(runtime: ProcessRuntime, state: Path, container_id: str) -> None:
-    """Kill both processes that watch over the command."""
+    """Kill both wrapper processes of the command."""
     pids = (leader(runtime, container_id), runner(runtime, state, container_id))
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
@@ -104,7 +104,7 @@ def members(state: Path, container_id: str) -> tuple[int, ...]:
 
 
 def number_printed(runtime: ProcessRuntime, container_id: str) -> int:
-    """The pid its first line holds."""
+    """Return the pid in the first line of its output."""
     stream = runtime.logs(container_id, follow=True)
     pid = int(next(iter(stream)))
     stream.close()
@@ -112,7 +112,7 @@ def number_printed(runtime: ProcessRuntime, container_id: str) -> int:
 
 
 def rewrite_start(state: Path, container_id: str, place: int, word: bytes) -> None:
-    """Change one word of the record of who the wrapper is."""
+    """Change one word of the wrapper's record."""
     path = state / "attempts" / container_id / "state"
     content = path.read_bytes()
     words = wrapper.unsealed(content[:SECTOR]).split()
@@ -139,7 +139,7 @@ def test_a_killed_gputui_leaves_its_jobs_running(harness: Harness, state: Path) 
     assert output(runtime, container_id, state.parent / "log") == b"through\n"
 
 
-def test_many_processes_that_start_it_run_it_once(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_an_attempt_started_by_many_processes_runs_once(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = runtime.create(harness.launch(shell("echo ran; sleep 0.3"))).id
     command = [sys.executable, "-c", STARTER, str(state), container_id, STORE]
     starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -157,7 +157,7 @@ def test_many_processes_that_start_it_run_it_once(harness: Harness, runtime: Pro
     assert output(runtime, container_id, state.parent / "log") == b"ran\n"
 
 
-def test_a_start_waits_for_the_one_under_way(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_a_start_waits_for_a_concurrent_start(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     """A wrapper that died before it wrote anything gave its lock back: the next start runs the command."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     with (state / "attempts" / container_id / "claim").open("r+b") as claim:
@@ -172,7 +172,9 @@ def test_a_start_waits_for_the_one_under_way(harness: Harness, runtime: ProcessR
     assert output(runtime, container_id, state.parent / "log") == b"ran\n"
 
 
-def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_an_attempt_that_may_have_begun_is_never_begun_again(
+    harness: Harness, runtime: ProcessRuntime, state: Path
+) -> None:
     """Killed between the record and the command: lost, which is tried again as another attempt."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     path = state / "attempts" / container_id / "state"
@@ -186,7 +188,7 @@ def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime:
     assert output(runtime, container_id, state.parent / "log") == b""
 
 
-def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_a_late_wrapper_exits(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     """A wrapper started before the other wrote its record gets the lock after the other's end."""
     container_id = begin(harness, runtime, "echo ran; exit 4")
     harness.ended(runtime, container_id)
@@ -198,7 +200,7 @@ def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessR
 
 
 @pytest.mark.parametrize(("command", "code"), [(shell("echo ran; exit 4"), 4), (("/nowhere/to/be/found",), 127)])
-def test_the_starter_may_be_killed_before_the_answer(
+def test_an_attempt_survives_a_starter_killed_before_the_answer(
     harness: Harness, runtime: ProcessRuntime, state: Path, command: tuple[str, ...], code: int
 ) -> None:
     """A started command is still awaited: else its end would be unknown and it would run again."""
@@ -213,7 +215,7 @@ def test_the_starter_may_be_killed_before_the_answer(
     assert output(runtime, container_id, state.parent / "log") == (b"ran\n" if code == 4 else b"")
 
 
-def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_a_wrapper_of_a_replaced_attempt_exits(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     """The wrapper opened the directory before another one replaced it."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     folder = state / "attempts" / container_id
@@ -229,7 +231,7 @@ def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: Pr
     shutil.rmtree(old)
 
 
-def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_an_attempt_runs_on_without_its_wrapper(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     woken = threading.Event()
     container_id = begin(harness, runtime, "echo $$; exec sleep 600")
     pid = number_printed(runtime, container_id)
@@ -249,7 +251,7 @@ def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRun
 
 
 @pytest.mark.parametrize("which", ["keeper", "runner"])
-def test_one_of_the_two_is_enough_to_know_the_end(
+def test_either_wrapper_process_records_the_end(
     harness: Harness, runtime: ProcessRuntime, state: Path, which: str
 ) -> None:
     script = "setsid sh -c 'exec env -i sleep 600' & read line < pipe; exit 7"
@@ -318,7 +320,7 @@ def test_a_wrapper_of_version_0_1_is_understood(harness: Harness, runtime: Proce
     assert record(runtime, container_id).exit_code == 4
 
 
-def test_without_its_wrapper_it_can_still_be_ended(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_an_attempt_without_its_wrapper_can_be_ended(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = begin(harness, runtime, 'trap "" TERM; setsid sleep 600 & echo ready; while :; do sleep 0.1; done')
     seen(runtime, container_id, b"ready")
     kill_wrapper(runtime, state, container_id)
@@ -328,7 +330,9 @@ def test_without_its_wrapper_it_can_still_be_ended(harness: Harness, runtime: Pr
     assert harness.ended(runtime, container_id).cause is not None
 
 
-def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_another_process_with_the_same_pid_is_distinguished(
+    harness: Harness, runtime: ProcessRuntime, state: Path
+) -> None:
     container_id = begin(harness, runtime, "sleep 600")
     runtime.kill(container_id)
     harness.ended(runtime, container_id)
@@ -356,7 +360,7 @@ def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: Proce
         stranger.wait()
 
 
-def test_a_restart_of_the_machine_loses_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_a_reboot_loses_the_attempt(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = begin(harness, runtime, "sleep 600")
     kill_wrapper(runtime, state, container_id)
     runtime.kill(container_id)
@@ -380,7 +384,9 @@ def test_a_restart_of_the_machine_loses_it(harness: Harness, runtime: ProcessRun
     ids=["child", "own group", "orphan", "own session", "daemon"],
 )
 @pytest.mark.parametrize("polite", [True, False], ids=["terminate", "kill"])
-def test_none_of_its_processes_gets_away(harness: Harness, runtime: ProcessRuntime, script: str, polite: bool) -> None:
+def test_all_processes_of_an_attempt_are_ended(
+    harness: Harness, runtime: ProcessRuntime, script: str, polite: bool
+) -> None:
     container_id = begin(harness, runtime, script)
     pid = number_printed(runtime, container_id)
     assert host_processes.read_stat(pid) is not None
@@ -399,12 +405,12 @@ def test_leftover_children_end_with_the_job(harness: Harness, runtime: ProcessRu
     assert host_processes.read_stat(pid) is None
 
 
-def test_a_jobs_own_clean_up_does_not_hit_the_wrapper(harness: Harness, runtime: ProcessRuntime) -> None:
+def test_a_job_that_kills_its_group_does_not_hit_the_wrapper(harness: Harness, runtime: ProcessRuntime) -> None:
     container_id = begin(harness, runtime, "kill -9 0")
     assert harness.ended(runtime, container_id).exit_code == 137
 
 
-def test_signals_are_as_a_shell_finds_them(harness: Harness, runtime: ProcessRuntime) -> None:
+def test_signal_handlers_are_those_of_a_shell(harness: Harness, runtime: ProcessRuntime) -> None:
     """Signals are neither ignored nor blocked: python and nohup ignore some, and that would be inherited."""
     container_id = begin(harness, runtime, "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2; cat; ls /proc/self/fd")
     harness.ended(runtime, container_id)
@@ -421,7 +427,7 @@ def test_a_wrapper_whose_attempt_was_removed_ends(harness: Harness, runtime: Pro
     until(lambda: host_processes.read_stat(wrapper_pid) is None, "the wrapper is gone")
 
 
-def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while_only() -> None:
+def test_an_unkillable_process_delays_the_end_of_its_job_only_briefly() -> None:
     code = """if True:
         import os, subprocess, sys, time
         sys.path.insert(0, sys.argv[1])
@@ -441,8 +447,8 @@ def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while
     assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout == b"True True\nTrue\n"
 
 
-def test_a_child_of_another_user_does_not_hold_the_end_of_its_job_up() -> None:
-    """A process like that of `sudo sleep 60 &` goes on, and the end of the job is recorded."""
+def test_a_child_of_another_user_does_not_delay_the_end_of_its_job() -> None:
+    """A process like that of `sudo sleep 60 &` continues, and the end of the job is recorded."""
     code = """if True:
         import os, subprocess, sys, time
         sys.path.insert(0, sys.argv[1])

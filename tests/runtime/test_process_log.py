@@ -22,7 +22,7 @@ def read(path: Path, tail: int | None = None) -> list[bytes]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(content=st.binary(max_size=200).map(lambda each: each.replace(b"a", b"\n")), tail=st.integers(0, 12))
-def test_the_tail_is_that_of_all_lines(content: bytes, tail: int, tmp_path: Path) -> None:
+def test_the_tail_has_the_last_lines(content: bytes, tail: int, tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
     lines = content.split(b"\n")
@@ -31,7 +31,7 @@ def test_the_tail_is_that_of_all_lines(content: bytes, tail: int, tmp_path: Path
     assert read(path, tail) == lines[len(lines) - min(tail, len(lines)) :]
 
 
-def test_the_tail_of_much_output(tmp_path: Path) -> None:
+def test_the_tail_of_a_large_log_is_found(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lines = [b"%06d %s" % (number, b"x" * 50) for number in range(10_000)]
     path.write_bytes(b"\n".join(lines) + b"\n")
@@ -39,7 +39,7 @@ def test_the_tail_of_much_output(tmp_path: Path) -> None:
     assert read(path, 20_000) == lines
 
 
-def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
+def test_an_endless_line_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 3_000_000)
     pieces = read(path)
@@ -75,7 +75,7 @@ def test_closing_closes_the_file(tmp_path: Path, is_begun: bool) -> None:
     assert path not in open_files
 
 
-def test_a_copy_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_copy_is_complete_or_absent(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         save(tmp_path / "missing", tmp_path / "logs" / "copy")
     assert list((tmp_path / "logs").iterdir()) == []
@@ -85,7 +85,7 @@ def test_a_copy_is_whole_or_not_at_all(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "copy").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_flood_gives_its_oldest_output_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_output_of_a_flood_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
     lines = [b"%07d" % number for number in range(200_000)]
     path.write_bytes(b"\n".join(lines) + b"\n")
@@ -108,7 +108,7 @@ def test_a_flood_gives_its_oldest_output_back_to_the_disk(tmp_path: Path, monkey
     os.close(log)
 
 
-def test_a_reader_left_behind_by_a_flood_leaps_over_what_is_gone(tmp_path: Path) -> None:
+def test_a_slow_reader_skips_output_that_was_released(tmp_path: Path) -> None:
     path = tmp_path / "log"
     lines = [b"%07d" % number for number in range(100_000)]
     path.write_bytes(b"\n".join(lines) + b"\n")

@@ -1,4 +1,4 @@
-"""Plans of host jobs: what they contain, and options that are refused."""
+"""Plans of host jobs: contents, and refused options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import Launch, RunAs
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, account_of, container_user
 from gputui.runtime.process.plan import environment, plan_of
@@ -39,7 +39,7 @@ def env_of(each: Launch, account: Account = BOB) -> dict[str, str]:
 
 
 def refusal(each: Launch, tmp_path: Path) -> str:
-    """The sentence with which it is refused; nothing of it stays behind."""
+    """Return the sentence of a refusal, which leaves no files behind."""
     with pytest.raises(RuntimeFault) as fault:
         ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock()).create(each)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
@@ -87,7 +87,7 @@ def test_impossible_options_are_refused_with_the_reason(bad: Launch, words: str,
     assert words in refusal(bad, tmp_path)
 
 
-def test_labels_and_an_unlimited_ulimit_are_no_trouble() -> None:
+def test_labels_and_an_unlimited_ulimit_are_accepted() -> None:
     plan = plan_of(launch("true", labels=(("a", "b"),), ulimits=("memlock=-1",)), log_limit=1)
     assert b"rlimit=8:-1:-1\0" in plan
 
@@ -131,14 +131,14 @@ def test_only_root_runs_jobs_as_others(user: str | None, run_as: RunAs | None, m
     assert "root" in fault.value.cause.text
 
 
-def test_the_own_account_is_no_other_user() -> None:
+def test_naming_the_own_account_changes_nothing() -> None:
     assert not account_of(None, None).is_other
     assert not account_of(f"{os.geteuid()}:{os.getegid()}", None).is_other
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as others")
 def test_only_root_may_name_another_account() -> None:
-    """Also where the state directory is the submitter's own: root must not act as a third user on its word."""
+    """This also holds if the state directory is the submitter's own: root must not act as a third user on its word."""
     nobody = pwd.getpwnam("nobody")
     own = account_of(None, RunAs(nobody.pw_uid))
     assert (own.uid, own.gid, own.name) == (nobody.pw_uid, nobody.pw_gid, "nobody")
@@ -154,7 +154,7 @@ def test_only_root_may_name_another_account() -> None:
     assert container_user("root", RunAs(nobody.pw_uid)) == ("root", ())
 
 
-def test_a_job_as_another_user(tmp_path: Path) -> None:
+def test_a_job_runs_as_another_user(tmp_path: Path) -> None:
     """A job as another user is refused without root, which is all that is possible."""
     harness = process_harness(tmp_path / "state")
     nobody = pwd.getpwnam("nobody")
@@ -175,9 +175,7 @@ def test_a_job_as_another_user(tmp_path: Path) -> None:
     ("options", "words"),
     [({"workdir": "/no/such/folder"}, "working directory"), ({"ulimits": ("nofile=20:10",)}, "ulimits")],
 )
-def test_errors_that_show_only_at_the_start_are_refused_there(
-    options: dict[str, Any], words: str, tmp_path: Path
-) -> None:
+def test_late_errors_are_refused_at_the_start(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
     created = runtime.create(harness.launch(("true",), **options))

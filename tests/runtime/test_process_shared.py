@@ -1,4 +1,4 @@
-"""Attempts in a directory that a group may write: members plant, swap and move what they can."""
+"""Attempts in a directory that a group may write, with members who plant, swap and move files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def harness(root: Path) -> Iterator[Harness]:
 
 @contextmanager
 def bystander(uid: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A shell of that user in a session of its own, which ends when its child does: no attempt has begun them."""
+    """Start a shell of that user in its own session, which belongs to no attempt and ends with its child."""
     script = "sleep 1000 & wait"
     with subprocess.Popen(["/bin/sh", "-c", script], user=uid, start_new_session=True, cwd="/") as process:
         until(lambda: len(session_of(process.pid)) == 2, "it has a child")
@@ -65,7 +65,7 @@ def pids() -> list[int]:
 
 @contextmanager
 def forged(root: Path, owner: int, mode: int, keeper: int) -> Iterator[None]:
-    """A directory that says that an attempt runs, with that process for its keeper."""
+    """Create a directory that claims that an attempt runs, with that process as its keeper."""
     found = read_stat(keeper)
     assert found is not None
     place = root / NAME
@@ -216,7 +216,7 @@ def test_a_member_neither_begins_nor_repeats_attempts_prepared_by_root(harness: 
 
 
 @as_root
-def test_an_attempt_out_of_reach_is_named_once_and_while_it_runs(harness: Harness, root: Path) -> None:
+def test_an_inaccessible_attempt_is_reported_once_while_it_runs(harness: Harness, root: Path) -> None:
     open_to_all(root)
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP))
@@ -234,7 +234,7 @@ def test_an_attempt_out_of_reach_is_named_once_and_while_it_runs(harness: Harnes
 
 
 def open_to_all(root: Path) -> None:
-    """Open the state directory to other users, as a group would be let in."""
+    """Give other users access to the state directory, as a group has it."""
     for each in (root.parent.parent, *root.parent.parent.parents):
         if each.stat().st_uid == 0 and str(each).startswith("/tmp/"):
             each.chmod(0o755)

@@ -16,15 +16,16 @@ from msgspec.structs import replace
 
 from gputui.domain.container import ExecRequest, Launch
 from gputui.domain.errors import GputuiError, RuntimeFault
-from gputui.domain.job import Interactive
+from gputui.domain.job_spec import Interactive
 from gputui.ports import Channel
 from gputui.runtime.frame_channel import FrameChannel
 from gputui.runtime.process.attach import kept_log
 from gputui.runtime.process.attempt_folder import AttemptFolder
 from gputui.runtime.process.job_exec import ProcessExec
 from gputui.runtime.process.runtime import ProcessRuntime
-from gputui.runtime.process.terminal import SOCKET
+from gputui.runtime.process.terminal import SOCKET, Terminal
 from tests.runtime.contract import PATIENCE, STORE, Harness, output, shell, until
+from tests.runtime.dockerd import is_alive
 from tests.runtime.test_process import process_harness
 
 TTY, PIPES = Interactive(stdin=True, tty=True), Interactive(stdin=True)
@@ -71,7 +72,7 @@ def anybody(submitter: int | None) -> None:
 
 
 class Reader:
-    """Output of a channel."""
+    """Reader of a channel's output."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -98,7 +99,7 @@ class Reader:
         return code
 
 
-def test_a_terminal(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, tmp_path: Path) -> None:
+def test_a_job_gets_a_terminal(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, tmp_path: Path) -> None:
     container_id = begin(harness, runtime, "tty; stty size; exec sh", TTY)
     until(lambda: b"/dev/pts/" in output(runtime, container_id, tmp_path / "log"), "it runs")
     first = Reader(inside.attach(container_id, TTY, anybody))
@@ -135,7 +136,7 @@ def test_pipes_keep_both_streams_apart(
     assert (reader.out, reader.err) == (b"early\n" + sent, b"oops\nlate\n")
     harness.ended(runtime, container_id)
     after = Reader(inside.attach(container_id, PIPES, anybody))
-    assert after.to_end() is None
+    assert after.to_end() == 3
     assert (after.out, after.err) == (reader.out, reader.err), "the log keeps them apart"
     runtime.save_log(container_id, tmp_path / "kept.log")
     kept = kept_log(tmp_path / "kept.log")
@@ -144,7 +145,87 @@ def test_pipes_keep_both_streams_apart(
     assert b"".join(piece for is_error, piece in parts if is_error) == b"oops\nlate\n"
 
 
-def test_without_input_there_is_none(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
+def kill_wrapper(state: Path, container_id: str) -> None:
+    """Kill both processes that watch over the job, and wait until they are gone."""
+    records = AttemptFolder(state / "attempts" / container_id).records()
+    assert records.start is not None
+    assert records.runner is not None
+    pids = (records.start.leader.pid, records.runner.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(is_alive(Path(f"/proc/{pid}")) for pid in pids), "they are gone")
+
+
+@pytest.mark.parametrize("interactive", [TTY, PIPES])
+def test_the_exit_code_is_known_as_soon_as_it_is_recorded(
+    harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path, interactive: Interactive
+) -> None:
+    """The wrapper ends before it can tell: the scheduler, which is slow on a busy machine, is not waited for."""
+    container_id = begin(harness, runtime, "read line; exit 5", interactive)
+    reader = Reader(inside.attach(container_id, interactive, anybody))
+    records = AttemptFolder(state / "attempts" / container_id).records()
+    assert records.start is not None
+    os.kill(records.start.leader.pid, signal.SIGSTOP)  # the keeper would take over
+    reader.channel.send(b"go\n")
+    until(lambda: AttemptFolder(state / "attempts" / container_id).records().end is not None, "the end is recorded")
+    os.kill(records.start.leader.pid, signal.SIGKILL)
+    assert reader.to_end() == 5
+    if not interactive.tty:
+        late = Reader(inside.attach(container_id, interactive, anybody))
+        assert late.to_end() == 5
+
+
+def test_a_terminal_that_is_attached_to_at_the_last_moment_gets_output_and_exit_code(tmp_path: Path) -> None:
+    place = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT, 0o600)
+    terminal = Terminal(place, log, is_tty=True, has_input=True, owner=os.geteuid())
+    pid = os.fork()
+    if not pid:
+        terminal.enter()
+        os.write(1, b"its only words\n")
+        os._exit(6)
+    terminal.close_theirs()
+    os.waitpid(pid, 0)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        terminal.drain()
+        connection.connect(str(tmp_path / SOCKET))  # not accepted yet when the end is told
+        terminal.tell_end(6)
+        reader = Reader(FrameChannel(connection, is_tty=True))
+        assert reader.to_end() == 6
+        assert b"its only words" in reader.out
+    os.close(place)
+    os.close(log)
+
+
+def test_without_its_wrapper_a_terminal_is_out_of_reach_and_pipes_are_read_from_the_log(
+    harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
+) -> None:
+    script = "trap '' HUP; echo said; while [ ! -e go ]; do sleep 0.05; done"
+    for interactive in (TTY, PIPES):
+        found = launch(harness, script, interactive)
+        options = replace(found.spec.options, workdir=str(state))
+        container_id = runtime.create(replace(found, spec=replace(found.spec, options=options))).id
+        runtime.start(container_id)
+        reader = Reader(inside.attach(container_id, interactive, anybody))
+        reader.until(b"said")
+        kill_wrapper(state, container_id)
+        assert reader.to_end() is None, "its exit code is unknown"
+        if interactive.tty:
+            with pytest.raises(RuntimeFault, match="the processes that hold its terminal are gone") as caught:
+                inside.attach(container_id, interactive, anybody)
+            assert caught.value.may_pass
+        else:
+            again = Reader(inside.attach(container_id, interactive, anybody))
+            assert (again.to_end(), again.out) == (None, b"said\n")
+            with pytest.raises(BrokenPipeError):
+                inside.attach(container_id, interactive, anybody).send(b"x")
+        reader = Reader(inside.execute(container_id, ExecRequest(shell("echo inside")), anybody))
+        assert (reader.to_end(), reader.out) == (0, b"inside\n"), "a command can be run in it all the same"
+        runtime.kill(container_id)
+
+
+def test_a_job_without_input_reads_end_of_file(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
     container_id = begin(harness, runtime, "cat; echo done", Interactive())
     reader = Reader(inside.attach(container_id, Interactive(), anybody))
     reader.to_end()
@@ -183,7 +264,7 @@ def test_the_streams_outlive_the_runner(
     assert harness.ended(runtime, container_id).exit_code == 5
 
 
-def test_a_client_that_reads_nothing_holds_no_pipes_up(
+def test_a_client_that_reads_nothing_does_not_block_the_job(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec
 ) -> None:
     container_id = begin(harness, runtime, "head -c 9000000 /dev/zero; exit 6", Interactive())
@@ -193,7 +274,7 @@ def test_a_client_that_reads_nothing_holds_no_pipes_up(
     assert len(reader.out) == 9_000_000, "what was not sent is read from the log"
 
 
-def test_a_client_that_sends_input_and_reads_slowly_loses_none(
+def test_a_slow_client_that_sends_input_loses_no_output(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:
     container_id = begin(harness, runtime, "read line; head -c 9000000 /dev/zero; cat", PIPES)
@@ -209,7 +290,7 @@ def test_a_client_that_sends_input_and_reads_slowly_loses_none(
     assert reader.out[9_000_000:] == b"more"
 
 
-def test_not_too_many_attach_at_once(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
+def test_the_number_of_clients_is_limited(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
     container_id = begin(harness, runtime, "sleep 600", TTY)
     channels = [inside.attach(container_id, TTY, anybody) for _ in range(17)]
     with pytest.raises(GputuiError, match="16 terminals are attached"):
@@ -263,7 +344,7 @@ def test_unauthorised_users_cannot_enter(harness: Harness, runtime: ProcessRunti
         inside.execute(container_id, ExecRequest(("true",)), nobody)
 
 
-def test_commands_inside(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path) -> None:
+def test_commands_run_inside_a_job(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path) -> None:
     found = harness.launch(shell("export LATER=1; sleep 600"))
     options = replace(found.spec.options, workdir=str(state), env=(("MARK", "inside"),), ulimits=("nofile=99",))
     launched = replace(found, spec=replace(found.spec, options=options), submitter=os.geteuid())
@@ -306,7 +387,7 @@ def test_commands_inside_inherit_neither_terminal_nor_files(
     container_id = begin(harness, runtime, "sleep 600", Interactive())
     keyboard, screen = os.openpty()
     pid = os.fork()
-    if not pid:  # a shell of an operator, whose terminal a job of somebody else must not type into
+    if not pid:  # an operator's shell, into whose terminal another user's job must not type
         try:
             os.setsid()
             fcntl.ioctl(screen, termios.TIOCSCTTY, 0)
@@ -323,10 +404,11 @@ def test_commands_inside_inherit_neither_terminal_nor_files(
     assert told.split() == [b"found:0"]
 
 
-def test_the_attempt_that_is_checked_is_the_one_that_is_entered(
+def test_a_command_enters_the_attempt_that_was_checked(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:
-    first, second = (begin(harness, runtime, f"echo {word}; sleep 600", PIPES) for word in ("own", "another's"))
+    script = "echo {}; read line"
+    first, second = (begin(harness, runtime, script.format(word), PIPES) for word in ("own", "another"))
     place, aside = state / "attempts" / first, state / "aside"
 
     def swap(_submitter: int | None) -> None:
@@ -341,12 +423,12 @@ def test_the_attempt_that_is_checked_is_the_one_that_is_entered(
     swap_back()
     reader.until(b"own")
     reader.channel.close()
-    with pytest.raises(RuntimeFault, match="have ended"):
-        inside.execute(first, ExecRequest(("id",)), swap)
+    reader = Reader(inside.execute(first, ExecRequest(shell("echo $GPUTUI_JOB_ID")), swap))
     swap_back()
+    assert (reader.to_end(), reader.out) == (0, first.split("-")[-2].encode() + b"\n")
 
 
-def test_a_plan_that_another_user_may_write_is_not_run(
+def test_a_plan_writable_by_others_is_not_run(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:
     container_id = begin(harness, runtime, "sleep 600", Interactive())

@@ -13,16 +13,16 @@ import pytest
 
 from gputui.domain import frames
 from gputui.domain.errors import GputuiError
-from gputui.runtime import relayed
+from gputui.runtime import frame_channel
 
 REQUEST = {"verb": "attach", "job": 1}
 
 
 @contextmanager
 def answering(directory: Path, answer: bytes) -> Iterator[None]:
-    """A relay that answers one request with these bytes, sent at once, and hangs up."""
+    """Run a relay that answers one request with these bytes at once, and hangs up."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(directory / relayed.SOCKET))
+        listener.bind(str(directory / frame_channel.RELAY_SOCKET))
         listener.listen()
 
         def serve() -> None:
@@ -37,10 +37,10 @@ def answering(directory: Path, answer: bytes) -> Iterator[None]:
         thread.join()
 
 
-def test_output_that_comes_together_with_the_greeting_is_not_lost(tmp_path: Path) -> None:
+def test_output_that_arrives_with_the_greeting_is_kept(tmp_path: Path) -> None:
     greeting = frames.frame(frames.READY, b"pipes") + frames.frame(frames.OUTPUT, b"out")
     with answering(tmp_path, greeting + frames.frame(frames.ERRORS, b"err") + frames.exit_frame(4)):
-        channel = relayed.ask(tmp_path, {os.geteuid()}, REQUEST)
+        channel = frame_channel.ask_relay(tmp_path, {os.geteuid()}, REQUEST)
     assert channel is not None
     assert channel.has_pending
     assert channel.receive() == [(False, b"out"), (True, b"err")]
@@ -51,10 +51,10 @@ def test_output_that_comes_together_with_the_greeting_is_not_lost(tmp_path: Path
 def test_a_relay_that_hangs_up_or_refuses_says_so(tmp_path: Path) -> None:
     for answer, words in ((b"", "relay ended the connection"), (frames.frame(frames.REFUSED, b"not you"), "not you")):
         with answering(tmp_path, answer), pytest.raises(GputuiError, match=words):
-            relayed.ask(tmp_path, {os.geteuid()}, REQUEST)
-        (tmp_path / relayed.SOCKET).unlink()
+            frame_channel.ask_relay(tmp_path, {os.geteuid()}, REQUEST)
+        (tmp_path / frame_channel.RELAY_SOCKET).unlink()
 
 
-def test_a_socket_of_somebody_else_is_not_talked_to(tmp_path: Path) -> None:
+def test_a_socket_of_another_user_is_not_used(tmp_path: Path) -> None:
     with answering(tmp_path, b""), pytest.raises(GputuiError, match="who may not schedule here"):
-        relayed.ask(tmp_path, {os.geteuid() + 1}, REQUEST)
+        frame_channel.ask_relay(tmp_path, {os.geteuid() + 1}, REQUEST)

@@ -1,4 +1,4 @@
-"""An engine behind a real sshd: one connection, made again when it is cut, and ssh's own words when it fails."""
+"""Engine behind a real sshd: one shared connection, reopened when it is cut, and ssh's messages on failure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Connect = Callable[[str], Connection]
 
 
 def ssh_processes() -> list[str]:
-    """Command lines of ssh that this process started; zombies count."""
+    """Return the command lines of ssh processes started by this process, zombies included."""
     found = []
     for entry in Path("/proc/self/task").glob("*/children"):
         for pid in entry.read_text().split():
@@ -92,7 +92,7 @@ def test_many_calls_at_once_share_one_login(sshd: Sshd, url: str, connect: Conne
     until(lambda: ssh_processes() == [], "the last to close ends ssh")
 
 
-def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str) -> None:
+def test_a_cut_connection_is_reopened(sshd: Sshd, url: str) -> None:
     runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
     woken: list[int] = []
     runtime.watch(lambda: woken.append(1))
@@ -172,7 +172,7 @@ def test_the_words_of_ssh_reach_the_user(connect: Connect, host: str, what: str,
     assert hint in (caught.value.hint or "")
 
 
-def test_host_keys(sshd: Sshd, url: str, connect: Connect) -> None:
+def test_unknown_and_changed_host_keys_are_refused(sshd: Sshd, url: str, connect: Connect) -> None:
     known = sshd.directory / "known_hosts"
     (known).write_text("")
     try:
@@ -187,12 +187,12 @@ def test_host_keys(sshd: Sshd, url: str, connect: Connect) -> None:
         sshd.trust(sshd.directory / "host.pub")
 
 
-def test_a_socket_that_is_not_there(connect: Connect, tmp_path: Path) -> None:
+def test_a_missing_socket_is_reported(connect: Connect, tmp_path: Path) -> None:
     with pytest.raises(RuntimeUnavailableError, match=f"the Docker socket {tmp_path}/none on lab cannot be opened"):
         connect(f"ssh://lab{tmp_path}/none").call(lambda client: client.version())
 
 
-def test_a_login_that_failed_is_not_tried_at_once_again() -> None:
+def test_a_failed_login_is_not_retried_at_once() -> None:
     tunnel = Tunnel("ssh://moved")
     for _ in range(2):
         with pytest.raises(RuntimeUnavailableError, match="refused"):
@@ -240,11 +240,11 @@ def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
         ("ssh://[::1]:22/", SshTarget("::1", None, "22")),
     ],
 )
-def test_addresses(url: str, target: SshTarget) -> None:
+def test_addresses_of_engines_are_read(url: str, target: SshTarget) -> None:
     assert SshTarget.from_url(url) == target
 
 
 @pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
-def test_addresses_that_are_none(url: str) -> None:
+def test_invalid_addresses_are_refused(url: str) -> None:
     with pytest.raises(RuntimeUnavailableError, match="not an ssh address"):
         SshTarget.from_url(url)

@@ -23,18 +23,20 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 SECONDS = 30
-"""Time for anything that is waited for."""
+"""Maximum seconds to wait for anything."""
 STANDIN = Path(__file__).parents[1] / "gpus" / "nvml" / "nvml.c"
 
 
 def import_everything(_: Path) -> None:
-    """Import every module of the package; the probe's program runs when it is called `__main__` alone."""
+    """Import every module of the package; the probe's program runs only when it is called `__main__`."""
     import gputui
 
     for module in pkgutil.walk_packages(gputui.__path__, "gputui."):
@@ -133,10 +135,20 @@ def run_a_job(_: Path) -> None:
 def open_the_console(_: Path) -> None:
     """Open the console in a terminal, and wait until it has drawn the GPUs and the queue."""
     call("submit", "--host", "--hold", "--name", "smoke-job", "--", "true")
+    see_in_terminal([], b"smoke-job", b"/80G")
+
+
+def open_the_demo(_: Path) -> None:
+    """Open the demo, and wait until it has drawn its GPUs and the jobs that it keeps submitting."""
+    see_in_terminal(["demo"], b"/80G", b"llama")
+
+
+def see_in_terminal(words: list[str], *texts: bytes) -> None:
+    """Run gputui in a terminal until it has drawn these texts."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", COLUMNS="100", LINES="30")
-        os.execv(sys.executable, [sys.executable, "-m", "gputui"])
+        os.execv(sys.executable, [sys.executable, "-m", "gputui", *words])
     drawn = b""
 
     def shows() -> bool:
@@ -144,14 +156,43 @@ def open_the_console(_: Path) -> None:
         if select.select([terminal], [], [], 0.1)[0]:
             with contextlib.suppress(OSError):  # its end
                 drawn += os.read(terminal, 65536)
-        return b"smoke-job" in drawn and b"/80G" in drawn
+        return all(text in drawn for text in texts)
 
     try:
-        until(shows, "the console to draw its GPUs", lambda: drawn[-2000:].decode(errors="replace"))
+        until(shows, f"gputui {' '.join(words)} to draw", lambda: drawn[-2000:].decode(errors="replace"))
     finally:
         os.kill(pid, signal.SIGTERM)
         os.close(terminal)
         os.waitpid(pid, 0)
+
+
+def open_the_web(_: Path) -> None:
+    """Serve the console to browsers, and open its link."""
+    command = [sys.executable, "-m", "gputui", "web", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            link = server.stdout.readline().split()[0]
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(link, timeout=SECONDS) as page:
+                place = page.read().decode().partition('href="/')[2].partition('"')[0]
+            with browser.open(urllib.parse.urljoin(link, f"/{place}"), timeout=SECONDS) as page:
+                assert b"textual" in page.read()
+        finally:
+            server.terminate()
+
+
+def report(directory: Path) -> None:
+    """Write a report as a page, a backup, and the units; the manual is where pip puts it."""
+    page = call("report", "--since", "-1d", "--format", "html")
+    assert "<svg" in page or "<table" in page
+    backup = str(directory / "backup.tar.gz")
+    call("state", "backup", backup)
+    assert "everything can be read" in call("state", "verify", backup)
+    assert "ExecStart=" in call("install", "--dry-run")
+    assert '"gputui job file"' in call("schema", "job")
+    assert (Path(sys.prefix) / "share" / "man" / "man1" / "gputui-submit.1").exists()
+    assert (Path(sys.prefix) / "share" / "gputui" / "schemas" / "job.schema.json").exists()
 
 
 def read_gpus(directory: Path) -> None:
@@ -167,7 +208,7 @@ def read_gpus(directory: Path) -> None:
 
 
 class Listener(BaseHTTPRequestHandler):
-    """A webhook, and as much of a Docker engine as is asked for its version."""
+    """Webhook, and the part of a Docker engine that reports its version."""
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -213,6 +254,12 @@ def until(is_so: Callable[[], bool], what: str, more: Callable[[], str] = lambda
         time.sleep(0.05)
 
 
+_PARTS = (
+    *(import_everything, run_every_command, run_a_job, open_the_console, open_the_demo, open_the_web, report),
+    *(read_gpus, speak_http),
+)
+
+
 def main() -> None:
     """Run every part in a directory of its own."""
     with tempfile.TemporaryDirectory() as text:
@@ -222,7 +269,7 @@ def main() -> None:
         os.environ.update(GPUTUI_STATE=f"{text}/state", GPUTUI_PROBE="sim:2:H100", GPUTUI_RUNTIME="process")
         os.environ.update(GPUTUI_SCHEDULER_HAND_OVER="never")  # nothing is to be left behind
         os.environ.update(XDG_STATE_HOME=text, XDG_CONFIG_HOME=text)
-        for part in (import_everything, run_every_command, run_a_job, open_the_console, read_gpus, speak_http):
+        for part in _PARTS:
             before = time.monotonic()
             part(directory)
             print(f"smoke: {part.__name__}: {time.monotonic() - before:.1f} s", flush=True)

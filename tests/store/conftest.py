@@ -26,13 +26,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobStore]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A state directory to be."""
+    """Return the path of a new state directory."""
     return tmp_path / "state"
 
 
 @pytest.fixture
 def tiny(directory: Path) -> Iterator[TinyJobStore]:
-    """A store over TinyDB in `directory`."""
+    """Yield a store over TinyDB in `directory`."""
     made = TinyJobStore(directory, SETTINGS)
     yield made
     made.close()

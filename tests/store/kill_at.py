@@ -1,4 +1,4 @@
-"""A program that is killed at its n-th step on disk: `python -m tests.store.kill_at DIRECTORY COUNT`.
+"""Program that is killed at its n-th step on disk: `python -m tests.store.kill_at DIRECTORY COUNT`.
 
 It forks a child for n = 1, 2, ... on a fresh copy of the directory. The child goes through a life of a store and dies,
 as by SIGKILL, just before the n-th call that changes a file; what it had acknowledged it wrote to `acks` right away.
@@ -52,7 +52,7 @@ class Bomb:
 
 
 def life(directory: Path, ack: Callable[[str, int], None]) -> None:
-    """Everything a store does; the first job is in the directory already."""
+    """Use every operation of a store; the first job is already in the directory."""
     store = TinyJobStore(directory, SETTINGS)
     for job_id in store.submit([job()] * 3, actor=ACTOR):
         ack("added", job_id)

@@ -1,4 +1,4 @@
-"""The repair of a damaged queue, for tests."""
+"""Repair of a damaged queue, for tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.factories import ACTOR, NOW
 
 
 def repair(directory: Path) -> Recovery:
-    """Repair it; what was found."""
+    """Repair the queue; return the findings."""
     found = repair_of(directory, StoreSettings())
     recovery = found.assess()
     assert recovery is not None

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gputui.domain import runs
 from gputui.domain.errors import NotFoundError, StoreNewerError
-from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
@@ -29,7 +30,7 @@ MANY = 100_000
 
 
 def new(indices: Iterable[int], *, place: int = 0, **changes: Any) -> Job:
-    """An array to submit as job `place` of a batch."""
+    """Return an array to submit as job `place` of a batch."""
     listed = list(indices)
     return job(array=ArrayRef(-place - 1, listed[0]), **changes).evolve(runs=runs.runs_of(0, listed))
 
@@ -106,7 +107,7 @@ def test_part_of_an_entry_that_is_put_splits_it(store: JobStore) -> None:
     ]
 
 
-def test_a_whole_entry_that_is_put_stays_one(store: JobStore) -> None:
+def test_an_entry_that_is_put_completely_stays_one(store: JobStore) -> None:
     store.submit([new(range(MANY))], actor=ACTOR)
     with store.transaction() as transaction:
         [entry] = transaction.chosen(range(1, MANY + 1))
@@ -147,14 +148,14 @@ def test_a_reopened_store_knows_the_ids_of_elements(directory: Path) -> None:
     again.close()
 
 
-def test_an_older_gputui_is_kept_off() -> None:
+def test_an_older_gputui_is_refused() -> None:
     """An older gputui would run one element of each entry and lose the others."""
     with pytest.raises(StoreNewerError):
         check_schema(SCHEMA + 1, Path("queue.json"))
     assert SCHEMA >= 3
 
 
-def test_an_entry_that_cannot_be_read_is_passed_on_as_it_is(tiny: TinyJobStore, directory: Path) -> None:
+def test_an_unreadable_entry_is_kept_unchanged(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([new(range(5)), job()], actor=ACTOR)
     tiny.close()
     path = directory / "queue.json.wal.1"
@@ -189,7 +190,7 @@ class TestHistory:
         assert [list(old.ids) for old in store.history()] == [list(range(3, 11))]
         assert store.submit([job()], actor=ACTOR) == (11,)
 
-    def test_one_that_comes_back_is_in_the_queue_alone(self, store: JobStore) -> None:
+    def test_a_job_that_comes_back_is_only_in_the_queue(self, store: JobStore) -> None:
         store.submit([new(range(5))], actor=ACTOR)
         self.cancelled(store, range(1, 6), days_ago=100)
         store.maintain(NOW)
@@ -215,7 +216,7 @@ class TestHistory:
         assert ended == {job_id: NOW - timedelta(days=60 if 2 <= job_id <= 4 else 100) for job_id in range(1, 7)}
         assert store.get(3).ended_at == NOW - timedelta(days=60)
 
-    def test_a_store_without_a_queue_gives_no_id_of_an_element_again(self, directory: Path) -> None:
+    def test_a_store_without_a_queue_reuses_no_id_of_an_element(self, directory: Path) -> None:
         store = TinyJobStore(directory, SETTINGS)
         store.submit([new(range(9))], actor=ACTOR)
         self.cancelled(store, range(1, 10), days_ago=100)
@@ -229,7 +230,7 @@ class TestHistory:
 
 
 class TestRepair:
-    def test_an_element_is_neither_lost_nor_there_twice(self, directory: Path) -> None:
+    def test_elements_are_neither_lost_nor_duplicated(self, directory: Path) -> None:
         """The journal has lost the line in which an element began; what came after it is still there."""
         store = TinyJobStore(directory, SETTINGS)
         store.submit([new(range(6))], actor=ACTOR)
@@ -252,7 +253,7 @@ class TestRepair:
         assert sorted(job_id for entry in again.jobs().values() for job_id in entry.ids) == [1, 2, 3, 4, 5, 6]
         again.close()
 
-    def test_an_element_that_is_over_by_history_does_not_run_again(self, directory: Path) -> None:
+    def test_an_element_that_ended_in_history_does_not_run_again(self, directory: Path) -> None:
         store = TinyJobStore(directory, SETTINGS)
         store.submit([new(range(4))], actor=ACTOR)
         old = (directory / "queue.json").read_bytes(), (directory / "queue.json.wal.1").read_bytes()
@@ -289,7 +290,7 @@ steps = st.lists(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps, tiny=st.booleans())
-def test_entries_say_the_same_as_single_jobs(
+def test_entries_equal_single_jobs(
     steps: list[tuple[str, set[int]]], tiny: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     place = tmp_path_factory.mktemp("state") / "queue"

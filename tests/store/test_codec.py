@@ -1,4 +1,4 @@
-"""Jobs survive the way into a document and back."""
+"""Jobs are decoded from documents as they were encoded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import ArrayRef, Attempt, GpuRequest, Job, JobSpec, Stopping
+from gputui.domain.job import ArrayRef, Job, Stopping
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import runs_of
 from gputui.domain.settings import TenantSettings, Window
@@ -53,7 +55,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 @settings(max_examples=60, deadline=None)
 @given(st.from_type(Job).map(lambda job: job.evolve(runs=())))
-def test_any_job_comes_back_equal_through_json(original: Job) -> None:
+def test_any_job_is_decoded_as_encoded(original: Job) -> None:
     document = encode_job(original)
     read = msgspec.json.decode(msgspec.json.encode(document))
     assert decode_job(original.id, read) == original
@@ -61,7 +63,7 @@ def test_any_job_comes_back_equal_through_json(original: Job) -> None:
 
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=20, unique=True))
-def test_an_entry_comes_back_with_its_elements(indices: list[int]) -> None:
+def test_an_entry_is_decoded_with_its_elements(indices: list[int]) -> None:
     entry = job(7, array=ArrayRef(7, indices[0], 3)).with_runs(runs_of(7, indices))
     text = msgspec.json.encode(encode_job(entry))
     assert decode_job(7, msgspec.json.decode(text)) == entry
@@ -79,7 +81,7 @@ def test_an_entry_comes_back_with_its_elements(indices: list[int]) -> None:
         [7],
     ],
 )
-def test_runs_that_make_no_sense_are_refused(runs: list[object]) -> None:
+def test_inconsistent_runs_are_refused(runs: list[object]) -> None:
     document = encode_job(job(7, array=ArrayRef(7, 0))) | {"runs": runs}
     with pytest.raises(StoreFormatError, match="cannot be read"):
         decode_job(7, document)
@@ -89,7 +91,7 @@ def test_runs_that_make_no_sense_are_refused(runs: list[object]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.from_type(AuditEntry))
-def test_any_audit_entry_comes_back(entry: AuditEntry) -> None:
+def test_any_audit_entry_is_decoded_as_encoded(entry: AuditEntry) -> None:
     document = encode_audit(entry)
     read = msgspec.json.decode(msgspec.json.encode(document))
     assert decode_audit(read) == entry
@@ -98,7 +100,7 @@ def test_any_audit_entry_comes_back(entry: AuditEntry) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.from_type(RecurringJob))
-def test_any_recurring_job_comes_back(entry: RecurringJob) -> None:
+def test_any_recurring_job_is_decoded_as_encoded(entry: RecurringJob) -> None:
     document = encode_recurring(entry)
     read = msgspec.json.decode(msgspec.json.encode(document))
     assert decode_recurring(entry.id, read) == entry
@@ -112,7 +114,7 @@ def test_fields_of_newer_versions_of_a_recurring_job_are_kept() -> None:
     assert kept == encode_recurring(changed) | {"colour": "red"}
 
 
-def test_controls_come_back() -> None:
+def test_controls_are_decoded_as_encoded() -> None:
     controls = Controls(True, "heat", "root", {"GPU-1": Drain("hot", "root", NOW)})
     assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
 
@@ -122,7 +124,7 @@ def test_default_values_are_left_out() -> None:
     assert document == {"spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "PENDING"}
 
 
-def test_the_defaults_left_out_are_these() -> None:
+def test_omitted_defaults_are_as_listed() -> None:
     """A default that changes would change what stored jobs say: raise the schema and write a migration."""
     spec = JobSpec(
         image=None, command=(), name="", tenant="", priority=50, nice=0, time_limit=None, retries=0,
@@ -146,7 +148,7 @@ def test_the_defaults_left_out_are_these() -> None:
     assert decode_job(3, document) == expected
 
 
-def test_keys_of_a_newer_version_are_passed_over_and_kept() -> None:
+def test_keys_of_a_newer_version_are_ignored_and_kept() -> None:
     document = encode_job(job()) | {"colour": "red"}
     changed = decode_job(1, document).evolve(priority=9)
     assert keep_unknown(encode_job(changed), document) == encode_job(changed) | {"colour": "red"}
@@ -157,7 +159,7 @@ def test_a_key_that_went_back_to_its_default_is_not_kept() -> None:
     assert "held" not in keep_unknown(encode_job(job()), document)
 
 
-def test_a_document_that_is_no_job_names_the_job_and_the_place() -> None:
+def test_an_invalid_document_names_the_job_and_the_field() -> None:
     with pytest.raises(StoreFormatError, match=r"job 7: .*\$\.spec\.retries"):
         decode_job(7, {"spec": {"retries": "two"}, "submitted_at": "2026-03-02T12:00:00Z"})
 
@@ -168,7 +170,7 @@ def test_values_without_a_json_form_are_refused(changes: dict[str, Any]) -> None
         encode_line(JournalEntry({"jobs": {"1": encode_job(job(**changes))}}))
 
 
-def test_reservations_and_tenants_come_back() -> None:
+def test_reservations_and_tenants_are_decoded_as_encoded() -> None:
     window = Window("r1", NOW, NOW + timedelta(hours=1), gpus=("GPU-1",), tenant="bob", priority=0)
     controls = Controls(
         reservations=(window,),

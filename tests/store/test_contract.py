@@ -1,4 +1,4 @@
-"""Contract of every job store."""
+"""Contract of every job store: in memory, and over TinyDB."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Missed, Overlap, Skipped
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
@@ -44,7 +45,7 @@ def test_submitted_jobs_are_there_under_growing_ids(store: JobStore) -> None:
     assert store.get(2) == job(2, name="j1")
 
 
-def test_everything_a_job_says_is_kept(store: JobStore) -> None:
+def test_every_field_of_a_job_is_kept(store: JobStore) -> None:
     submit(store)
     full = running(1, on=[uuid(0), uuid(1)], priority=80).evolve(
         topped_at=NOW, array=ArrayRef(1, 4, 2), avoid_gpus=(uuid(3),), not_before=NOW + timedelta(microseconds=1)
@@ -70,20 +71,20 @@ def test_an_array_points_at_its_first_element(store: JobStore) -> None:
     assert [store.get(job_id).array for job_id in (6, 7)] == [ArrayRef(6, 0), ArrayRef(6, 1)]
 
 
-def test_an_array_that_begins_outside_the_batch_is_refused_with_all_of_it(store: JobStore) -> None:
+def test_an_array_that_begins_outside_the_batch_refuses_the_whole_batch(store: JobStore) -> None:
     with pytest.raises(InputError):
         store.submit([job(), job(array=ArrayRef(-3, 0))], actor=ACTOR)
     assert not store.jobs()
     assert submit(store) == (1,)
 
 
-def test_no_job_at_all_may_be_submitted(store: JobStore) -> None:
+def test_an_empty_submission_is_allowed(store: JobStore) -> None:
     before = store.version()
     assert store.submit([], actor=ACTOR) == ()
     assert store.version() == before
 
 
-def test_a_job_that_is_not_there_is_not_found(store: JobStore) -> None:
+def test_an_unknown_job_is_not_found(store: JobStore) -> None:
     for job_id in (1, 0, -1):
         with pytest.raises(NotFoundError):
             store.get(job_id)
@@ -94,7 +95,7 @@ def test_a_job_that_is_not_there_is_not_found(store: JobStore) -> None:
     assert not store.jobs()
 
 
-def test_a_transaction_is_visible_to_itself_alone_before_its_end(store: JobStore) -> None:
+def test_a_transaction_is_visible_only_to_itself_before_its_end(store: JobStore) -> None:
     submit(store)
     with store.transaction() as transaction:
         added = transaction.add(job(99, name="new"))
@@ -151,7 +152,7 @@ def test_an_inner_transaction_is_part_of_the_outer(store: JobStore) -> None:
     assert [stored.priority for stored in store.jobs().values()] == [1, 2, 50]
 
 
-def test_a_transaction_that_is_over_does_nothing_more(store: JobStore) -> None:
+def test_an_ended_transaction_changes_nothing(store: JobStore) -> None:
     submit(store)
     with store.transaction() as transaction:
         pass
@@ -221,7 +222,7 @@ def test_old_finished_jobs_go_to_history_and_are_found_there(store: JobStore) ->
     assert submit(store) == (4,)
 
 
-def test_only_so_many_finished_jobs_stay(store: JobStore) -> None:
+def test_the_number_of_finished_jobs_is_limited(store: JobStore) -> None:
     ids = submit(store, 6)
     for job_id in ids[:5]:
         finish(store, job_id, days_ago=1 - job_id / 100)
@@ -240,7 +241,7 @@ def test_history_is_by_month_and_then_by_id_and_can_begin_late(store: JobStore) 
     assert [moved.id for moved in store.history(NOW - timedelta(days=9, hours=1))] == [4]
 
 
-def test_a_job_put_back_from_history_is_in_the_queue_alone(store: JobStore) -> None:
+def test_a_job_put_back_from_history_is_only_in_the_queue(store: JobStore) -> None:
     submit(store, 2)
     finish(store, 1, days_ago=40)
     store.maintain(NOW)
@@ -252,7 +253,7 @@ def test_a_job_put_back_from_history_is_in_the_queue_alone(store: JobStore) -> N
     assert list(store.history()) == []
 
 
-def test_a_job_that_ended_twice_is_once_in_history(store: JobStore) -> None:
+def test_a_job_that_ended_twice_is_in_history_once(store: JobStore) -> None:
     submit(store)
     finish(store, 1, days_ago=70)
     store.maintain(NOW)
@@ -263,7 +264,7 @@ def test_a_job_that_ended_twice_is_once_in_history(store: JobStore) -> None:
     assert store.get(1) == again
 
 
-def test_ids_are_not_given_out_again_when_the_queue_is_empty(store: JobStore) -> None:
+def test_ids_are_not_reused_when_the_queue_is_empty(store: JobStore) -> None:
     submit(store, 2)
     for job_id in (1, 2):
         finish(store, job_id, days_ago=30)
@@ -271,7 +272,7 @@ def test_ids_are_not_given_out_again_when_the_queue_is_empty(store: JobStore) ->
     assert submit(store) == (3,)
 
 
-def test_threads_take_turns(store: JobStore) -> None:
+def test_threads_write_one_after_another(store: JobStore) -> None:
     submit(store)
 
     def work() -> None:
@@ -304,7 +305,7 @@ def test_recurring_jobs_have_ids_of_the_same_sequence(store: JobStore) -> None:
     assert submit(store) == (4,)
 
 
-def test_everything_a_recurring_job_says_is_kept(store: JobStore) -> None:
+def test_every_field_of_a_recurring_job_is_kept(store: JobStore) -> None:
     full = recurring(
         "30 2 * * 1-5", "Europe/Berlin", array=(1, 5), array_limit=2, held=True, name="nightly", missed=Missed.SKIP,
         overlap=Overlap.ALLOW, paused=True, last_at=NOW, last_job_id=7, skipped=Skipped(NOW, "why"),
@@ -329,7 +330,7 @@ def test_recurring_jobs_are_listed_by_id_and_can_be_removed(store: JobStore) -> 
     assert ids[0] not in store.recurring()
 
 
-def test_a_recurring_job_that_is_not_there_is_not_found(store: JobStore) -> None:
+def test_an_unknown_recurring_job_is_not_found(store: JobStore) -> None:
     submit(store)
     for change in ("put", "remove"):
         with pytest.raises(NotFoundError, match="no recurring job 1"), store.transaction() as transaction:
@@ -355,7 +356,7 @@ def test_a_submission_inside_a_transaction_is_part_of_it(store: JobStore) -> Non
     assert store.recurring()[1].last_job_id == 2
 
 
-def test_how_many_of_each_tenant_wait(store: JobStore) -> None:
+def test_waiting_jobs_are_counted_by_tenant(store: JobStore) -> None:
     store.submit([job(), job(), job(tenant="bob")], actor=ACTOR)
     with store.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(state=JobState.RUNNING))

@@ -1,4 +1,4 @@
-"""The files: what stock TinyDB sees, old and new schemas, damage, and what is left behind."""
+"""Files of the store: stock TinyDB, old and new schemas, damage, and leftovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinydb.table import Table
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
-from gputui.domain.job import DEFAULT_BACKOFF, GpuRequest
+from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.file_access import access_for
@@ -176,7 +176,7 @@ def test_files_of_a_newer_schema_are_refused(directory: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"_default":{"1":{"a":1}}}', "\0\0\0"])
-def test_a_file_that_is_no_queue_is_refused_and_left_alone(directory: Path, text: str) -> None:
+def test_a_file_that_is_not_a_queue_is_refused_and_unchanged(directory: Path, text: str) -> None:
     directory.mkdir()
     (directory / "queue.json").write_text(text)
     with pytest.raises(StoreFormatError):
@@ -184,7 +184,7 @@ def test_a_file_that_is_no_queue_is_refused_and_left_alone(directory: Path, text
     assert (directory / "queue.json").read_text() == text
 
 
-def test_a_queue_whose_snapshot_is_gone_is_not_created_again(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_queue_without_its_snapshot_is_not_created_again(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     (directory / "queue.json").unlink()
     for use in (lambda: TinyJobStore(directory), tiny.jobs, tiny.version, lambda: tiny.submit([job()], actor=ACTOR)):
@@ -193,7 +193,7 @@ def test_a_queue_whose_snapshot_is_gone_is_not_created_again(tiny: TinyJobStore,
     assert journal(directory).stat().st_size
 
 
-def test_another_queue_put_in_its_place_is_refused(tiny: TinyJobStore, directory: Path, tmp_path: Path) -> None:
+def test_a_queue_replaced_by_another_is_refused(tiny: TinyJobStore, directory: Path, tmp_path: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     assert len(tiny.jobs()) == 1
     other = TinyJobStore(tmp_path / "other")
@@ -210,7 +210,7 @@ def test_another_queue_put_in_its_place_is_refused(tiny: TinyJobStore, directory
     other.close()
 
 
-def test_ids_grow_on_when_only_history_is_left(tiny: TinyJobStore, directory: Path) -> None:
+def test_ids_continue_when_only_history_is_left(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()] * 4, actor=ACTOR)
     with tiny.transaction() as transaction:
         transaction.put(transaction.get(4).evolve(state=JobState.FAILED, ended_at=NOW.replace(year=2024)))
@@ -223,7 +223,7 @@ def test_ids_grow_on_when_only_history_is_left(tiny: TinyJobStore, directory: Pa
     store.close()
 
 
-def test_a_torn_last_line_is_cut_off_wherever_it_tore(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_torn_last_line_is_cut_off_at_any_byte(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     whole = journal(directory).stat().st_size
     set_priority(tiny, 1, 70)
@@ -277,9 +277,7 @@ def test_a_damaged_journal_kept_by_0_1_is_reported(tiny: TinyJobStore, directory
 
 
 @pytest.mark.parametrize("hint", ["kept", "zeroed", "removed", "torn"])
-def test_a_damaged_line_is_refused_until_it_is_repaired_and_its_ids_are_not_given_out_again(
-    directory: Path, hint: str
-) -> None:
+def test_a_damaged_line_is_refused_until_repair_and_its_ids_are_not_reused(directory: Path, hint: str) -> None:
     store = TinyJobStore(directory)
     store.submit([job()] * 5, actor=ACTOR)
     store.close()
@@ -305,7 +303,7 @@ def test_a_damaged_line_is_refused_until_it_is_repaired_and_its_ids_are_not_give
 
 
 @pytest.mark.parametrize("spoil", ["zeroed", "torn", "stale"])
-def test_a_hint_that_does_not_hold_is_not_believed(tiny: TinyJobStore, directory: Path, spoil: str) -> None:
+def test_a_wrong_write_record_is_ignored(tiny: TinyJobStore, directory: Path, spoil: str) -> None:
     tiny.submit([job()], actor=ACTOR)
     lock = directory / "queue.json.lock"
     stale = lock.read_bytes()
@@ -316,7 +314,7 @@ def test_a_hint_that_does_not_hold_is_not_believed(tiny: TinyJobStore, directory
     assert priorities(directory) == {1: 60, 2: 50, 3: 50}
 
 
-def test_a_hint_from_before_a_fold_is_not_believed(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_write_record_from_before_a_fold_is_ignored(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     stale, old = (directory / "queue.json.lock").read_bytes(), journal(directory)
     content = old.read_bytes()
@@ -358,7 +356,7 @@ def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
     assert left == {".gputui", "queue.json", "queue.json.lock", "queue.json.wal.2"}
 
 
-def test_an_older_snapshot_put_back_never_meets_a_later_journal(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_restored_older_snapshot_is_not_combined_with_a_later_journal(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     fold(tiny)
     backup = (directory / "queue.json").read_bytes()
@@ -395,7 +393,7 @@ def test_a_long_journal_of_submissions_folds_itself(
     assert tiny.submit([job()], actor=ACTOR) == (21,)
 
 
-def test_the_hint_says_where_the_journal_ends(tiny: TinyJobStore, directory: Path) -> None:
+def test_the_write_record_gives_the_end_of_the_journal(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()] * 3, actor=ACTOR)
     with (directory / "queue.json.lock").open("rb") as lock:
         hint = read_record(lock.fileno())
@@ -424,7 +422,7 @@ def test_a_truncated_and_rewritten_line_is_read_again(
     other.close()
 
 
-def test_a_job_in_both_files_is_the_queues(
+def test_a_job_in_queue_and_history_is_that_of_the_queue(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.submit([job()], actor=ACTOR)
@@ -474,7 +472,7 @@ def test_the_store_is_made_of_tinydb() -> None:
     assert issubclass(JournalDB, TinyDB)
 
 
-def test_a_job_beyond_the_last_id_is_not_looked_for_in_history(tiny: TinyJobStore, directory: Path) -> None:
+def test_history_is_not_searched_beyond_the_last_id(tiny: TinyJobStore, directory: Path) -> None:
     (directory / "history-2025-01.json").write_text("not JSON")
     with pytest.raises(NotFoundError):
         tiny.get(1)

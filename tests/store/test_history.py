@@ -56,7 +56,7 @@ def test_jobs_are_appended_and_found(directory: Path) -> None:
         assert one.highest_id() == 7
 
 
-def test_a_torn_last_line_was_never_there_and_is_cut_away(directory: Path) -> None:
+def test_a_torn_last_line_is_ignored_and_cut_off(directory: Path) -> None:
     history = files(directory)
     add(history, over(1), over(2))
     whole = (directory / MONTH).stat().st_size
@@ -69,7 +69,7 @@ def test_a_torn_last_line_was_never_there_and_is_cut_away(directory: Path) -> No
     assert list(names(history)) == ["1", "2", "3"]
 
 
-def test_a_damaged_line_costs_itself_and_is_reported(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_damaged_line_loses_only_itself_and_is_reported(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job(), job(), job()], actor=ACTOR)
     add(files(directory), over(1), over(2), over(3))
     path = directory / MONTH
@@ -138,7 +138,7 @@ for n in range(30):
 """
 
 
-def test_processes_append_in_turns(directory: Path) -> None:
+def test_processes_append_one_after_another(directory: Path) -> None:
     directory.mkdir()
     for process in [python("-c", APPENDER, directory, first) for first in (1, 1001)]:
         process.communicate(timeout=60)
@@ -157,7 +157,7 @@ def past(store: TinyJobStore) -> dict[int, str]:
     return {one.id: one.spec.name for one in jobs}
 
 
-def test_jobs_of_the_past_come_by_the_month_as_they_ended_last(tiny: TinyJobStore, directory: Path) -> None:
+def test_past_jobs_are_read_by_month_in_their_last_version(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job() for _ in range(9)], actor=ACTOR)
     tiny.maintain(NOW)
     history = files(directory)
@@ -177,7 +177,7 @@ def test_jobs_of_the_past_come_by_the_month_as_they_ended_last(tiny: TinyJobStor
 
 @pytest.mark.parametrize("part", [1 << 24, 1200, 64], ids=["whole", "in parts", "less than a line"])
 @pytest.mark.parametrize("damage", [b"", b'{"id":7,"schema":3,"job":{}}\n', b'{"id":3,"schema":1,"job":{"prio":1}}\n'])
-def test_parts_damage_and_old_lines_change_nothing(
+def test_part_size_damage_and_old_versions_do_not_change_past_jobs(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, part: int, damage: bytes
 ) -> None:
     monkeypatch.setattr(past_jobs, "PART", part)

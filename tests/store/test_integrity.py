@@ -1,4 +1,4 @@
-"""Journals that are missing, cut short or replaced: refused for writing, and told."""
+"""Journals that are missing, cut short or replaced: writes are refused, and the loss is reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCK = "queue.json.lock"
 
 
 def replaced(directory: Path) -> None:
-    """Put other lines of the same length in its place."""
+    """Replace the journal by other lines of the same length."""
     path = directory / WAL
     size = path.stat().st_size
     path.unlink()
@@ -48,7 +48,7 @@ SPOILS: dict[str, Spoil] = {
 
 @pytest.fixture(params=SPOILS)
 def spoil(request: pytest.FixtureRequest) -> Spoil:
-    """Damage the journal in one of the ways in which it loses something."""
+    """Damage the journal in one of the ways that lose data."""
     return SPOILS[request.param]
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_queue_is_refused_for_writing_and_reported_to_readers(director
     store.close()
 
 
-def test_a_process_with_the_queue_in_memory_keeps_and_rescues_it(directory: Path, spoil: Spoil) -> None:
+def test_a_process_with_the_queue_in_memory_rescues_it(directory: Path, spoil: Spoil) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     assert list(store.jobs()) == [1, 2, 3]
@@ -96,7 +96,7 @@ def test_a_process_with_the_queue_in_memory_keeps_and_rescues_it(directory: Path
 
 
 @pytest.mark.parametrize("place", ["where it had read to", "behind that"])
-def test_a_process_that_lags_behind_takes_no_cut_journal_for_whole(directory: Path, place: str) -> None:
+def test_an_outdated_process_detects_a_truncated_journal(directory: Path, place: str) -> None:
     filled(directory)
     late, other = TinyJobStore(directory), TinyJobStore(directory)
     late.jobs()
@@ -129,7 +129,7 @@ def test_overwritten_bytes_are_noticed_by_processes_with_the_queue_in_memory(dir
     store.close()
 
 
-def test_a_journal_that_is_put_back_is_taken_again(directory: Path) -> None:
+def test_a_restored_journal_is_accepted_again(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     store.jobs()
@@ -145,7 +145,7 @@ def test_a_journal_that_is_put_back_is_taken_again(directory: Path) -> None:
     store.close()
 
 
-def test_a_journal_replaced_by_a_copy_of_itself_is_written_on(directory: Path) -> None:
+def test_a_journal_replaced_by_its_copy_is_continued(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
@@ -160,7 +160,7 @@ def test_a_journal_replaced_by_a_copy_of_itself_is_written_on(directory: Path) -
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("call", ["submit", "transaction"])
-def test_a_journal_that_goes_away_during_a_write_is_not_written_to_in_secret(
+def test_a_write_to_a_removed_journal_is_reported(
     directory: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: str
 ) -> None:
     filled(directory)
@@ -180,7 +180,7 @@ def test_a_journal_that_goes_away_during_a_write_is_not_written_to_in_secret(
 
 
 @pytest.mark.parametrize("record", ["removed", "zeroed", "torn", "old", "of 0.1"])
-def test_a_record_that_is_lost_or_old_proves_nothing(directory: Path, record: str) -> None:
+def test_a_missing_or_old_write_record_proves_nothing(directory: Path, record: str) -> None:
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
     old = (directory / LOCK).read_bytes()
@@ -213,12 +213,12 @@ def test_a_record_of_0_1_still_reveals_a_truncated_journal(directory: Path) -> N
 
 
 def as_0_1(record: bytes) -> bytes:
-    """The record as 0.1 writes it: eight numbers."""
+    """Write the record as 0.1 does: eight numbers."""
     body = b" ".join(record.split()[1:9])
     return b"%08x %s\n" % (zlib.crc32(body), body.ljust(246))
 
 
-def test_a_lost_lock_file_never_lets_two_write_at_once(directory: Path) -> None:
+def test_a_lost_lock_file_never_permits_concurrent_writes(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     with store.transaction() as transaction:
@@ -233,7 +233,7 @@ def test_a_lost_lock_file_never_lets_two_write_at_once(directory: Path) -> None:
         one.close()
 
 
-def test_a_copy_and_a_backup_put_back_are_taken_as_they_are(directory: Path, tmp_path: Path) -> None:
+def test_copies_and_restored_backups_are_accepted(directory: Path, tmp_path: Path) -> None:
     filled(directory)
     copy = Path(shutil.copytree(directory, tmp_path / "copy"))
     store = TinyJobStore(copy)
@@ -282,7 +282,7 @@ def test_a_damaged_line_behind_the_record_is_a_torn_tail(directory: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["FIFO", "a symbolic link", "a directory"])
 @pytest.mark.parametrize("name", ["queue.json", WAL, LOCK])
-def test_a_file_that_is_none_is_refused_at_once(directory: Path, name: str, kind: str) -> None:
+def test_a_special_file_is_refused_at_once(directory: Path, name: str, kind: str) -> None:
     filled(directory)
     path = directory / name
     path.rename(directory / "kept")
@@ -302,7 +302,7 @@ def test_a_file_that_is_none_is_refused_at_once(directory: Path, name: str, kind
         use()
 
 
-def test_a_journal_overwritten_in_the_instant_of_a_write_is_refused_once_anybody_has_read_it(directory: Path) -> None:
+def test_a_journal_overwritten_during_a_write_is_refused_after_the_next_read(directory: Path) -> None:
     filled(directory)
     [journal] = directory.glob("queue.json.wal.*")
     before = journal.stat()

@@ -26,7 +26,7 @@ IS_ROOT = os.geteuid() == 0
 
 
 class Full:
-    """A directory without room, which can be given room again."""
+    """Directory on a full disk, which can be given space again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ def _fill(fd: int) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Full]:
-    """A file system of 256 kB where the tests may mount one, else a limit on the size of files."""
+    """Return a file system of 256 kB if tests may mount one, else a limit on the size of files."""
     directory = tmp_path / "small"
     directory.mkdir(mode=0o700)
     made = Full(directory)
@@ -108,7 +108,7 @@ def test_a_fold_on_a_full_disk_keeps_the_journal(small: Full) -> None:
     store.close()
 
 
-def test_acknowledged_changes_survive_a_failed_fold(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acknowledged_changes_survive_a_failed_compaction(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise StoreFullError("no space")
 
@@ -125,7 +125,7 @@ def test_acknowledged_changes_survive_a_failed_fold(tiny: TinyJobStore, monkeypa
 
 @pytest.mark.parametrize("call", ["submit", "transaction"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_line_that_cannot_be_synced_was_never_there(
+def test_a_line_that_cannot_be_synced_is_removed(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     def broken(_: int) -> None:
@@ -151,7 +151,7 @@ def test_a_line_that_cannot_be_synced_was_never_there(
     assert list(tiny.jobs()) == [1, 2]
 
 
-def test_a_short_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partial_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:7])))
     tiny.submit([job(name="whole")], actor=ACTOR)
@@ -160,11 +160,11 @@ def test_a_short_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_refusals_are_about_access(code: int) -> None:
+def test_refusals_are_access_errors(code: int) -> None:
     assert isinstance(store_error(OSError(code, os.strerror(code)), Path("/x")), StoreAccessError)
 
 
-def test_files_that_may_not_be_seen_are_an_access_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inaccessible_files_are_an_access_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     TinyJobStore(directory).close()
     real = Path.stat
 
@@ -196,7 +196,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(params=[0o000, 0o077, 0o027])
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Modes must not depend on it."""
+    """Set an umask, on which modes must not depend."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -208,7 +208,7 @@ def modes(directory: Path) -> dict[str, int]:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize("group", [None, "own"])
-def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group: str | None) -> None:
+def test_files_belong_to_the_owner_or_also_to_the_group(directory: Path, group: str | None) -> None:
     name = None if group is None else grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid()).gr_name
     store = TinyJobStore(directory, StoreSettings(group=name))
     store.submit([job()] * 2, actor=ACTOR)
@@ -229,9 +229,7 @@ def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group
 @pytest.mark.parametrize("mode", [0o755, 0o1777, 0o2775, 0o700])
 @pytest.mark.parametrize("others", [True, False])
 @pytest.mark.parametrize("group", [None, "own"])
-def test_a_directory_that_was_there_keeps_its_mode_at_every_command(
-    directory: Path, mode: int, others: bool, group: str | None
-) -> None:
+def test_an_existing_directory_keeps_its_mode(directory: Path, mode: int, others: bool, group: str | None) -> None:
     directory.mkdir()
     directory.chmod(mode)
     if others:
@@ -344,7 +342,7 @@ def test_shared_file_systems_are_refused_by_name(mountinfo: Path, place: str, ki
     ("place", "kind"),
     [("/var/lib/gputui", "ext4"), ("/home/local/x", "xfs"), ("/tmp/x", "tmpfs"), ("/tank/x", "zfs")],
 )
-def test_local_file_systems_are_taken(mountinfo: Path, place: str, kind: str) -> None:
+def test_local_file_systems_are_accepted(mountinfo: Path, place: str, kind: str) -> None:
     assert file_system_of(Path(place), mountinfo=mountinfo) == kind
     check_file_system(Path(place), mountinfo=mountinfo)
 
@@ -353,14 +351,14 @@ def test_a_machine_without_proc_is_trusted(tmp_path: Path) -> None:
     check_file_system(tmp_path, mountinfo=tmp_path / "none")
 
 
-def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_checks_its_file_system(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.store.directory.file_system_of", lambda *_, **__: "nfs4")
     with pytest.raises(StoreAccessError, match="nfs4"):
         TinyJobStore(directory)
     assert not directory.exists()
 
 
-def test_other_kinds_of_files_are_called_no_directory(tmp_path: Path) -> None:
+def test_other_kinds_of_files_are_refused_as_directories(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, said in (("file", "not a directory"), ("link", "a dangling symbolic link")):

@@ -1,4 +1,4 @@
-"""A damaged queue put together again: all that is left of it, and word of all that is not."""
+"""Repair of damaged queues: what is recovered, and the report of losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.store.test_integrity import WAL, Spoil, filled, spoil
 __all__ = ["spoil"]
 
 
-def test_the_files_reveal_exactly_the_losses(directory: Path, spoil: Spoil) -> None:
+def test_the_report_names_exactly_the_lost_changes(directory: Path, spoil: Spoil) -> None:
     filled(directory)
     spoil(directory)
     before = TinyJobStore(directory)
@@ -38,7 +38,7 @@ def test_the_files_reveal_exactly_the_losses(directory: Path, spoil: Spoil) -> N
     store.close()
 
 
-def test_from_the_memory_of_a_process_nothing_is_lost(directory: Path, spoil: Spoil) -> None:
+def test_a_rescue_from_memory_loses_nothing(directory: Path, spoil: Spoil) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     with store.transaction() as transaction:
@@ -56,7 +56,7 @@ def test_from_the_memory_of_a_process_nothing_is_lost(directory: Path, spoil: Sp
     store.close()
 
 
-def test_a_removed_journal_that_was_empty_costs_nothing_where_a_process_knows_so(directory: Path) -> None:
+def test_a_removed_empty_journal_loses_nothing_if_a_process_knows_it(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     store.storage.checkpoint()
@@ -98,7 +98,7 @@ def test_damaged_files_are_kept_aside(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["the record", "the journal", "the history", "memory"])
-def test_a_queue_whose_snapshot_is_gone(directory: Path, left: str) -> None:
+def test_a_queue_without_its_snapshot_is_repaired(directory: Path, left: str) -> None:
     store = TinyJobStore(directory, SETTINGS)
     store_id = store.store_id
     store.submit([job(), job(), job()], actor=ACTOR)
@@ -124,7 +124,7 @@ def test_a_queue_whose_snapshot_is_gone(directory: Path, left: str) -> None:
     again.close()
 
 
-def test_an_older_snapshot_put_back_is_brought_up_to_date_as_far_as_can_be(directory: Path) -> None:
+def test_a_restored_older_snapshot_is_updated_as_far_as_possible(directory: Path) -> None:
     store = TinyJobStore(directory)
     store.submit([job(name="first")], actor=ACTOR)
     store.storage.checkpoint()
@@ -140,7 +140,7 @@ def test_an_older_snapshot_put_back_is_brought_up_to_date_as_far_as_can_be(direc
     again.close()
 
 
-def test_a_job_that_history_knows_to_be_over_does_not_run_again(directory: Path) -> None:
+def test_a_job_that_ended_in_history_does_not_run_again(directory: Path) -> None:
     store = TinyJobStore(directory, SETTINGS)
     store.submit([job(), job()], actor=ACTOR)
     end = (directory / WAL).stat().st_size
@@ -161,7 +161,7 @@ def test_a_job_that_history_knows_to_be_over_does_not_run_again(directory: Path)
     again.close()
 
 
-def test_nothing_is_repaired_where_nothing_is_wrong(directory: Path, tmp_path: Path) -> None:
+def test_an_intact_queue_is_not_repaired(directory: Path, tmp_path: Path) -> None:
     filled(directory)
     assert repair_of(directory, StoreSettings()).assess() is None
     (tmp_path / "empty").mkdir()

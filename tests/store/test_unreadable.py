@@ -1,4 +1,4 @@
-"""Jobs that this version cannot read: left out, told, kept byte for byte, and in nobody's way."""
+"""Jobs that this version cannot read: left out, reported, kept byte for byte, and harmless to all others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STRANGE = {
 
 
 def edited(directory: Path, key: str, document: bytes) -> None:
-    """Put a document into queue.json by hand."""
+    """Write a document into queue.json by hand."""
     path = directory / "queue.json"
     marked = path.read_bytes().replace(b'"jobs":{', b'"jobs":{"%s":%s,' % (key.encode(), document), 1)
     path.write_bytes(marked)
@@ -32,7 +32,7 @@ def edited(directory: Path, key: str, document: bytes) -> None:
 
 
 def written(directory: Path, key: str, document: bytes) -> None:
-    """Have a newer gputui write a document."""
+    """Write a document as a newer gputui does."""
     [path] = directory.glob("queue.json.wal.*")
     line = crc_line(b'9 {"t":{"jobs":{"%s":%s}},"a":[]}' % (key.encode(), document))
     with path.open("ab") as file:
@@ -41,7 +41,7 @@ def written(directory: Path, key: str, document: bytes) -> None:
 
 @pytest.fixture
 def store(directory: Path) -> TinyJobStore:
-    """Three jobs in a folded queue."""
+    """Return a store of three jobs with an empty journal."""
     made = TinyJobStore(directory)
     made.submit([job(), job(), job()], actor=ACTOR)
     fold(made)
@@ -53,7 +53,7 @@ def store(directory: Path) -> TinyJobStore:
     # a null in a journal is a removal
     [(edited, name) for name in STRANGE] + [(written, name) for name in STRANGE if name != "null"],
 )
-def test_one_job_that_cannot_be_read_hides_no_other_and_is_kept(
+def test_an_unreadable_job_hides_no_other_and_is_kept(
     store: TinyJobStore, directory: Path, strange: str, put: Callable[[Path, str, bytes], None]
 ) -> None:
     document = STRANGE[strange]
@@ -80,7 +80,7 @@ def test_one_job_that_cannot_be_read_hides_no_other_and_is_kept(
     last.close()
 
 
-def test_a_key_that_is_no_number_is_left_out_too(store: TinyJobStore, directory: Path) -> None:
+def test_a_key_that_is_not_a_number_is_omitted(store: TinyJobStore, directory: Path) -> None:
     edited(directory, "seven", b'{"spec":{}}')
     assert list(store.jobs()) == [1, 2, 3]
     assert [entry.key for entry in store.unreadable()] == ["seven"]
@@ -90,7 +90,7 @@ def test_a_key_that_is_no_number_is_left_out_too(store: TinyJobStore, directory:
     store.close()
 
 
-def test_one_that_becomes_readable_is_there_again(store: TinyJobStore, directory: Path) -> None:
+def test_a_job_that_becomes_readable_returns(store: TinyJobStore, directory: Path) -> None:
     written(directory, "2", STRANGE["a newer state"])
     assert list(store.jobs()) == [1, 3]
     written(directory, "2", json.dumps(encode_job(job(2, name="again"))).encode())
@@ -99,7 +99,7 @@ def test_one_that_becomes_readable_is_there_again(store: TinyJobStore, directory
     store.close()
 
 
-def test_its_gpus_are_known_while_its_attempt_runs(store: TinyJobStore, directory: Path) -> None:
+def test_the_gpus_of_an_unreadable_running_job_are_known(store: TinyJobStore, directory: Path) -> None:
     document = encode_job(running(2, on=[uuid(3), uuid(4)])) | {"state": "SLEEPING"}
     written(directory, "2", json.dumps(document).encode())
     store.jobs()
@@ -107,7 +107,7 @@ def test_its_gpus_are_known_while_its_attempt_runs(store: TinyJobStore, director
     store.close()
 
 
-def test_a_recurring_job_that_cannot_be_read_hides_no_other(store: TinyJobStore, directory: Path) -> None:
+def test_an_unreadable_recurring_job_hides_no_other(store: TinyJobStore, directory: Path) -> None:
     with store.transaction() as transaction:
         first = transaction.add_recurring(recurring())
         second = transaction.add_recurring(recurring())

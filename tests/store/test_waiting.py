@@ -1,10 +1,11 @@
-"""A lock that somebody keeps: what is waited for is told, and not for ever."""
+"""Waits for a lock that another process holds: reported, and limited."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ BRIEF = StoreSettings(lock_timeout=timedelta(seconds=0.1))
 
 @contextmanager
 def held(directory: Path) -> Iterator[int]:
-    """Have another process hold the lock; its id."""
+    """Hold the lock in another process; yield its id."""
     command = ["flock", str(directory / "queue.json.lock"), "sh", "-c", "echo held; exec sleep 60"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as holder:
         assert holder.stdout is not None
@@ -71,7 +72,7 @@ def test_a_long_wait_is_reported_and_ends_with_the_holder(
     store.close()
 
 
-def test_a_stopped_holder_is_called_so(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_stopped_holder_is_reported_as_stopped(tiny: TinyJobStore, directory: Path) -> None:
     store = TinyJobStore(directory, BRIEF)
     with held(directory) as pid:
         os.kill(pid, signal.SIGSTOP)
@@ -81,7 +82,7 @@ def test_a_stopped_holder_is_called_so(tiny: TinyJobStore, directory: Path) -> N
     store.close()
 
 
-def test_a_thread_in_a_hurry_does_not_wait_for_another_that_does(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_thread_with_a_short_timeout_does_not_wait_behind_a_patient_one(tiny: TinyJobStore, directory: Path) -> None:
     is_waiting = threading.Event()
     store = TinyJobStore(directory, StoreSettings(lock_timeout=timedelta(seconds=30)), lambda _: is_waiting.set())
     patience = lock.TELL_AFTER
@@ -102,23 +103,24 @@ def test_a_thread_in_a_hurry_does_not_wait_for_another_that_does(tiny: TinyJobSt
     store.close()
 
 
-def test_the_backup_of_the_documents_holds_the_lock_for_the_queue_alone(tmp_path: Path) -> None:
-    """The lines of docs/operations.md, run as they are but for the places."""
+def test_the_documented_backup_commands_work(tmp_path: Path) -> None:
+    """The lines of docs/operations.md, run as they are except for the paths and the date."""
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     _, _, after = text.partition("## Backups")
-    script = after.split("```\n")[1]
-    state, backup = tmp_path / "state", tmp_path / "backup"
-    backup.mkdir()
+    backup, verify, restore = after.split("```\n")[1].splitlines()
+    state, place, other = tmp_path / "state", tmp_path / "backup", tmp_path / "other"
+    place.mkdir()
     store = TinyJobStore(state)
     store.submit([job(), job()], actor=ACTOR)
     (state / "logs" / "1").mkdir(parents=True)
     (state / "logs" / "1" / "1.log").write_text("output")
-    script = script.replace("/var/lib/gputui", str(state)).replace("/backup/", f"{backup}/")
-    subprocess.run(["sh", "-ec", script], check=True)
-    [copy] = backup.iterdir()
-    assert (copy / "logs" / "1" / "1.log").read_text() == "output"
-    copied = TinyJobStore(copy)
-    assert copied.submit([job()], actor=ACTOR) == (3,)
-    copied.maintain(NOW)
-    for one in (store, copied):
+    lines = [backup.replace("/var/lib/gputui", str(state)), verify, restore.replace("/var/lib/gputui", str(other))]
+    script = "\n".join(lines).replace("$(date +%F)", "2026-03-02").replace("/backup/", f"{place}/")
+    program = f'gputui() {{ {sys.executable} -m gputui "$@"; }}\n'
+    subprocess.run(["sh", "-ec", program + script], check=True)
+    assert (other / "logs" / "1" / "1.log").read_text() == "output"
+    restored = TinyJobStore(other)
+    assert restored.submit([job()], actor=ACTOR) == (3,)
+    restored.maintain(NOW)
+    for one in (store, restored):
         one.close()

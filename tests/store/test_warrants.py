@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.errors import StoreAccessError, StoreFormatError, WarrantError
-from gputui.domain.job import Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobSpec
 from gputui.store import TinyJobStore, tinydb_store, warrants
 from tests.factories import ACTOR, NOW
 
@@ -28,9 +29,7 @@ def vouched(store: TinyJobStore, *command: str) -> JobSpec:
     return store.with_warrant(JobSpec(image="busybox", command=command), os.geteuid())
 
 
-def test_old_warrants_are_removed_but_those_of_jobs_and_nothing_else(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_old_unused_warrants_are_removed(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TinyJobStore(state)
     kept, old, young = (vouched(store, word) for word in ("kept", "old", "young"))
     store.submit([Job(0, kept, NOW)], actor=ACTOR)
@@ -63,7 +62,7 @@ def test_values_of_a_sweep_are_part_of_the_proof(state: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["hard link", "symbolic link", "group may write", "another's job"])
-def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change: str) -> None:
+def test_a_file_writable_by_others_proves_nothing(state: Path, change: str) -> None:
     store = TinyJobStore(state)
     spec = vouched(store, "true")
     path = state / "warrants" / spec.warrant
@@ -82,9 +81,7 @@ def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
-def test_root_gives_no_directory_away_that_a_member_puts_in_the_place_of_a_new_one(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_does_not_chown_a_directory_planted_by_a_member(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TinyJobStore(state)
     full = state / "logs"
     full.mkdir()
@@ -105,7 +102,7 @@ def test_root_gives_no_directory_away_that_a_member_puts_in_the_place_of_a_new_o
 
 
 @pytest.mark.parametrize("store_id", ["", "../../etc", "a/b", "abc\n", "x" * 300])
-def test_an_id_that_could_lead_elsewhere_is_refused(state: Path, store_id: str) -> None:
+def test_a_warrant_id_that_is_a_path_is_refused(state: Path, store_id: str) -> None:
     """The store's id becomes part of the names of directories that root makes."""
     TinyJobStore(state).close()
     meta = {"generation": 1, "next_id": 1, "store_id": store_id}

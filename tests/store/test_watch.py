@@ -51,7 +51,7 @@ def test_changes_by_others_are_reported_when_the_version_shows_them(
     other.close()
 
 
-def test_where_the_kernel_gives_no_word_there_is_none(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kernel_notifications_there_is_no_watch(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(24, "too many")
 

@@ -1,4 +1,4 @@
-"""A busy server behind a console: the real scheduler and store, simulated GPUs, containers that come and go."""
+"""Busy server behind a console: real scheduler and store, simulated GPUs, changing containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.job import BootTime, JobId, Submission
+from gputui.domain.attempt import BootTime
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.actions.actions import Actions
@@ -24,10 +25,10 @@ from tests.tui.sample import NAMES
 
 GPUS, JOBS, LINES_PER_SECOND = 64, 10_000, 2000
 KEPT = 100
-"""Finished jobs that stay in the queue: soon reached, so that it does not grow by them for as long as it is looked."""
+"""Number of finished jobs that stay in the queue: soon reached, so that it does not grow during the test."""
 _BEAT = 0.01
 _WHOLE = 50_000
-"""Lines of a whole log: some were written before anybody looked."""
+"""Number of lines of a whole log, of which some were written before it was opened."""
 _WIDTHS = (1, 1, 1, 1, 2, 2, 4, 8, 8, 16)
 _LINE = b"\x1b[32mstep %d\x1b[0m loss=%.3f \xe8\xae\xad\xe7\xbb\x83 lr=3e-4 tokens/s=%d\r"
 
@@ -41,7 +42,7 @@ class RealClock:
 
 
 class Flood:
-    """Output of one job: so many lines a second until it is closed, each with the time it was written."""
+    """Output of one job: a given number of lines per second until it is closed, each with its time."""
 
     def __init__(self, tail: int | None, *, follow: bool) -> None:
         self._next = _written() - min(tail if tail is not None else _WHOLE, _WHOLE)
@@ -73,7 +74,7 @@ def _line(number: int) -> bytes:
 
 
 class Floods:
-    """Logs of jobs that all flood."""
+    """Logs of jobs that all print a flood of lines."""
 
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
@@ -110,7 +111,7 @@ class BusyServer:
         return Adapters({"docker": self.containers, "process": process}, probe)
 
     def submit(self, count: int) -> None:
-        """Submit so many jobs more, of all widths, some with hostile names."""
+        """Submit that many jobs, of all widths, some with hostile names."""
         chosen = self.random
         self.actions.submit(
             Submission(
@@ -127,7 +128,7 @@ class BusyServer:
         )
 
     async def live(self, turn: float = 0.5) -> None:
-        """End jobs, well or not, and submit others in their place, until cancelled."""
+        """End jobs, successfully or not, and submit others in their place, until cancelled."""
         while True:
             await asyncio.sleep(turn)
             running = self.containers.running()

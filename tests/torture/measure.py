@@ -1,4 +1,4 @@
-"""Measurements of a tortured console: working time of its loop, its memory, and the objects alive at rest."""
+"""Measurements of a console under torture: working time of its loop, memory, and live objects at rest."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from gputui.tui.messages import ActionFailed, ExitChoice
 
 T = TypeVar("T")
 SLOW = 400
-"""Milliseconds of the loop's own work of which one wants to know what they were for."""
+"""Milliseconds of the loop's own work above which its cause is recorded."""
 _LOOK = 0.1
-"""Seconds between looks at what it is at."""
+"""Seconds between two samples of the loop's position."""
 _DEEP = 16
-"""Calls of which these tell."""
+"""Depth of the recorded call stack."""
 
 
 class Tortured(Gputui):
-    """A console that nobody can leave; it keeps what its border caught, and knows which of its widgets are alive."""
+    """Console that cannot be closed; records errors at its borders, and its living widgets."""
 
     caught: list[str]
     born: WeakSet[Widget]
@@ -55,7 +55,7 @@ class Tortured(Gputui):
 
 
 def resident() -> float:
-    """MB of this process in memory."""
+    """Return the resident memory of this process in MB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -83,7 +83,7 @@ def in_use() -> float:
 
 
 def _python_says() -> str:
-    """Return what Python prints of its memory, which it does to the descriptor of stderr alone."""
+    """Return Python's own memory report, which it prints only to the descriptor of stderr."""
     with tempfile.TemporaryFile() as file:
         stderr = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -97,11 +97,11 @@ def _python_says() -> str:
 
 
 POOLS = ("start-", "stop-", "exit-", "clean-", "look-", "pull-", "history", "host", "asyncio_")
-"""Names of the threads of bounded pools, which start their workers one by one: how many there are tells nothing."""
+"""Names of threads of bounded pools, which start one by one, so their number means nothing."""
 
 
 ONCE = Counter({"gputui-forecast": 8, "gputui-actions": 1, "maintenance": 1, "tick": 1})
-"""Threads that begin when they are first needed, on a busy machine late in a run: the main screen has eight workers."""
+"""Threads that begin on first use, late in a run on a busy machine; the main screen has eight workers."""
 
 
 def _threads() -> Counter[str]:
@@ -112,14 +112,14 @@ def _threads() -> Counter[str]:
 
 @dataclass(frozen=True)
 class Rest:
-    """The console with nothing but its main screen, its garbage collected."""
+    """State of the console at rest: only its main screen, after garbage collection."""
 
     memory: float
-    """MB that are resident."""
+    """Resident MB."""
     used: float
-    """MB that are given out."""
+    """Allocated MB."""
     objects: int
-    """Pieces of memory that Python has given out, in thousands: level where memory grows by holes alone."""
+    """Memory blocks allocated by Python, in thousands; constant if memory grows only by fragmentation."""
     counts: Counter[str]
     """Counts of live objects, which no allocator blurs."""
     threads: Counter[str]
@@ -127,7 +127,7 @@ class Rest:
 
     @classmethod
     async def of(cls, app: Tortured) -> Rest:
-        """Collects on a thread, for the time it takes is none of the loop's own."""
+        """Measure after a collection in a thread, whose time does not count for the loop."""
         await asyncio.to_thread(gc.collect)
         alive = {
             "widgets": len(app.born),
@@ -152,14 +152,14 @@ class Measured:
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=12))
     """Latest requests to the console."""
     slow: list[str] = field(default_factory=list)
-    """Requests before which it worked long, and the time of garbage collection meanwhile."""
+    """Requests before which the loop worked long, and the time of garbage collection meanwhile."""
     _collected: float = 0.0
     _collecting: float = 0.0
     _came_round: float = field(default_factory=time.monotonic)
     _seen_at: list[str] = field(default_factory=list)
 
     async def watch(self, step: float = 0.01) -> None:
-        """Look how the event loop comes round, until cancelled."""
+        """Measure the rounds of the event loop, until cancelled."""
         loops_own = threading.get_ident()
 
         def collect(phase: str, info: dict[str, int]) -> None:
@@ -216,7 +216,7 @@ class Measured:
 
     @property
     def grown(self) -> Counter[str]:
-        """Objects by which the least of the last third exceeds the most of the first: leaks never come back."""
+        """Return the kinds of objects whose minimum in the last third exceeds the maximum in the first."""
         first, _, last = _thirds(self.rests)
         names = first[0].counts.keys()
         most = Counter({name: max(rest.counts[name] for rest in first) for name in names})
@@ -248,7 +248,7 @@ def _place(frame: FrameType, line: int) -> str:
 
 
 def within(times: Counter[int], share: float) -> int:
-    """Milliseconds within which that share of them is."""
+    """Return the milliseconds within which that share of rounds is."""
     left = share * times.total()
     for each in sorted(times):
         left -= times[each]

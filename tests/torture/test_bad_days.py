@@ -1,4 +1,4 @@
-"""Things that break while jobs run: the engine, the probe, the disk, the terminal. Nothing is lost, and it goes on."""
+"""Failures while jobs run: engine, probe, disk and terminal. Nothing is lost, and scheduling continues."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.state import JobState
 from tests.e2e import witness
 from tests.e2e.site import Site, fresh_site
 from tests.gpus import standin
@@ -21,43 +22,50 @@ pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture]
 
 @pytest.fixture
 def fragile(tmp_path: Path, own_engine: Dockerd) -> Iterator[Site]:
-    """A server whose engine is its own, to be killed."""
+    """Yield a server with its own engine, which the test may kill."""
     found = fresh_site(tmp_path / "site", own_engine)
     yield found
     found.close()
 
 
+@pytest.fixture
+def live(tmp_path: Path, live_engine: Dockerd) -> Iterator[Site]:
+    """Yield a server with its own engine, which the test may kill, and whose containers survive it."""
+    found = fresh_site(tmp_path / "site", live_engine)
+    yield found
+    found.close()
+
+
 def running(site: Site, job_id: int) -> bool:
-    return bool(site.json("show", str(job_id))["state"] == "RUNNING")
+    return site.queue.get(job_id).state is JobState.RUNNING
 
 
 def probes_of(scheduler: subprocess.Popen[bytes]) -> list[int]:
-    """Pids of the probes of a scheduler: none while it starts one."""
+    """Return the pids of the probes of a scheduler; none while it starts one."""
     words = ["pgrep", "-P", str(scheduler.pid), "-f", "gputui.gpus.probe"]
     return [int(pid) for pid in subprocess.run(words, capture_output=True, check=False).stdout.split()]
 
 
-def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
-    fragile.engine.restart(live_restore=True)
-    fragile.serve()
-    short, long = (fragile.shell(witness.until_let_go(gate), "--gpus", "1") for gate in ("first", "second"))
-    fragile.until(lambda: running(fragile, short) and running(fragile, long))
-    fragile.engine.kill()
-    fragile.until(lambda: fragile.json("gpus")[7]["state"] == "UNKNOWN")  # it was noticed
-    waits = fragile.shell(witness.script(0.1), "--gpus", "1")
-    fragile.until(lambda: "Docker" in str(fragile.json("show", str(waits))["reason"]))
-    assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
-    fragile.let_go("first")
-    fragile.until(lambda: bool(witness.ended(fragile.runs())))  # while nobody watches
-    fragile.engine.start(live_restore=True)
-    fragile.let_go("second")
+def test_an_engine_killed_with_live_restore_loses_nothing(live: Site) -> None:
+    live.serve()
+    short, long = (live.shell(witness.until_let_go(gate), "--gpus", "1") for gate in ("first", "second"))
+    live.until(lambda: running(live, short) and running(live, long))
+    live.engine.kill()
+    live.until(lambda: live.json("gpus")[7]["state"] == "UNKNOWN")  # it was noticed
+    waits = live.shell(witness.script(0.1), "--gpus", "1")
+    live.until(lambda: "Docker" in str(live.json("show", str(waits))["reason"]))
+    assert live.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
+    live.let_go("first")
+    live.until(lambda: bool(witness.ended(live.runs())))  # while nobody watches
+    live.engine.start(live_restore=True)
+    live.let_go("second")
     for job_id in (short, long, waits):
-        assert fragile.until_state(job_id, "COMPLETED", seconds=45)["exit_code"] == 0
-    assert set(witness.begun(fragile.runs()).values()) == {1}
-    assert len(witness.begun(fragile.runs())) == 3
+        assert live.until_state(job_id, "COMPLETED", seconds=45)["exit_code"] == 0
+    assert set(witness.begun(live.runs()).values()) == {1}
+    assert len(witness.begun(live.runs())) == 3
 
 
-def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_again(fragile: Site) -> None:
+def test_jobs_lost_by_an_engine_restart_run_again(fragile: Site) -> None:
     fragile.serve()
     job_id = fragile.shell(witness.until_let_go(), "--gpus", "1")
     fragile.until(lambda: running(fragile, job_id))
@@ -69,7 +77,7 @@ def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_
     assert len(job["attempts"]) == 2
 
 
-def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
+def test_a_killed_probe_is_replaced_and_starts_continue(site: Site) -> None:
     scheduler = site.serve()
     site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")  # and so its probe reads
     site.until(lambda: len(probes_of(scheduler)) == 1)
@@ -79,7 +87,7 @@ def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
     site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
 
 
-def test_a_wedged_driver_stops_dispatch_with_a_reason_and_it_goes_on_afterwards(site: Site) -> None:
+def test_a_hung_driver_stops_starts_with_a_reason_until_it_answers(site: Site) -> None:
     site.serve()
     site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
     runs_on = site.shell(witness.until_let_go(), "--gpus", "1")
@@ -100,7 +108,7 @@ def test_a_gpu_that_falls_off_the_bus_is_drained_and_its_job_runs_elsewhere(site
     job_id = site.shell("sleep 60", "--gpus", "1")
     site.until(lambda: running(site, job_id))
     site.gpus.change("gpu 0 lost 1")
-    site.until(lambda: len(site.json("show", str(job_id))["attempts"]) == 2, 60)
+    site.until(lambda: len(site.queue.get(job_id).attempts) == 2, 60)
     job = site.until_state(job_id, "RUNNING")
     assert job["attempts"][0]["gpus"] == [standin.uuid(0)]
     assert job["attempts"][1]["gpus"] == [standin.uuid(1)]
@@ -109,7 +117,7 @@ def test_a_gpu_that_falls_off_the_bus_is_drained_and_its_job_runs_elsewhere(site
 
 @pytest.fixture
 def cramped(tmp_path: Path, engine: Dockerd) -> Iterator[Site]:
-    """A server whose state directory is a file system of 2 MiB."""
+    """Yield a server whose state directory is a file system of 2 MiB."""
     found = fresh_site(tmp_path / "site", engine)
     found.state.mkdir(mode=0o700)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(found.state)], check=True)
@@ -121,7 +129,7 @@ def cramped(tmp_path: Path, engine: Dockerd) -> Iterator[Site]:
 
 
 def fill(directory: Path) -> Path:
-    """Take all the space there is."""
+    """Fill the disk."""
     ballast = directory / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (65536, 4096, 256, 1):
@@ -133,7 +141,7 @@ def fill(directory: Path) -> Path:
     return ballast
 
 
-def test_a_full_disk_is_reported_loses_nothing_and_is_survived(cramped: Site) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(cramped: Site) -> None:
     cramped.serve()
     ran = cramped.shell(witness.until_let_go(), "--gpus", "1")
     cramped.until(lambda: running(cramped, ran))

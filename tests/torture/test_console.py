@@ -21,8 +21,10 @@ from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from gputui.tui.app import PAGES
 from gputui.tui.commands import COMMANDS
 from gputui.tui.messages import ExitChoice
+from gputui.tui.services import Services
 from tests.torture.busy_server import BusyServer, Floods
 from tests.torture.measure import Measured, Rest, Tortured, within
 
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.torture
 
 SEED = 20260302
 SECONDS = 6.0
-"""Seconds in CI; `--torture 100` is ten minutes."""
+"""Seconds of a run in CI; `--torture 100` takes ten minutes."""
 SIZES = ((80, 24), (120, 36), (200, 50), (300, 80), (40, 10), (20, 5), (1, 1))
 TYPED = (*"abct019", "space", "slash", "full_stop", "comma", "minus", "tilde", "equals_sign", "enter", "escape", "tab")
 KEYS = tuple(sorted({key for command in COMMANDS for key in command.keys}))
@@ -46,9 +48,9 @@ CHARACTERS = {
 PAUSE = 1 / 30
 RESTS = 30
 AWAY_WITHIN = 10.0
-"""Seconds within which a closed screen is gone."""
+"""Maximum seconds until a closed screen is freed."""
 LONGEST, USUAL = 800, 250
-"""Milliseconds for which the event loop may work without coming round: at the very most, and 99 times of 100."""
+"""Milliseconds for which the event loop may work in one round: at most, and in 99 % of rounds."""
 LONG = 300.0
 """Seconds after which caches are full."""
 MOST_GROWTH, MOST_AT_FIRST = 12.0, 40.0
@@ -57,7 +59,7 @@ HOLES = 27.0
 """MB of holes that the first action about all jobs leaves, and no action after it: see `measure.in_use`."""
 
 MORE = Counter({"widgets": 150, "on the screen": 3, "threads": 3, "tasks": 10})
-"""Things that may be alive at rest beyond those of the first third: a message holds the screen that sent it last."""
+"""Numbers of objects that may be alive at rest beyond the first third: a message holds its last sender."""
 
 
 MouseKind: TypeAlias = type[events.MouseEvent]
@@ -68,7 +70,7 @@ def _mouse(kind: MouseKind, at: tuple[int, int], button: int = 1) -> events.Mous
 
 
 class Hands:
-    """Keyboard and mouse, as the terminal's driver reports them: nothing is waited for."""
+    """Keyboard and mouse events as the terminal's driver sends them, without waits."""
 
     def __init__(self, app: Tortured, pilot: Pilot[ExitChoice], chosen: random.Random, measured: Measured) -> None:
         self._app = app
@@ -135,7 +137,7 @@ class Hands:
             await asyncio.sleep(PAUSE)
 
     async def rest(self) -> None:
-        """Close what is open, and see what is alive then."""
+        """Close all screens, and measure the console at rest."""
         while (len(self._app.screen_stack) > 1 or self._app.input_queue.is_busy) and self._app.is_running:
             await asyncio.sleep(3 * PAUSE)  # what was opened last is there, and what was pressed last is done
             if self._app.screen.is_mounted and len(self._app.screen_stack) > 1:
@@ -155,7 +157,7 @@ class Hands:
 
 
 @pytest.mark.timeout(1800)
-async def test_a_busy_console_stands_random_keys(
+async def test_a_busy_console_survives_random_keys(
     tmp_path: Path, torture: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)  # what a random key saves, it saves here
@@ -163,9 +165,8 @@ async def test_a_busy_console_stands_random_keys(
     monkeypatch.setattr("gputui.tui.actions.MOST", 100)
     caplog.set_level(logging.ERROR)
     server = BusyServer(tmp_path, SEED)
-    app = Tortured(
-        server.feed, server.actions, Floods(), server.settings, clock=server.clock, host="here", user="alice"
-    )
+    services = Services(Floods(), server.settings, server.clock, PAGES, host="here", user="alice")
+    app = Tortured(server.feed, server.actions, services)
     app.caught, app.born = [], WeakSet()
     app.animation_level = "none"
     measured = Measured()

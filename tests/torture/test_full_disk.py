@@ -1,4 +1,4 @@
-"""A full disk at every phase, with a console and with `serve`: nothing is lost, and all goes on once there is space."""
+"""A full disk at every phase, with a console and with `serve`: nothing is lost, and work resumes with space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GPUTUI = [sys.executable, "-m", "gputui"]
 
 
 class Disk:
-    """A state directory on a file system of 2 MiB, jobs that tell of their runs elsewhere, and one scheduler."""
+    """State directory on a file system of 2 MiB, jobs that record their runs elsewhere, and one scheduler."""
 
     def __init__(self, path: Path, kind: str) -> None:
         self.path, self.kind, self.state = path, kind, path / "state"
@@ -48,7 +48,7 @@ class Disk:
         return subprocess.run([*GPUTUI, *words], env=environ, capture_output=True, text=True, timeout=60, check=False)
 
     def submit(self, gate: str = "", gpus: int = 1) -> bool:
-        """Submit a job that tells of its run, and ends once its gate is open; whether it was acknowledged."""
+        """Submit a job that records its run and ends once its gate is open; return whether it was acknowledged."""
         wait = f"; until [ -e {self.path}/{gate} ]; do sleep 0.05; done" if gate else ""
         script = f"echo $GPUTUI_JOB_ID >> {self.path}/runs{wait}"
         done = self.run("submit", "--host", "--gpus", str(gpus), "--", "sh", "-c", script)
@@ -59,7 +59,7 @@ class Disk:
         return done.returncode == 0
 
     def begin(self) -> int:
-        """Begin to schedule; the pid."""
+        """Start a scheduler; return its pid."""
         if self.kind == "console":
             self._terminal = Terminal(GPUTUI, self.environ, 120, 36)
         else:
@@ -73,7 +73,7 @@ class Disk:
 
     @property
     def pid(self) -> int:
-        """Pid of the scheduler that was begun."""
+        """Pid of the started scheduler."""
         if self._serve is not None:
             return self._serve.pid
         words = ["pgrep", "-f", "-x", "--", f"{sys.executable} -m gputui"]
@@ -84,7 +84,7 @@ class Disk:
 
     @property
     def leader(self) -> int | None:
-        """The pid of the process that schedules; 0 for one that could not write its name."""
+        """Return the pid of the leader; 0 for one that could not write its name."""
         found = current_leader(self.state)
         return None if found is None else found.pid
 
@@ -120,7 +120,7 @@ class Disk:
         assert leader is None or self.leader == leader
 
     def end(self, number: signal.Signals) -> None:
-        """Have the scheduler end."""
+        """End the scheduler."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         if self._serve is not None:
@@ -248,11 +248,11 @@ PHASES = [
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
-def test_a_full_disk(disk: Disk, phase: Callable[[Disk], int | None]) -> None:
+def test_a_full_disk_loses_no_acknowledged_change(disk: Disk, phase: Callable[[Disk], int | None]) -> None:
     disk.check(phase(disk))
 
 
-def test_a_disk_that_fills_and_empties_at_random(disk: Disk, torture: float) -> None:
+def test_a_disk_that_fills_and_empties_at_random_loses_no_change(disk: Disk, torture: float) -> None:
     seed = random.randrange(10**6)
     chosen, times = random.Random(seed), max(5, round(10 * torture))
     pid, refused = disk.begin(), 0

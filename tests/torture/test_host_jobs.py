@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
 JOBS, KILLS = 5000, 100
 FAILING = {index: 1 + index % 120 for index in range(JOBS) if index % 3 == 0}
-"""The exit codes other than 0, by place in the array."""
+"""Exit codes other than 0, by index in the array."""
 SCRIPT = """
 echo "$GPUTUI_ARRAY_INDEX $GPUTUI_ATTEMPT" >> {runs}
 sleep 0.$(( GPUTUI_ARRAY_INDEX % 7 ))
@@ -39,7 +39,7 @@ exit 0
 
 @contextmanager
 def pressure() -> Iterator[None]:
-    """Keep four processes computing beside the jobs."""
+    """Run four computing processes beside the jobs."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
     try:
         yield
@@ -54,7 +54,7 @@ def gputui(state: Path, *words: str) -> list[str]:
 
 
 def wrappers(state: Path, hit: set[str]) -> list[tuple[str, int]]:
-    """Return attempt and pid of all keepers and runners at work, attempts that were hit before left out."""
+    """Return attempt and pid of all working keepers and runners, except of attempts already hit."""
     found: list[tuple[str, int]] = []
     for place in (state / "attempts").glob("gputui-*"):
         try:
@@ -68,7 +68,7 @@ def wrappers(state: Path, hit: set[str]) -> list[tuple[str, int]]:
 
 
 class Killer(threading.Thread):
-    """Kills or stops for a moment one wrapper process at a time; never both of one attempt."""
+    """Kills or briefly stops one wrapper process at a time; never both of one attempt."""
 
     def __init__(self, state: Path, rng: random.Random) -> None:
         super().__init__(daemon=True)

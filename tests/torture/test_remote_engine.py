@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import GpuRequest, JobSpec
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
@@ -29,7 +29,7 @@ PATIENCE = 240
 
 
 class Watch:
-    """Counts what a process and its children use, five times a second, until closed."""
+    """Counter of processes and descriptors of a process and its children, five times a second, until closed."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -92,7 +92,7 @@ def environ(engine: Dockerd, sshd: Sshd, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def serving(environ: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A scheduler that may open 128 files."""
+    """Run a scheduler that may open 128 files."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS_ALLOWED, DESCRIPTORS_ALLOWED))
@@ -107,7 +107,7 @@ def serving(environ: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Pope
     process.wait()
 
 
-def test_40_jobs_over_ssh(serving: subprocess.Popen[bytes], sshd: Sshd, tmp_path: Path) -> None:
+def test_forty_jobs_over_ssh_complete(serving: subprocess.Popen[bytes], sshd: Sshd, tmp_path: Path) -> None:
     store = TinyJobStore(tmp_path / "state", StoreSettings())
     script = ("sh", "-c", "echo begun; sleep 2; echo done")
     ids = submit_directly(
@@ -136,7 +136,7 @@ def test_40_jobs_over_ssh(serving: subprocess.Popen[bytes], sshd: Sshd, tmp_path
     store.close()
 
 
-def test_ssh_ends_with_a_scheduler_that_is_killed(serving: subprocess.Popen[bytes], sshd: Sshd) -> None:
+def test_ssh_ends_with_a_killed_scheduler(serving: subprocess.Popen[bytes], sshd: Sshd) -> None:
     deadline = time.monotonic() + 30
     while not sshd.sessions():
         assert time.monotonic() < deadline

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
 
 import pytest
 
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission
 from tests.e2e import witness
 from tests.e2e.site import Site, submit_directly
 
@@ -24,11 +23,11 @@ KILLS = 10
 
 MOST_ELEMENTS = 4
 STALLED = 90.0
-"""Seconds without the end of a job in which something must be wrong."""
+"""Seconds without the end of a job after which the run counts as stuck."""
 
 
 def load(site: Site, rng: random.Random, jobs: int) -> dict[JobId, int]:
-    """Submit so many jobs, a quarter of them arrays; the number of attempts that each job will take, by id."""
+    """Submit `jobs` jobs, a quarter of them arrays; return the expected number of attempts of each job, by id."""
     site.config.write_text("[scheduler]\nfast_failing_jobs = 0\n")  # they are meant to fail
     submissions = [submission(site, rng) for _ in range(jobs)]
     store = site.store()
@@ -39,7 +38,7 @@ def load(site: Site, rng: random.Random, jobs: int) -> dict[JobId, int]:
 
 
 def submission(site: Site, rng: random.Random) -> Submission:
-    """Return a job that fails once more than it may be retried, or ends well; or an array of such."""
+    """Return a job that fails once more than its retries, or succeeds; or an array of such jobs."""
     is_failing = rng.random() < 0.15
     count = rng.choice((0, 0, 0, rng.randint(2, MOST_ELEMENTS)))
     gpus, seconds = rng.randint(0, 2 if count else 4), rng.uniform(0.05, 0.3 if count else 1.0)
@@ -47,7 +46,7 @@ def submission(site: Site, rng: random.Random) -> Submission:
     return Submission(spec, array=tuple(range(count)), array_limit=rng.choice((None, 2)) if count else None)
 
 
-def test_kills_at_random_moments(site: Site, torture: float) -> None:
+def test_random_kills_of_the_scheduler_lose_no_job(site: Site, torture: float) -> None:
     seed = random.randrange(10**6)
     rng = random.Random(seed)
     kills = max(3, round(KILLS * torture))
@@ -68,23 +67,18 @@ def test_kills_at_random_moments(site: Site, torture: float) -> None:
 
 
 def wait_for_the_end(site: Site) -> None:
-    """Wait until all jobs are over, for as long as they end one after the other, however slow the machine is."""
+    """Wait until all jobs have ended, as long as they keep ending, however slow the machine is."""
     left = -1
     while left:
         before, deadline = left, time.monotonic() + STALLED
         while left == before:
             assert time.monotonic() < deadline, f"no job has ended for {STALLED} s\n{site.evidence()}"
-            time.sleep(0.5)
-            left = sum(elements(job) for job in site.jobs().values() if not job["ended_at"])
-
-
-def elements(job: dict[str, Any]) -> int:
-    """Return for how many jobs an object of the queue stands."""
-    return (job["array"] or {}).get("count") or 1
+            time.sleep(0.1)
+            left = sum(job.count for job in site.queue.jobs().values() if not job.state.is_terminal)
 
 
 def check(site: Site, wanted: dict[JobId, int]) -> None:
-    """Hold the store against the witnesses."""
+    """Compare the store with the witnesses."""
     jobs, lines = site.jobs(), site.runs()
     assert jobs.keys() == wanted.keys()
     runs = witness.begun(lines)

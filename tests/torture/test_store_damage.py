@@ -1,4 +1,4 @@
-"""Journals cut, removed and replaced under two writers and a scheduler: each lost id is named, and nobody goes on."""
+"""Journals cut, removed and replaced under two writers and a scheduler: each lost id is named, and all stop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import StoreDamagedError, StoreError
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
 from gputui.store.repair import repair_of
@@ -64,7 +64,7 @@ class Tally:
 
 @contextmanager
 def running(*command: object) -> Iterator[subprocess.Popen[str]]:
-    """Have a process run, and end it."""
+    """Run a process for the time of a block."""
     with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as one:
         try:
             yield one
@@ -73,7 +73,7 @@ def running(*command: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def spoil(directory: Path, chance: random.Random) -> str:
-    """Cut, remove or replace the journal; what was done."""
+    """Cut, remove or replace the journal; return the kind of damage."""
     path = max(directory.glob("queue.json.wal.*"), key=lambda path: int(path.suffix[1:]))
     data = path.read_bytes()
     place = chance.randrange(len(data) + 1)
@@ -94,7 +94,7 @@ def spoil(directory: Path, chance: random.Random) -> str:
 
 
 def is_refused(directory: Path) -> bool:
-    """Return whether a process that comes now is told of a loss."""
+    """Return whether a new process reports the loss."""
     store = TinyJobStore(directory)
     try:
         store.jobs()
@@ -107,7 +107,7 @@ def is_refused(directory: Path) -> bool:
 
 
 def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
-    """Repair the queue; a patient operator waits for what the scheduler has in memory, another does without."""
+    """Repair the queue, from the scheduler's memory or without it."""
     found, deadline = repair_of(directory, StoreSettings()), time.monotonic() + (10 if patient else 0)
     while time.monotonic() < deadline and not list(directory.glob("queue.json.rescue.*")):
         time.sleep(0.05)

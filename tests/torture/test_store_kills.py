@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
@@ -121,7 +121,7 @@ class Acks:
     finished: set[JobId] = field(default_factory=set)
     claimed: Counter[JobId] = field(default_factory=Counter)
     arrays: list[range] = field(default_factory=list)
-    """The ids of the elements of each."""
+    """Ids of the elements of each array."""
     counted: list[int] = field(default_factory=list)
 
 
@@ -171,7 +171,7 @@ class Killer(threading.Thread):
 
 
 class Watcher(threading.Thread):
-    """A reader that takes no lock, looking all the while: it never sees half a transaction, nor time go back."""
+    """Reader without a lock that checks constantly that transactions are whole and versions never go back."""
 
     def __init__(self, store: TinyJobStore) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Watcher(threading.Thread):
 
 @pytest.mark.torture
 @pytest.mark.timeout(1800)
-def test_no_acknowledged_write_is_lost_and_no_id_given_out_twice(tmp_path: Path, torture: float) -> None:
+def test_no_acknowledged_write_is_lost_and_no_id_reused(tmp_path: Path, torture: float) -> None:
     directory, logs = tmp_path / "state", tmp_path / "acks"
     logs.mkdir()
     store = TinyJobStore(directory)

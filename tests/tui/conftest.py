@@ -14,7 +14,7 @@ from textual.widgets import Input
 from gputui.tui import input_queue
 from gputui.tui.screens import log_controller
 from tests.tui.console import steady
-from tests.tui.idle import use_exact_waits
+from tests.tui.idle import draw_at_once, use_exact_waits
 
 Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
 
@@ -31,6 +31,12 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw each change separately instead of once per wait, for tests of how often and how much is drawn."""
+    draw_at_once(monkeypatch.setattr)
 
 
 @pytest.fixture

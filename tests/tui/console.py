@@ -1,4 +1,4 @@
-"""A console over fakes, for tests: its feed, its store and its logs within reach."""
+"""Console over fakes, for tests: its feed, its store and its logs are accessible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from textual.strip import Strip
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import TakenStep
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
@@ -26,11 +27,11 @@ from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.store.memory import MemoryJobStore
-from gputui.tui.app import Gputui
+from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.services import FormSources, JobAccess
+from gputui.tui.services import FormSources, JobAccess, NoJobAccess, Services
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance
 from tests.factories import ACTOR, FakeClock, job
 from tests.foreign import FakeContainers, FakeHost
@@ -38,11 +39,11 @@ from tests.tui.sample import rich_snapshot
 
 
 class FakeStream:
-    """Lines that are there, then silence until it is closed."""
+    """Stream of given lines, then silence until it is closed."""
 
     def __init__(self, lines: Iterable[bytes], *, ends: bool, of: tuple[JobId, int | None] = (0, None)) -> None:
         self.of = of
-        """The job and the attempt that were asked for."""
+        """Requested job and attempt."""
         self._lines = lines
         self._ends = ends
         self.is_stamped = False
@@ -68,15 +69,15 @@ class FakeLogs:
         self.streams: dict[JobId, FakeStream] = {}
         """The last stream that follows each job."""
         self.followed: list[FakeStream] = []
-        """Streams that follow a job, or did."""
+        """Streams that follow or followed a job."""
         self.error: GputuiError | None = None
         self.ends = False
         self.cuts_tails = False
-        """True if a followed stream begins with the requested lines, as it does in life."""
+        """True if a followed stream begins with the requested lines, as a real one does."""
         self.is_stamped = False
         """Lines begin with the time they were written."""
         self.attempts: dict[tuple[JobId, int], Iterable[bytes]] = {}
-        """Data of attempts asked for by number, where they differ."""
+        """Lines of attempts requested by number, if they differ."""
         self.opened_event = threading.Event()
 
     def open(
@@ -100,18 +101,23 @@ class FakeLogs:
         return stream
 
     def is_read(self, job_id: JobId, attempt: int | None) -> bool:
-        """Return whether that log is being followed, and all its lines have been read."""
+        """Return whether that log is followed, and all its lines have been read."""
         streams = [each for each in self.followed if each.of == (job_id, attempt) and not each.closed.is_set()]
         return bool(streams) and all(each.all_read.is_set() for each in streams)
 
+    @property
+    def are_read(self) -> bool:
+        """Return whether all lines of all followed logs have been read."""
+        return all(each.all_read.is_set() for each in self.followed if not each.closed.is_set())
+
 
 def text_of(app: App[Any]) -> str:
-    """Text on the screen, without colours."""
+    """Return the text on the screen, without colours."""
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())  # noqa: SLF001 - nothing public
 
 
 async def steady(pilot: Pilot[Any], looks: int = 3) -> None:
-    """Wait until the screen has stopped changing: equal at so many looks."""
+    """Wait until the screen has stopped changing: equal at `looks` checks."""
     seen = [text_of(pilot.app)]
     while len(seen) < looks or len(set(seen[-looks:])) > 1:
         await pilot.pause(0.01)
@@ -119,7 +125,7 @@ async def steady(pilot: Pilot[Any], looks: int = 3) -> None:
 
 
 class Console:
-    """An app and everything it was given."""
+    """App with everything that it was given."""
 
     def __init__(
         self,
@@ -155,28 +161,27 @@ class Console:
         foreign = reach(host, lambda: containers) if host is not None else None
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
-        self.app = Gputui(
-            self.feed,
-            self.actions,
+        services = Services(
             self.logs,
             settings,
-            clock=self.clock,
+            self.clock,
+            PAGES,
             host="node1",
             user="alice",
             preferences=self.preferences,
             want_pcie=want_pcie,
-            look=look,
             past=past,
             gpu_past=gpu_past,
             measured=measured,
-            forms=forms,
-            job_access=job_access,
+            forms=forms or FormSources(),
+            job_access=job_access or NoJobAccess(),
             foreign=foreign,
         )
+        self.app = Gputui(self.feed, self.actions, services, look)
         self.app.animation_level = "none"
 
     def keep(self, jobs: Iterable[Job]) -> None:
-        """Have these jobs in the store under their own ids, with others between them; not so a long queue."""
+        """Store these jobs under their own ids, with others between them; a long queue is not stored."""
         known = {job.id: job for job in jobs}
         if not known or max(known) > 1000:
             return
@@ -190,11 +195,11 @@ class Console:
         return [(entry.verb, entry.target) for entry in self.store.audit_log() if entry.verb != "submit"]
 
     async def begin(self, pilot: Pilot[ExitChoice]) -> None:
-        """Show the picture."""
+        """Show the first snapshot."""
         await self.show(pilot, self.snapshot)
 
     async def settle(self, pilot: Pilot[ExitChoice]) -> None:
-        """Wait until every key had its turn, and every action is in the store and has been answered."""
+        """Wait until every key was handled, and every action is stored and answered."""
         await pilot.pause()
         while self.app.input_queue.is_busy and self.app.screen_stack:
             await pilot.pause(0.001)
@@ -202,14 +207,14 @@ class Console:
         await pilot.pause()
 
     async def resize(self, pilot: Pilot[ExitChoice], width: int, height: int) -> None:
-        """Resize the terminal, and wait until the layout settles: widgets change it when they hear of their sizes."""
+        """Resize the terminal, and wait until the layout settles: widgets change it when they learn their sizes."""
         await pilot.resize_terminal(width, height)
         while self.app.screen.size != (width, height):
             await pilot.pause()
         await steady(pilot)
 
     async def press(self, pilot: Pilot[ExitChoice], *keys: str) -> None:
-        """Press keys, and wait for what they do."""
+        """Press keys, and wait for their effects."""
         await pilot.press(*keys)
         await self.settle(pilot)
 
@@ -223,12 +228,12 @@ class Console:
 
     @property
     def told(self) -> list[str]:
-        """The messages of the notifications shown."""
+        """Messages of the shown notifications."""
         return [notification.message for notification in self.toasts]
 
     @property
     def toasts(self) -> list[Notification]:
-        """The notifications shown."""
+        """Shown notifications."""
         return list(self.app._notifications)  # noqa: SLF001 - Textual has no public list of them
 
     @property
@@ -242,6 +247,6 @@ class Console:
         return self.app.screen._compositor.render_strips()  # noqa: SLF001 - Textual has no public text of a screen
 
     async def show(self, pilot: Pilot[ExitChoice], snapshot: Snapshot) -> None:
-        """Publish a picture and wait until it is on the screen."""
+        """Publish a snapshot and wait until it is on the screen."""
         self.feed.publish(snapshot)
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""Bad days beyond those of `sample`: what a driver, an engine, a disk, a clock or people can do to an operator."""
+"""Snapshots of bad days beyond those of `sample`: faults of driver, engine, disk, clock, and acts of people."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import (
@@ -22,7 +23,7 @@ from gputui.domain.gpu import (
     ProbeStatus,
     Sharer,
 )
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.snapshot import Controls, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
@@ -41,23 +42,23 @@ SICK = (
     Health(HealthCode.REMAP_PENDING, "a memory row waits to be remapped at the next reset; usable until then"),
     Health(HealthCode.UNKNOWN, "cannot be identified: GPU requires reset"),
 )
-"""Everything that can be wrong with a GPU."""
+"""Every fault of a GPU."""
 
 
 def no_gpus() -> Snapshot:
-    """A driver, and nothing for it to drive."""
+    """Return a snapshot with a driver but without GPUs."""
     text = "the driver works, but it lists no GPU. `lspci | grep -i nvidia` shows whether the host has one"
     return sample.with_node(gpus=(), probe=ProbeStatus(ProbeCode.NO_GPUS, text))
 
 
 def docker_hung() -> Snapshot:
-    """An engine that takes calls and answers none."""
+    """Return a snapshot with an engine that accepts calls and answers none."""
     text = f"Docker at {SOCKET} did not answer in time (`systemctl status docker`)"
     return sample.with_node(runtimes=(RuntimeStatus("docker", up=False, text=text),))
 
 
 def sick() -> Snapshot:
-    """A GPU of every illness; job 101 was on one of them, and 104 on another."""
+    """Return a snapshot with a GPU of every fault; job 101 was on one of them, and 104 on another."""
     views = []
     for index, health in enumerate(SICK):
         base = sample.busy(index) if health.code is not HealthCode.LOST else view(index, sample=None, age=None)
@@ -69,7 +70,7 @@ def sick() -> Snapshot:
 
 
 def not_supported() -> Snapshot:
-    """GPUs that answer NOT_SUPPORTED to whatever they are asked."""
+    """Return a snapshot with GPUs that answer NOT_SUPPORTED to every call."""
     views = []
     for index in range(4):
         bare = Gpu(uuid(index), index, "NVIDIA GB10")
@@ -80,12 +81,12 @@ def not_supported() -> Snapshot:
 
 
 def late() -> Snapshot:
-    """The scheduler elsewhere has said nothing for minutes."""
+    """Return a snapshot of a scheduler that has been silent for minutes."""
     return replace(sample.viewer(), taken_at=NOW - timedelta(minutes=3))
 
 
 def clock_back() -> Snapshot:
-    """The clock was put back by an hour: all that happened lies ahead."""
+    """Return a snapshot after the clock was set back by an hour: all events are in the future."""
     hour = timedelta(hours=1)
     ahead = [one.evolve(submitted_at=one.submitted_at + hour) for one in sample.jobs() if one.state is JobState.PENDING]
     begun = [_begun_later(one, hour) for one in sample.jobs() if one.state is JobState.RUNNING]
@@ -105,13 +106,13 @@ def disk_low() -> Snapshot:
 
 
 def damaged() -> Snapshot:
-    """Lines of the journal could not be read."""
+    """Return a snapshot with damaged lines of the journal."""
     text = f"{STORE}.wal.41.damaged: kept for its damaged lines, which are lost to the queue"
     return sample.rich_snapshot(notices=(Notice("warning", text),))
 
 
 def unreadable() -> Snapshot:
-    """The queue itself cannot be read."""
+    """Return a snapshot with an unreadable queue."""
     text = (
         f"{STORE}: not a queue of gputui: Expecting ',' delimiter: line 1 column 4711 (char 4710): "
         "move the file away and put a copy in its place; nothing is started until this is mended"
@@ -136,12 +137,12 @@ def all_held() -> Snapshot:
 
 
 def long_queue() -> Snapshot:
-    """Ten thousand jobs wait."""
+    """Return a snapshot with ten thousand waiting jobs."""
     return sample.many_jobs(10_000)
 
 
 def instances() -> Snapshot:
-    """Four GPUs, each cut into instances; two are held."""
+    """Return a snapshot of four GPUs divided into instances, two of which are held."""
     views = []
     for index in range(4):
         parent = replace(view(index), gpu=replace(gpu(index), mig_enabled=True), state=GpuState.UNKNOWN)
@@ -165,12 +166,12 @@ def _instance(index: int, place: int, profile: str) -> GpuView:
 
 
 def vanished() -> Snapshot:
-    """The GPUs that job 101 runs on are listed no more."""
+    """Return a snapshot in which the GPUs of job 101 are no longer listed."""
     return sample.with_node(gpus=sample.gpus()[2:])
 
 
 def shared() -> Snapshot:
-    """Three jobs on one GPU, a throttled one, and a foreign process without a name."""
+    """Return a snapshot with three jobs on one GPU, a throttled GPU, and a foreign process without a name."""
     three = [running(number, on=(uuid(0),), name=f"notebook-{number}", tenant="carol") for number in (101, 104, 105)]
     together = replace(
         sample.busy(0, 101),
@@ -202,7 +203,7 @@ def all_at_once() -> Snapshot:
 
 
 def gone() -> Snapshot:
-    """The container of job 101 was removed behind the scheduler's back."""
+    """Return a snapshot after the container of job 101 was removed by hand."""
     cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by another user or lost by the engine")
     attempt = Attempt(1, (uuid(0), uuid(1)), NOW - timedelta(hours=2), "c0ffee0000aa", NOW - timedelta(hours=2), NOW)
     over = job(101, name="llama-7b-sft", tenant="alice", gpus=2).evolve(
@@ -213,12 +214,12 @@ def gone() -> Snapshot:
 
 
 def plan_paused() -> Snapshot:
-    """A full node whose scheduler is paused: nothing of the plan will come true."""
+    """Return a full node whose scheduler is paused, so nothing of the plan comes true."""
     return plans.contended(controls=Controls(True, "kernel update at 14:00", "alice"))
 
 
 def plan_sick() -> Snapshot:
-    """A full node with a lost GPU and one that is not read, and jobs that can never start."""
+    """Return a full node with a lost and an unread GPU, and jobs that can never start."""
     lost = replace(view(0), state=GpuState.UNKNOWN, health=SICK[0], sample=None, age=None, job_id=101)
     views = (lost, *plans.rows()[1:4], replace(plans.rows()[4], stale=True, state=GpuState.UNKNOWN), *plans.rows()[5:])
     return plans.contended(nodes=(replace(plans.contended().nodes[0], gpus=views),))

@@ -25,14 +25,14 @@ def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Con
 
 
 async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
-    """Wait until that is true: the forecast thread reports by a message."""
+    """Wait until the condition holds: the forecast thread reports by a message."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await pilot.pause()
 
 
 async def judged(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Wait until the form says when the job would start."""
+    """Wait until the form shows when the job would start."""
     await until(pilot, lambda: re.search(r"Start\s+[^\s…–]|Can never start", console.screen_text) is not None)
 
 
@@ -44,7 +44,7 @@ async def edit(pilot: Pilot[ExitChoice]) -> None:
 
 
 async def opened(console: Console, pilot: Pilot[ExitChoice], *keys: str) -> WhatIf:
-    """The panel after these keys, filled in."""
+    """Return the panel after these keys, with its forecast."""
     await pilot.press(*keys)
     panel = console.app.screen
     assert isinstance(panel, WhatIf)
@@ -54,7 +54,7 @@ async def opened(console: Console, pilot: Pilot[ExitChoice], *keys: str) -> What
 
 
 async def explained(console: Console, pilot: Pilot[ExitChoice]) -> str:
-    """The page of the job under the cursor, with its score filled in."""
+    """Return the page of the job under the cursor, with its score."""
     await pilot.press("enter")
     await until(pilot, lambda: "worked out" not in console.screen_text and "how sure" in console.screen_text)
     await pilot.pause()
@@ -62,7 +62,7 @@ async def explained(console: Console, pilot: Pilot[ExitChoice]) -> str:
 
 
 async def timeline_of(console: Console, pilot: Pilot[ExitChoice], *keys: str) -> TimelineScreen:
-    """The timeline, filled in, and then these keys."""
+    """Open the timeline with its plan, then press these keys."""
     await pilot.press("T")
     screen = console.app.screen
     assert isinstance(screen, TimelineScreen)

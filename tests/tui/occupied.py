@@ -1,4 +1,4 @@
-"""A console whose GPUs have processes: of a job, in a container of others, and foreign."""
+"""Console whose GPUs have processes: of a job, in a foreign container, and foreign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREIGN, INSIDE, OURS = 300, 200, 100
 
 
 def occupied() -> Snapshot:
-    """Job 101 on GPU 0, a container on GPU 3, and a foreign process on GPUs 3 and 4."""
+    """Return GPUs with job 101 on GPU 0, a container on GPU 3, and a foreign process on GPUs 3 and 4."""
     base = rich_snapshot()
     ours = GpuProcess(OURS, 2 * GIB, "alice", "train.py", "c101", ticks=10)
     inside = GpuProcess(INSIDE, GIB, "root", "jupyter", JUPYTER.id, ticks=5)
@@ -33,7 +33,7 @@ def occupied() -> Snapshot:
 
 
 def occupied_console(snapshot: Snapshot | None = None, *, read_only: bool = False) -> Console:
-    """Return a console in which signals and stops are written down."""
+    """Return a console that records signals and stops."""
     host = FakeHost()
     host.names = ("CUDA_VISIBLE_DEVICES=3,4", "HOME=/home/bob", "WANDB_MODE=offline")
     host.known = {

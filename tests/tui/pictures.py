@@ -1,4 +1,4 @@
-"""Helpers for all tests of pictures: the sizes, and waiting until nothing on the screen is about to change."""
+"""Helpers for tests of pictures: sizes, and waits until the screen stops changing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _nothing(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """A picture of the console: what it is given, what is pressed, and the screen that is seen then."""
+    """Definition of a picture: its snapshot, the pressed keys, and the expected screen."""
 
     shows: type[Screen[Any]]
     keys: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class Look:
 
 
 def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
-    """Return each picture at each of its sizes."""
+    """Return the parameters of each picture at each of its sizes."""
     pairs = [(name, size) for name, look in looks.items() for size in look.sizes]
     return pytest.mark.parametrize(("name", "size"), pairs, ids=[f"{name}-{size}" for name, size in pairs])
 
 
 def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
-    """Return whether it does."""
+    """Return whether the picture equals the stored one."""
     console = look.make(look.day())
     console.logs.lines = {101: LOG, 50: LOG, **console.logs.lines}
     console.app.notify = partial(_told_for_long, console.app.notify)  # type: ignore[method-assign]
@@ -75,12 +75,12 @@ def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
 
 
 def _told_for_long(notify: Callable[..., None], *words: str, **options: Any) -> None:
-    """A toast that no slow machine misses."""
+    """Show a toast so long that even a slow machine draws it."""
     notify(*words, **{**options, "timeout": 600})
 
 
 async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Wait for actions, forecasts, logs, the history and whatever asks the engine."""
+    """Wait for actions, forecasts, logs, the history and requests to the engine."""
     await console.settle(pilot)
     async with asyncio.timeout(20):
         while not all(_is_quiet(console, screen) for screen in console.app.screen_stack):
@@ -88,12 +88,16 @@ async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
     async with asyncio.timeout(20):
-        while any(words in console.screen_text for words in UNFINISHED):
+        while _is_unfinished(console.screen_text):
             await pilot.pause(0.002)
 
 
 UNFINISHED = ("being computed …", "Start  …", "Reading the history …")
-"""Words that stand where something is still to come."""
+"""Texts in place of content that is still to come."""
+
+
+def _is_unfinished(text: str) -> bool:
+    return any(words in text for words in UNFINISHED)
 
 
 def _is_quiet(console: Console, screen: Screen[Any]) -> bool:
@@ -107,7 +111,7 @@ def _is_quiet(console: Console, screen: Screen[Any]) -> bool:
 
 
 def _is_read(console: Console, pane: LogView) -> bool:
-    """Return whether all that there is of its log is on the screen."""
+    """Return whether all of its log is on the screen."""
     follower = pane.follower
     if follower is None:
         return True

@@ -1,4 +1,4 @@
-"""Pictures whose plans are worth looking at: a full node with a queue, a window, and sixty-four GPUs."""
+"""Snapshots with interesting plans: a full node with a queue, a window, and sixty-four GPUs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KEPT = PolicySettings(
 
 
 def since(base: Job, started: timedelta) -> Job:
-    """The same job, running for so long already."""
+    """Return the job, running since then."""
     return base.evolve(started_at=NOW - started).with_attempt(started_at=NOW - started, claimed_at=NOW - started)
 
 
 def running_jobs() -> tuple[Job, ...]:
-    """Two with limits, one without, one beyond what was planned."""
+    """Return running jobs: two with limits, one without, one beyond its plan."""
     sft = running(101, on=(uuid(0), uuid(1)), name="llama-7b-sft", tenant="alice", time_limit=8 * HOUR)
     vit = running(102, on=(uuid(2), uuid(3)), name="vit-pretrain", tenant="bob", time_limit=3 * HOUR)
     return (
@@ -39,7 +39,7 @@ def running_jobs() -> tuple[Job, ...]:
 
 
 def waiting_jobs() -> tuple[Job, ...]:
-    """The head asks for four; behind it jobs of all widths, one held."""
+    """Return waiting jobs: the head asks for four GPUs; behind it jobs of all widths, one held."""
     return (
         job(106, name="llama-70b-eval", tenant="alice", gpus=4, age=7200, time_limit=2 * HOUR),
         job(107, name="whisper-finetune", tenant="carol", gpus=2, age=3600, time_limit=1 * HOUR),
@@ -51,7 +51,7 @@ def waiting_jobs() -> tuple[Job, ...]:
 
 
 def rows() -> tuple[GpuView, ...]:
-    """Six held by jobs, one drained, one with somebody else's process."""
+    """Return GPUs: six held by jobs, one drained, one with a foreign process."""
     held = {name: one.id for one in running_jobs() for name in one.gpus}
     busy = tuple(view(i, GpuState.ALLOCATED, job_id=held[uuid(i)]) for i in range(6))
     drain = Drain("fan noise, ticket 812", "alice", NOW)
@@ -64,7 +64,7 @@ def rows() -> tuple[GpuView, ...]:
 
 
 def contended(**changes: object) -> Snapshot:
-    """A full node with a queue."""
+    """Return a full node with a queue."""
     base = Snapshot(
         taken_at=NOW,
         nodes=(Node("node1", rows(), OK, "560.35.05", (DOCKER,)),),
@@ -77,7 +77,7 @@ def contended(**changes: object) -> Snapshot:
 
 
 def large() -> Snapshot:
-    """Sixty-four GPUs in two nodes, some of them sick."""
+    """Return sixty-four GPUs in two nodes, some of them sick."""
     on = [tuple(uuid(number * 4 + place) for place in range(4)) for number in range(15)]
     jobs = [
         since(running(200 + number, on=gpus, name=f"run-{number}", time_limit=(4 + number) * HOUR), 3 * HOUR)

@@ -1,4 +1,4 @@
-"""A log on the screen of a console over fakes, ready for keys."""
+"""Log on the screen of a console over fakes, ready for keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERED = [b"line %d" % i for i in range(300)]
 
 
 async def begun(console: Console, pilot: Pilot[ExitChoice], lines: list[bytes]) -> LogPane:
-    """The log of job 101 on the main screen, with the focus."""
+    """Open the log of job 101 on the main screen, with the focus."""
     console.logs.lines[101] = lines
     await console.begin(pilot)
     await console.read_log(pilot, 101)
@@ -24,7 +24,7 @@ async def begun(console: Console, pilot: Pilot[ExitChoice], lines: list[bytes]) 
 
 
 async def looked(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
-    """Wait until nothing is left to be looked at or loaded."""
+    """Wait until everything is searched and loaded."""
     async with asyncio.timeout(20):
         while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:
             await pilot.pause(0.005)

@@ -1,4 +1,4 @@
-"""A rich, seeded picture of a busy node, and variants of it for bad days: for tests and screenshots."""
+"""Seeded snapshot of a busy node, and variants for bad days: for tests and screenshots."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
@@ -25,7 +26,7 @@ from gputui.domain.gpu import (
     ProbeStatus,
 )
 from gputui.domain.host import DiskUse, HostSample
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
@@ -50,7 +51,7 @@ DOCKER = RuntimeStatus("docker", up=True, text="Docker 27.3.1", version="27.3.1"
 
 
 def busy(index: int, job_id: int | None = None, **changes: object) -> GpuView:
-    """A GPU at work."""
+    """Return a busy GPU."""
     load = 0.62 + (index * 37 % 36) / 100
     reading = sample(
         index,
@@ -65,7 +66,7 @@ def busy(index: int, job_id: int | None = None, **changes: object) -> GpuView:
 
 
 def gpus() -> tuple[GpuView, ...]:
-    """Two jobs on three GPUs, a foreign container, a drained one, a lost one, two free."""
+    """Return GPUs: two jobs on three, a foreign container, a drained one, a lost one, two free."""
     foreign = Holder("container", "jupyter-bob", "bob", 22110, "f00d" * 16, 31 * GIB)
     return (
         busy(0, 101),
@@ -124,7 +125,7 @@ REASONS = {
 
 
 def rich_snapshot(**changes: object) -> Snapshot:
-    """The picture of a busy day."""
+    """Return the snapshot of a busy day."""
     base = Snapshot(
         taken_at=NOW,
         nodes=(Node("node1", gpus(), OK, "560.35.05", (DOCKER,), HOST),),
@@ -140,17 +141,17 @@ def rich_snapshot(**changes: object) -> Snapshot:
 
 
 def at_load(reading: GpuSample, load: float) -> GpuSample:
-    """The same reading at another load."""
+    """Return the reading at another load."""
     return replace(reading, utilization=load)
 
 
 def with_sample(gpu: GpuView, reading: GpuSample | None) -> GpuView:
-    """The same GPU with another reading."""
+    """Return the GPU with another reading."""
     return replace(gpu, sample=reading)
 
 
 def with_node(*, taken_at: datetime = NOW, **changes: object) -> Snapshot:
-    """The picture with another node."""
+    """Return the snapshot with another node."""
     base = rich_snapshot(taken_at=taken_at)
     return replace(base, nodes=(replace(base.nodes[0], **changes),))
 
@@ -233,7 +234,7 @@ def strange_names() -> Snapshot:
 
 
 def secret_job() -> Job:
-    """A job with everything the detail screen shows."""
+    """Return a job with every field that the detail screen shows."""
     options = ContainerOptions(
         env=(("WANDB_API_KEY", "hunter2-secret"), ("EPOCHS", "3")),
         volumes=("/data:/data:ro", "/scratch/alice:/out"),
@@ -283,7 +284,7 @@ def secret_job() -> Job:
 
 
 def many_jobs(count: int) -> Snapshot:
-    """A long queue, seeded."""
+    """Return a long seeded queue."""
     rng = random.Random(7)
     tenants = ("alice", "bob", "carol", "dave")
     waiting = tuple(
@@ -295,7 +296,7 @@ def many_jobs(count: int) -> Snapshot:
 
 
 def with_job(snapshot: Snapshot, changed: Iterable[Job]) -> Snapshot:
-    """The picture with these jobs in place of those of the same ids."""
+    """Return the snapshot with these jobs in place of those of the same ids."""
     by_id = {job.id: job for job in changed}
     return replace(snapshot, jobs=tuple(by_id.get(job.id, job) for job in snapshot.jobs))
 
@@ -309,7 +310,7 @@ def warned() -> Snapshot:
 
 
 def linked() -> Snapshot:
-    """The picture with GPUs that tell of their links, processes and counts, as an HGX board does."""
+    """Return the snapshot with GPUs that report links, processes and counts, as an HGX board does."""
     views = []
     for gpu in gpus():
         index = gpu.gpu.index
@@ -344,7 +345,7 @@ def _full(gpu: GpuView) -> GpuSample | None:
 
 
 def looked_at() -> Snapshot:
-    """The same, with what is read more of the first GPU while its screen is open."""
+    """Return the snapshot with the detail readings of the first GPU."""
     first, *others = linked().gpus
     assert first.sample is not None
     processes = (
@@ -358,7 +359,7 @@ def looked_at() -> Snapshot:
 
 
 def many_gpus(count: int) -> Snapshot:
-    """Return so many GPUs in every state."""
+    """Return `count` GPUs in every state."""
     views = []
     for index in range(count):
         like = gpus()[index % 8]

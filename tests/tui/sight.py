@@ -1,4 +1,4 @@
-"""Colour vision for tests: eyes that lack a kind of cone, and the distance of two colours to them.
+"""Simulated colour vision: eyes that lack a kind of cone, and the distance of two colours to them.
 
 The matrices are those of Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 Deficiency" (IEEE TVCG 15, 2009), severity 1.0, applied to linear RGB. Distances are Euclidean in OKLab (Björn Ottosson,

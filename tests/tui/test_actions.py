@@ -1,4 +1,4 @@
-"""Keys that change something write their action for the very job or GPU they were pressed on."""
+"""Keys write their action for exactly the job or GPU on which they were pressed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_priority_moves_by_ten(key: str, after: int) -> None:
     ("key", "job_id"),
     [("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106)],
 )
-async def test_a_key_without_a_use_does_nothing(key: str, job_id: int) -> None:
+async def test_a_key_that_does_not_apply_does_nothing(key: str, job_id: int) -> None:
     console = Console()
     async with begun(console, job_id) as pilot:
         await console.press(pilot, key)
@@ -94,7 +94,7 @@ async def test_cancel_asks_first() -> None:
         assert console.audited() == [("cancel", "job 106")]
 
 
-async def test_a_question_is_about_the_job_it_was_asked_of_though_rows_move() -> None:
+async def test_a_question_keeps_its_job_when_rows_move() -> None:
     console = Console()
     async with begun(console, 106) as pilot:
         await pilot.press("c")
@@ -140,7 +140,7 @@ async def test_pause_and_unpause() -> None:
         assert not console.store.controls().paused
 
 
-async def test_on_the_grid_a_key_means_the_job_that_holds_the_gpu() -> None:
+async def test_in_the_grid_a_key_acts_on_the_job_of_the_gpu() -> None:
     console = Console()
     async with begun(console) as pilot:
         grid = console.app.screen.query_one(GpuGrid)
@@ -214,7 +214,7 @@ async def test_the_form_stays_while_a_field_is_wrong() -> None:
         assert len(console.store.jobs()) == 1
 
 
-async def test_a_job_that_has_just_come_can_be_held() -> None:
+async def test_a_new_job_can_be_held() -> None:
     console = Console(sample.rich_snapshot(jobs=(job(3, gpus=1),), order=(3,), reasons={}))
     async with begun(console) as pilot:
         await console.press(pilot, "h")
@@ -233,7 +233,7 @@ async def test_detail_acts_on_its_job() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_a_click_on_a_key_is_the_key() -> None:
+async def test_a_click_on_a_footer_key_acts_as_the_key() -> None:
     console = Console()
     async with begun(console, 107) as pilot:
         await pilot.pause()

@@ -1,4 +1,4 @@
-"""Agenda below the timeline: soonest first, as much as fits, and no job missing without a word."""
+"""Agenda below the timeline: soonest first, as much as fits, with omissions counted."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.tui.foresight import timeline_of, watched
 
 
 def agenda(picture: Snapshot, most: int) -> list[str]:
-    """Return its lines as text."""
+    """Return the lines of the agenda as text."""
     made = timeline(picture, Settings(policy=plans.KEPT), NOW)
     lines = agenda_lines(made, picture, Labels.of(picture), NOW, most)
     return ["".join(text for text, _ in line).rstrip() for line in lines]
 
 
-def test_ends_starts_and_windows_come_in_the_order_of_time() -> None:
+def test_ends_starts_and_windows_are_in_order_of_time() -> None:
     heading, *lines = agenda(plans.contended(), 30)
     assert heading == "Coming next"
     assert [line.split()[4] for line in lines[:6]] == ["#102", "#108", "#103", "#107", "#101", "#106"]
@@ -38,11 +38,11 @@ def test_jobs_without_a_start_are_listed_with_the_reason() -> None:
     assert agenda(plans.contended(), 30)[-1].split() == ["no", "start", "·", "#109", "nightly-bench", "held"]
 
 
-def test_one_that_has_outrun_its_plan_is_not_said_to_end() -> None:
+def test_an_overrun_job_has_no_expected_end() -> None:
     assert not any("#104" in line for line in agenda(plans.contended(), 30))
 
 
-def test_that_nothing_is_to_come_is_said() -> None:
+def test_an_empty_agenda_says_so() -> None:
     picture = sample.empty_queue()
     [heading] = agenda_lines(timeline(picture, Settings(), NOW), picture, Labels.of(picture), NOW, 30)
     told = "".join(text for text, _ in heading)
@@ -50,7 +50,7 @@ def test_that_nothing_is_to_come_is_said() -> None:
 
 
 @pytest.mark.parametrize("most", range(14))
-def test_it_keeps_to_its_room_and_counts_omissions(most: int) -> None:
+def test_the_agenda_fits_its_space_and_counts_omissions(most: int) -> None:
     lines = agenda(plans.contended(), most)
     assert len(lines) <= most
     if most < LEAST:
@@ -62,7 +62,7 @@ def test_it_keeps_to_its_room_and_counts_omissions(most: int) -> None:
     assert any("#109" in line for line in lines), "jobs without a start keep some of the room"
 
 
-async def test_it_takes_the_room_that_the_gpus_leave() -> None:
+async def test_the_agenda_fills_the_space_left_by_the_gpus() -> None:
     console = watched()
     async with console.app.run_test(size=(110, 40)) as pilot:
         await console.begin(pilot)

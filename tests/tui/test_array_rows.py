@@ -56,19 +56,19 @@ def texts(rows: QueueRows, row: int) -> dict[str, str]:
 
 
 class TestFolded:
-    def test_a_row_stands_for_all(self, rows: QueueRows) -> None:
+    def test_a_row_represents_all_elements(self, rows: QueueRows) -> None:
         assert list(rows.keys) == [1, -LAST]
         assert (rows.matching, rows.known) == (COUNT + 1, COUNT + 1)
         assert texts(rows, 1) == {"id": "7", "name": "▸sweep[0-99999%8]", "why": f"{COUNT:,} waiting · {WAITS.text}"}
         assert rows.jobs_of(-LAST) == (ENTRY,)
 
-    def test_its_key_stays_as_elements_start(self, rows: QueueRows) -> None:
+    def test_the_key_of_a_row_stays_as_elements_start(self, rows: QueueRows) -> None:
         first, rest = started()
         rows.update(picture(job(1), first, rest))
         assert list(rows.keys) == [7, 1, -LAST]
         assert rows.jobs_of(-LAST) == (rest,)
 
-    def test_elements_with_a_record_of_their_own_join_it_while_they_are_alike(self, rows: QueueRows) -> None:
+    def test_single_elements_join_the_row_while_they_are_alike(self, rows: QueueRows) -> None:
         first, rest = started()
         again = first.evolve(state=JobState.PENDING)
         rows.update(picture(again, rest))
@@ -82,7 +82,7 @@ class TestFolded:
 
 
 class TestUnfolded:
-    def test_every_element_has_a_row_and_none_an_object(self, rows: QueueRows) -> None:
+    def test_unfolded_elements_have_rows_without_objects(self, rows: QueueRows) -> None:
         assert rows.fold(-LAST) == 7
         assert isinstance(rows.keys, RowKeys)
         assert len(rows.keys) == COUNT + 1
@@ -95,18 +95,18 @@ class TestUnfolded:
         assert texts(rows, 50_001) == {"id": "7_50000", "name": "sweep", "why": WAITS.text}
         assert rows.jobs_of(50_007) == (ENTRY.element(50_007),)
 
-    def test_any_element_closes_it(self, rows: QueueRows) -> None:
+    def test_any_element_closes_its_row(self, rows: QueueRows) -> None:
         rows.fold(-LAST)
         assert rows.fold(50_007) == -LAST
         assert list(rows.keys) == [1, -LAST]
 
-    def test_all_are_opened_and_closed_together(self, rows: QueueRows) -> None:
+    def test_all_arrays_are_opened_and_closed_together(self, rows: QueueRows) -> None:
         rows.fold_all()
         assert len(rows.keys) == COUNT + 1
         rows.fold_all()
         assert list(rows.keys) == [1, -LAST]
 
-    def test_sorted_by_id_the_last_may_come_first(self, rows: QueueRows) -> None:
+    def test_elements_can_be_sorted_by_id_in_reverse(self, rows: QueueRows) -> None:
         rows.fold(-LAST)
         rows.sort_by(Sorting("id", True))
         assert (rows.keys[0], rows.keys[COUNT - 1], rows.keys[-1]) == (LAST, 7, 1)
@@ -134,7 +134,7 @@ class TestFilter:
         ("words", "name"),
         [("id:10-19", "▸sweep[3-12%8]"), ("7_42424", "sweep"), ("7_4242", "▸sweep[4242,42420-42429%8]")],
     )
-    def test_some_elements_are_shown(self, rows: QueueRows, words: str, name: str) -> None:
+    def test_a_filter_shows_some_elements(self, rows: QueueRows, words: str, name: str) -> None:
         rows.show(filter=words)
         assert texts(rows, 0)["name"] == name
         assert len(rows.keys) == 1
@@ -149,7 +149,7 @@ class TestFilter:
 
 
 class TestMarks:
-    def test_they_stay_on_elements_that_start_and_go_with_their_end(self, rows: QueueRows) -> None:
+    def test_marks_stay_on_elements_that_start_and_go_with_their_end(self, rows: QueueRows) -> None:
         sheet = QueueTab(rows, ChosenColumns())
         sheet.marks = Marks.of(rows.jobs_of(-LAST))
         sheet.drop_ended_marks()

@@ -1,4 +1,4 @@
-"""Bars of time: told apart without colours, cut at the edges, never wider than their room."""
+"""Bars of the timeline: distinguishable without colours, cut at the edges, never too wide."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState
+from gputui.domain.gpu_names import index_ranges
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.policy.whatif import Shift
@@ -31,7 +32,7 @@ from gputui.tui.present.bars import (
     zoomed,
 )
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.gpu_words import Labels, ranges
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.times import clock, distance
 from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
@@ -69,7 +70,7 @@ def test_each_kind_has_a_shape_of_its_own(marks: BarMarks) -> None:
     assert len({marks.window, marks.drained, marks.unknown, marks.foreign, marks.limit.fill, marks.planned.fill}) == 6
 
 
-def test_the_ascii_ones_are_ascii() -> None:
+def test_ascii_bars_use_only_ascii() -> None:
     window = KeptWindow("exam", NOW, NOW + HOUR, (uuid(0),))
     drain = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
     row = gpu_row(Drawn(HERE, NOW, (window,), {7: "train"}, ASCII), kinds(), drain)
@@ -119,19 +120,19 @@ def test_a_row_takes_exactly_its_cells(bars: list[tuple[float, float, str]], cel
 
 @pytest.fixture
 def summer(monkeypatch: pytest.MonkeyPatch) -> datetime:
-    """Berlin, on the night in which the clocks go forward."""
+    """Set the time zone to Berlin, on the night in which clocks go forward."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     return datetime.fromisoformat("2026-03-28T22:00:00+00:00")
 
 
-def test_times_are_local_and_right_when_the_clocks_change(summer: datetime) -> None:
+def test_times_are_local_across_changes_of_the_clocks(summer: datetime) -> None:
     scale = Scale(summer, 10 * MINUTE, 60)
     assert [words for _, words in scale.ticks()] == ["Sun 29", "03:00", "05:00", "07:00", "09:00"]
     assert clock(summer + 4 * HOUR, summer) == "Sun 04:00"
 
 
-def test_a_scale_reads_back() -> None:
+def test_positions_on_a_scale_are_read_back() -> None:
     assert step_for(timedelta(hours=8), 60) == 10 * MINUTE
     assert zoomed(10 * MINUTE, 1) == 5 * MINUTE
     assert zoomed(10 * MINUTE, -1) == 15 * MINUTE
@@ -141,7 +142,7 @@ def test_a_scale_reads_back() -> None:
     assert HERE.cell(NOW - MINUTE) == -1
 
 
-def test_moments_and_shifts_in_words() -> None:
+def test_moments_and_shifts_have_words() -> None:
     assert clock(NOW, NOW) == "now"
     assert clock(NOW + HOUR, NOW) == "13:00:00"
     assert clock(NOW + 20 * HOUR, NOW) == "Tue 08:00"
@@ -150,7 +151,7 @@ def test_moments_and_shifts_in_words() -> None:
     assert distance(NOW + HOUR, NOW) == "1h00m earlier"
 
 
-def test_shifts_by_impact() -> None:
+def test_shifts_are_sorted_by_impact() -> None:
     later, much, lost, won = (
         Shift(1, NOW, NOW + HOUR),
         Shift(2, NOW + 5 * HOUR, NOW),
@@ -162,10 +163,10 @@ def test_shifts_by_impact() -> None:
     assert [direction(shift) for shift in (later, much, lost, won)] == ["▼", "▲", "✗", "+"]
 
 
-def test_ranges_of_gpus() -> None:
-    assert ranges(["0", "1", "2", "3", "6"]) == "0-3,6"
-    assert ranges(["5", "0m", "0m"]) == "5,0m,0m"
-    assert ranges([]) == ""
+def test_indices_of_gpus_are_shown_as_ranges() -> None:
+    assert index_ranges(["0", "1", "2", "3", "6"]) == "0-3,6"
+    assert index_ranges(["5", "0m", "0m"]) == "5,0m,0m"
+    assert index_ranges([]) == ""
 
 
 def test_gpus_of_several_nodes_carry_their_names() -> None:

@@ -1,4 +1,4 @@
-"""A cell that is too long for a line: in several, each piece in the style that it had."""
+"""Cells broken into several lines, each piece in its style."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from gputui.tui.app import Gputui
 from gputui.tui.commands import COMMANDS, Command
 from gputui.tui.commands.command import DIALOG
 from gputui.tui.commands.document import keys_document
-from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
@@ -21,13 +21,13 @@ from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialo
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.gpu_cards import GpuCards
+from gputui.tui.widgets.gpu_grid import GpuCards
 from gputui.tui.widgets.job_table import JobTable
 
 KEYS = Path(__file__).parents[2] / "docs" / "keys.md"
 
 
-def test_the_document_is_up_to_date() -> None:
+def test_the_keys_page_is_up_to_date() -> None:
     assert KEYS.read_text(encoding="utf-8") == keys_document(), "run: python scripts/keys.py"
 
 

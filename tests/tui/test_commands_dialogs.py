@@ -1,4 +1,4 @@
-"""Keys of one's own in dialogs: what they say, what works, and that Escape always leads out."""
+"""Custom keys in dialogs: labels, effects, and Escape, which always closes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ NAMED: tuple[tuple[Step, tuple[str, ...]], ...] = (
 )
 
 
-async def test_a_dialog_names_them() -> None:
+async def test_dialogs_name_the_configured_keys() -> None:
     def at(stage: Step, words: tuple[str, ...]) -> Step:
         async def look(hand: Hand) -> None:
             await stage(hand)
@@ -73,7 +73,7 @@ async def test_a_dialog_names_them() -> None:
     await in_turn(lambda: world(keys=KEYS), [at(*each) for each in NAMED])
 
 
-async def test_a_question_is_answered_by_them_alone() -> None:
+async def test_a_question_is_answered_only_by_its_keys() -> None:
     async with opened(stages_dialogs.question) as hand:
         above = hand.app.screen
         await hand.press("y", "n", "enter")
@@ -85,7 +85,7 @@ async def test_a_question_is_answered_by_them_alone() -> None:
         await hand.until(lambda: ("cancel", "job 101") in hand.console.audited())
 
 
-async def test_a_click_on_the_words_does_as_before() -> None:
+async def test_a_click_on_the_words_still_answers() -> None:
     async with opened(stages_dialogs.leaving) as hand:
         await on("stop scheduling")(hand)
         await hand.until(lambda: hand.app.return_value is ExitChoice.STOP)
@@ -120,7 +120,7 @@ DIALOGS = (
 )
 
 
-async def test_escape_leads_out_whatever_the_settings_say() -> None:
+async def test_escape_always_closes() -> None:
     keys: dict[str, tuple[str, ...]] = {"no": (), "stay": (), "back": (), "give_up": ("f12",)}
 
     def out_of(stage: Step) -> Step:

@@ -1,4 +1,4 @@
-"""Into running jobs: a shell, their processes, and what is copied of them."""
+"""Shells in running jobs, their processes, and texts to copy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FakeInside:
 
 
 async def _settled(pilot: Pilot[ExitChoice], console: Console) -> None:
-    """The workers that ask have been answered."""
+    """Wait until the workers have their answers."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
 
@@ -90,7 +90,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_why_there_are_no_processes_is_said_in_their_place() -> None:
+async def test_the_reason_for_missing_processes_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the engine does not answer", hint="is it up?")
     console = Console(job_access=inside)
@@ -116,7 +116,7 @@ async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
         assert "pt_data_worker" in console.screen_text
 
 
-async def test_only_a_running_job_has_an_inside() -> None:
+async def test_only_a_running_job_has_processes_and_a_shell() -> None:
     inside = FakeInside()
     console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
@@ -128,7 +128,7 @@ async def test_only_a_running_job_has_an_inside() -> None:
         assert inside.asked == []
 
 
-async def test_a_screen_that_cannot_be_lent_says_so() -> None:
+async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
     inside = FakeInside()
     console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
@@ -186,7 +186,7 @@ async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...],
 
 
 @pytest.mark.parametrize(("wide", "is_cut"), [(80, True), (200, False)])
-async def test_texts_to_copy_are_cut_only_where_there_is_no_room(wide: int, is_cut: bool) -> None:
+async def test_texts_to_copy_are_cut_only_if_they_do_not_fit(wide: int, is_cut: bool) -> None:
     console = Console(with_job(rich_snapshot(), [secret_job()]))
     async with console.app.run_test(size=(wide, 30)) as pilot:
         await console.begin(pilot)

@@ -1,4 +1,4 @@
-"""Keys of one's own: from the settings file to the footer, help, the palette and what the key does."""
+"""Custom keys: from the settings file to footer, help, palette and their effects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _until(pilot: Pilot[ExitChoice], console: Console, words: str, *, show
     raise AssertionError(console.screen_text)
 
 
-def test_names_are_unique_and_plain() -> None:
+def test_names_of_commands_are_unique_and_plain() -> None:
     names = [command.name for command in COMMANDS]
     assert len(set(names)) == len(names)
     assert all(name.replace("_", "").isalnum() and name == name.lower() for name in names), names
@@ -49,7 +49,7 @@ def test_every_command_is_in_some_place_with_the_keys_of_the_app() -> None:
     assert placed == {command.name for command in COMMANDS}
 
 
-def test_no_place_has_a_clash_that_is_not_declared() -> None:
+def test_no_place_has_undeclared_key_conflicts() -> None:
     Keymap.of({"hold": ("F12",)})  # whatever is asked for, all places of that command are looked at
 
 
@@ -90,8 +90,8 @@ def test_keys_have_their_common_names(written: str, key: str | None) -> None:
         ({"hold": ("c",)}, ("console.keys.hold", "c would be hold and cancel on the", "main screen")),
         ({"hold": ("f5",), "follow": ("f5",)}, ("F5 would be follow and hold on the",)),
         ({"zoom_in": ("h",)}, ("h would be zoom_in and hold on the timeline",)),
-        ({"hold": ("nonsense",)}, ("console.keys.hold", "'nonsense' is no key")),
-        ({"hold": ("",)}, ("'' is no key",)),
+        ({"hold": ("nonsense",)}, ("console.keys.hold", "'nonsense' is not a key")),
+        ({"hold": ("",)}, ("'' is not a key",)),
     ],
 )
 def test_conflicts_are_refused_in_a_sentence_that_names_both(
@@ -125,7 +125,7 @@ def test_invalid_tables_of_keys_are_refused(tmp_path: Path, text: str) -> None:
         load_settings(path, {})
 
 
-async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None:
+async def test_a_custom_key_works_and_the_default_one_does_not() -> None:
     console = _console({"hold": ("f6",), "down": ("f8",), "quit": ("f10",)})
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -143,7 +143,7 @@ async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None
         assert console.audited() == [("hold", "job 107")]
 
 
-async def test_footer_help_and_palette_show_it() -> None:
+async def test_footer_help_and_palette_show_the_custom_key() -> None:
     console = _console({"hold": ("f6",), "follow": (), "finished": ("f",)})
     async with console.app.run_test(size=(120, 90)) as pilot:
         await console.begin(pilot)
@@ -204,14 +204,14 @@ async def test_help_is_searched_by_words_and_by_key() -> None:
         assert "Give the whole screen to the focused pane" in console.screen_text
         assert "Put the waiting job" not in console.screen_text
         await console.press(pilot, "backspace", *"xyzzy")
-        assert "No key does that." in console.screen_text
+        assert "No key matches." in console.screen_text
         await console.press(pilot, "escape")
         assert "Put the waiting job" in console.screen_text
         await console.press(pilot, "escape")
         assert isinstance(console.app.screen, Main)
 
 
-async def test_a_command_without_a_key_is_done_from_the_palette() -> None:
+async def test_a_command_without_a_key_runs_from_the_palette() -> None:
     console = _console({"notices": ()})
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -223,7 +223,7 @@ async def test_a_command_without_a_key_is_done_from_the_palette() -> None:
         await _until(pilot, console, "GPU 7 is lost and takes no job")
 
 
-async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
+async def test_texts_on_the_screen_name_the_custom_key() -> None:
     console = _console({"follow": ("f9",), "notices": ("f12",)})
     async with console.app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
@@ -244,7 +244,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
 }
 
 
-async def test_whatever_names_a_key_names_that_of_the_console() -> None:
+async def test_every_text_names_the_configured_key() -> None:
     console = _console(OTHERS)
     async with console.app.run_test(size=(160, 40)) as pilot:
         await console.begin(pilot)
@@ -265,7 +265,7 @@ async def test_whatever_names_a_key_names_that_of_the_console() -> None:
         assert "more fields (F11)" in console.screen_text
 
 
-async def test_notices_name_the_key_and_where_there_is_none_the_command() -> None:
+async def test_notices_name_the_key_or_else_the_command() -> None:
     console = _console(OTHERS)
     async with console.app.run_test(size=(160, 40)) as pilot:
         await console.show(pilot, paused())

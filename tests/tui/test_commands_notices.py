@@ -1,4 +1,4 @@
-"""Notices pop up as the settings say, and are kept in the log of the session."""
+"""Notifications pop up as configured, and are kept in the log of the session."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.conditions import conditions
 from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job import ArrayRef, Job, Stopping
+from gputui.domain.notices import pressing
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.notifications import ChangeWatcher, Notification, Notifier, desktop_sequence
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.conditions import conditions
-from gputui.tui.present.notices import pressing
 from gputui.tui.present.status import status_line
 from tests.factories import NOW, FakeClock, array, running, uuid
 from tests.tui.console import Console
@@ -46,7 +46,7 @@ def _looked(*snapshots: Snapshot, mine_only: bool = True) -> list[Notification]:
     return found
 
 
-def test_states_from_before_the_console_opened_are_no_events() -> None:
+def test_states_from_before_the_console_opened_are_not_events() -> None:
     assert _looked(disk_full()) == []
     assert _looked(EMPTY, disk_full()) == []
     assert _looked(rich_snapshot(), rich_snapshot()) == []
@@ -65,7 +65,7 @@ def test_jobs_of_others_are_in_the_log_and_shown_on_demand(mine_only: bool, is_t
     assert [each.is_told for each in found] == [is_told]
 
 
-def test_a_job_that_came_and_went_between_two_snapshots_is_reported() -> None:
+def test_a_job_that_appeared_and_ended_between_two_snapshots_is_reported() -> None:
     before = rich_snapshot()
     found = _looked(before, replace(before, jobs=(*before.jobs, job_over(200, JobState.COMPLETED))))
     assert [(each.severity, re.split(" in | after ", each.text)[0]) for each in found] == [
@@ -90,7 +90,7 @@ def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None
 
 
 def array_of(*states: JobState) -> Snapshot:
-    """A picture with an array whose elements are in these states."""
+    """Return a snapshot with an array whose elements are in these states."""
     elements = []
     for i, state in enumerate(states):
         one = replace(job_over(500 + i, state), array=ArrayRef(500, i, len(states)))
@@ -135,7 +135,7 @@ RUN, DONE, BAD = JobState.RUNNING, JobState.COMPLETED, JobState.FAILED
         ),
     ],
 )
-def test_an_array_raises_one_toast_at_its_first_failure_and_one_at_its_end_never_both_at_once(
+def test_an_array_raises_one_toast_at_its_first_failure_and_one_at_its_end(
     pictures: list[tuple[JobState, ...]], told: list[list[str]]
 ) -> None:
     watcher = ChangeWatcher("alice", mine_only=True)
@@ -165,7 +165,7 @@ def test_ends_in_close_succession_are_reported_together() -> None:
     assert sum(int(text.split()[0]) if " ended:" in text else 1 for text in told) >= 22
 
 
-def test_a_gpu_that_falls_sick_and_is_well_again() -> None:
+def test_sick_and_recovered_gpus_are_reported() -> None:
     lost = Health(HealthCode.LOST, "fell off the bus (Xid 79): reboot the host")
     sick = with_node(gpus=tuple(replace(view, health=lost) if view.gpu.index == 4 else view for view in gpus()))
     found = _looked(rich_snapshot(), sick)
@@ -177,7 +177,7 @@ def test_a_gpu_that_falls_sick_and_is_well_again() -> None:
 
 
 def faulty(**changes: object) -> Snapshot:
-    """The busy node with GPU 2, which job 104 holds, changed."""
+    """Return the busy node with a changed GPU 2, which job 104 holds."""
     views = tuple(replace(view, **changes) if view.gpu.index == 2 else view for view in gpus()[:7])
     return with_node(gpus=views)
 
@@ -228,11 +228,11 @@ def test_a_problem_is_reported_once_while_its_figures_change_and_its_end_is_kept
     assert [each.text for each in _looked(rich_snapshot(), low("1.9"))] == ["1.9 GB are left in /var/lib/gputui"]
     assert _looked(rich_snapshot(), low("1.9"), low("0.8")) == []
     over = _looked(rich_snapshot(), low("1.9"), rich_snapshot())
-    assert [(each.text, each.is_told) for each in over] == [("over: 1.9 GB are left in /var/lib/gputui", False)]
+    assert [(each.text, each.is_told) for each in over] == [("resolved: 1.9 GB are left in /var/lib/gputui", False)]
 
 
 class Heard:
-    """A screen that keeps what it is told."""
+    """Screen that records its notifications."""
 
     def __init__(self) -> None:
         self.toasts: list[tuple[str, str]] = []
@@ -251,7 +251,7 @@ class Heard:
 
 
 @pytest.mark.parametrize(("choice", "failed", "completed"), [("none", 0, 0), ("failed", 1, 0), ("all", 1, 1)])
-def test_each_way_of_telling_is_chosen_by_itself(choice: str, failed: int, completed: int) -> None:
+def test_each_kind_of_notification_is_configured_separately(choice: str, failed: int, completed: int) -> None:
     for way in ("toast", "bell", "desktop"):
         counts = []
         for state in (JobState.FAILED, JobState.COMPLETED):
@@ -289,13 +289,38 @@ def test_desktop_notifications_use_the_sequence_of_the_terminal(environ: dict[st
     assert desktop_sequence("job 7 ended", environ) == sequence
 
 
-def test_nothing_a_job_is_called_can_act_on_the_terminal() -> None:
+def test_names_of_jobs_cannot_control_the_terminal() -> None:
     evil = "\x1b]0;owned\x07;9;4;1\x9c\u202e" + "n" * 1000
     sequence = desktop_sequence(evil, {"TERM": "xterm"})
     inside = sequence.removeprefix("\x1b]9;gputui: ").removesuffix("\a")
     assert inside.isprintable()
     assert ";" not in inside
     assert len(inside) <= 200
+
+
+@pytest.mark.parametrize("gesture", ["key", "click"])
+async def test_a_toast_goes_with_the_next_key_or_click_once_it_could_be_read(gesture: str) -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24), notifications=True) as pilot:
+        await console.begin(pilot)
+
+        async def act() -> None:
+            if gesture == "key":
+                await pilot.press("j")
+            else:
+                await pilot.click("#queue", offset=(5, 2))
+            await pilot.pause()
+
+        console.app.notify("the disk is full", timeout=600)
+        await pilot.pause()
+        await act()
+        assert "the disk is full" in console.screen_text, "a key that was on its way takes nothing away"
+        console.clock.advance(1)
+        await act()
+        assert "the disk is full" not in console.screen_text
+        console.app.notify("once more", timeout=600)
+        await pilot.pause()
+        assert "once more" in console.screen_text
 
 
 async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytest.MonkeyPatch) -> None:

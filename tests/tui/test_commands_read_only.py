@@ -1,4 +1,4 @@
-"""A console that only looks on: no key changes anything, and nothing that gets past the keys does."""
+"""Read-only consoles: no key and no other way changes anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _looker() -> Console:
     return Console(console=ConsoleSettings("off", read_only=True))
 
 
-async def test_no_key_acts_and_none_is_offered() -> None:
+async def test_read_only_consoles_offer_no_key_that_changes_anything() -> None:
     console = _looker()
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
@@ -42,7 +42,7 @@ async def test_no_key_acts_and_none_is_offered() -> None:
         assert console.audited() == []
 
 
-async def test_an_action_that_is_tried_anyway_is_refused_with_a_sentence() -> None:
+async def test_a_forced_action_is_refused_with_a_sentence() -> None:
     console = _looker()
 
     def hold(actions: Actions) -> str:
@@ -57,7 +57,7 @@ async def test_an_action_that_is_tried_anyway_is_refused_with_a_sentence() -> No
         assert any("read-only" in told for told in console.told)
 
 
-async def test_the_line_fits_80_columns() -> None:
+async def test_the_read_only_status_fits_80_columns() -> None:
     console = _looker()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.show(pilot, viewer())

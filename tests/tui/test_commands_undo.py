@@ -35,7 +35,7 @@ async def test_actions_are_undone_one_by_one_and_named() -> None:
         assert "Nothing to undo" in console.told[-1]
 
 
-async def test_later_changes_of_others_stay() -> None:
+async def test_undo_keeps_later_changes_of_others() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -47,7 +47,7 @@ async def test_later_changes_of_others_stay() -> None:
         assert console.told[-1] == "job 107 has been changed since: not undone"
 
 
-async def test_a_drain_is_taken_back_under_the_name_the_screen_gives_the_gpu() -> None:
+async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -58,7 +58,7 @@ async def test_a_drain_is_taken_back_under_the_name_the_screen_gives_the_gpu() -
         assert console.told[-1] == "undone: GPU 0 takes jobs again"
 
 
-async def test_a_failed_action_is_nothing_to_undo() -> None:
+async def test_a_failed_action_cannot_be_undone() -> None:
     console = Console()
 
     def fail(actions: Actions) -> str:
@@ -90,7 +90,7 @@ async def test_many_jobs_of_one_action_are_undone_together() -> None:
         assert console.told[-1].endswith("not undone: job 106 has been changed since")
 
 
-async def test_a_console_that_only_looks_on_has_nothing_to_undo() -> None:
+async def test_a_read_only_console_has_nothing_to_undo() -> None:
     console = Console(console=ConsoleSettings("off", read_only=True))
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)

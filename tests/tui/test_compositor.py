@@ -1,4 +1,4 @@
-"""Compositor: draws the changes alone, and exactly as the whole screen would show them."""
+"""Compositor: draws only the changes, and exactly as a redraw of the whole screen would."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_parts_of_a_line_are_cut_as_textual_cuts_them(texts: list[str], x: int, 
     assert found == [(start, strip.crop(start - x, end - x).text) for start, end in parts]
 
 
-async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("drawn_at_once")
+async def test_a_cursor_key_draws_only_the_old_and_the_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
@@ -55,6 +56,7 @@ async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pyte
     assert max(height for name, height in drawn) == 2, drawn
 
 
+@pytest.mark.usefixtures("drawn_at_once")
 async def test_partial_updates_equal_the_whole_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     partial = ExactCompositor.render_partial_update
@@ -82,7 +84,7 @@ async def test_partial_updates_equal_the_whole_screen(monkeypatch: pytest.Monkey
 
 
 def _cells(update: ChopsUpdate, y: int, x1: int, x2: int) -> list[tuple[str, object]]:
-    """The characters of that span as they are sent, each with its style."""
+    """Return the characters of that span as sent, each with its style."""
     sent: list[Strip] = []
     for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
         if x < x2 and end > x1:

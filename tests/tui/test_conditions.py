@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from rich.style import Style
 
+from gputui.domain.conditions import MOST_FAILURES, STEADY, Condition, ConditionTracker, conditions
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.gpu_faults import GpuFault
@@ -16,8 +17,6 @@ from gputui.domain.host import DiskUse
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.condition import Condition
-from gputui.tui.present.conditions import MOST_FAILURES, STEADY, ConditionTracker, conditions
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, RED, VIOLET
 from gputui.tui.screens.notices import notice_lines
@@ -38,7 +37,7 @@ def of_gpu(state: GpuState = GpuState.ALLOCATED, **changes: object) -> Snapshot:
 
 
 def healthy(*views: GpuView, **changes: object) -> Snapshot:
-    """A node on which nothing is wrong, but for these GPUs and changes."""
+    """Return a healthy node, except for these GPUs and changes."""
     made = snapshot(gpus=[view(0), *views], leader=HERE, leads_here=True)
     return replace(made, nodes=(replace(made.nodes[0], probe=OK),), **changes)
 
@@ -157,12 +156,12 @@ def test_each_condition_is_shown_in_words_and_colour_until_it_is_over(name: str)
     assert words not in text(status_line(healthy(), "node1", found=over))
 
 
-def test_since_when_as_far_as_it_is_known() -> None:
+def test_conditions_say_since_when_they_last() -> None:
     for name in ("sick", "not read", "drained", "hung driver", "docker down", "failures"):
         assert conditions(CAUSES[name][0](), NOW)[0].since == AGO, name
 
 
-def test_nothing_is_said_of_nothing() -> None:
+def test_harmless_states_are_not_conditions() -> None:
     assert conditions(EMPTY, NOW) == ()
     assert conditions(slowed("sync boost"), NOW) == ()
     assert conditions(disk(0.9), NOW) == ()
@@ -184,7 +183,7 @@ def all_at_once() -> Snapshot:
     return replace(made, nodes=(replace(made.nodes[0], runtimes=(DOCKER,)),))
 
 
-def test_worst_first_and_the_rest_counted_where_it_is_narrow() -> None:
+def test_the_worst_condition_comes_first_and_the_rest_is_counted() -> None:
     seen = all_at_once()
     found = conditions(seen, NOW)
     told = text(status_line(seen, "n", found=found)).split(" │ ")[-1]
@@ -223,7 +222,7 @@ LASTING = Condition("error", "GPU 6 is lost", "lost", gpu="6")
 FLEETING = Condition("information", "GPU 6 is slowed", "capped", gpu="6")
 
 
-def test_a_condition_lasts_since_it_was_seen_first() -> None:
+def test_a_condition_lasts_since_its_first_observation() -> None:
     tracker = ConditionTracker()
     assert tracker.update([LASTING], NOW)[0].since is None, "it was there before"
     later = NOW + 60 * SECOND
@@ -233,7 +232,7 @@ def test_a_condition_lasts_since_it_was_seen_first() -> None:
     assert tracker.update([other_words], later + 9 * SECOND)[0].since == later + SECOND
 
 
-def test_nothing_is_known_before_the_first_snapshot() -> None:
+def test_no_condition_exists_before_the_first_snapshot() -> None:
     tracker = ConditionTracker()
     tracker.look(EMPTY, NOW)
     (lost,) = tracker.look(of_gpu(health=LOST), NOW + SECOND)
@@ -261,7 +260,7 @@ def test_now_lists_each_condition_with_its_begin_and_remedy() -> None:
     assert lines[4].strip() == f"since {AGO.astimezone():%H:%M} (20m00s)"
 
 
-async def test_the_console_shows_them_and_lists_all_under_now() -> None:
+async def test_the_console_shows_conditions_and_lists_all_under_now() -> None:
     console = Console(rich_snapshot())
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
@@ -275,7 +274,7 @@ async def test_the_console_shows_them_and_lists_all_under_now() -> None:
         assert "GPU 7" not in console.screen_text.splitlines()[0]
 
 
-async def test_a_line_for_newcomers_is_there_until_the_first_key() -> None:
+async def test_a_hint_for_newcomers_stays_until_the_first_key() -> None:
     console = Console(healthy())
     console.app.services.hint.text = "New here?"
     async with console.app.run_test(size=(80, 24)) as pilot:

@@ -36,7 +36,7 @@ NO_GPU_FIT = {"image": "busybox", "gpus": "1"}
 
 
 def without_log(error: GputuiError) -> Callable[[Snapshot], Console]:
-    """A console whose logs cannot be read."""
+    """Return a console whose logs cannot be read."""
 
     def made(snapshot: Snapshot) -> Console:
         console = Console(snapshot)
@@ -47,14 +47,14 @@ def without_log(error: GputuiError) -> Callable[[Snapshot], Console]:
 
 
 def with_failed_log(snapshot: Snapshot) -> Console:
-    """A console in which job 92 failed, and tells why."""
+    """Return a console in which job 92 failed with an error line."""
     console = Console(snapshot)
     console.logs.lines = {92: FAILED}
     return console
 
 
 def inside(error: GputuiError | None) -> Callable[[Snapshot], Console]:
-    """A console whose engine says nothing of processes, or why not."""
+    """Return a console whose engine lists no processes of jobs."""
 
     def made(snapshot: Snapshot) -> Console:
         fake = FakeInside()
@@ -65,7 +65,7 @@ def inside(error: GputuiError | None) -> Callable[[Snapshot], Console]:
 
 
 def looking_on(snapshot: Snapshot) -> Console:
-    """A console that may change nothing."""
+    """Return a read-only console."""
     return Console(snapshot, console=ConsoleSettings("off", read_only=True))
 
 
@@ -80,7 +80,7 @@ async def refused(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 async def over(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """The job ends while it is looked into."""
+    """End the job while its page is open."""
     await console.show(pilot, days.gone())
 
 
@@ -92,7 +92,7 @@ async def at_its_error(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 async def needs_a_gpu(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """The form asks for a GPU."""
+    """Request a GPU in the form."""
     form = console.app.screen
     assert isinstance(form, Submit)
     form.fill(NO_GPU_FIT)
@@ -128,7 +128,7 @@ ELSEWHERE = {
     "action-refused": Look(Main, then=refused, has_toasts=True, sizes=NARROW),
     "read-only": Look(Main, make=looking_on, sizes=NARROW),
 }
-"""Bad days where they matter most."""
+"""Bad days on the screens where they matter most."""
 TINY = {
     "main-20x5": (Look(Main), (20, 5)),
     "main-40x10": (Look(Main, day=sample.paused), (40, 10)),
@@ -138,20 +138,20 @@ TINY = {
     "what-if-40x10": (Look(WhatIf, (*"jjjj", "plus"), plans.contended, watched), (40, 10)),
     "gpu-40x10": (Look(GpuDetailScreen, ("i",), sample.linked), (40, 10)),
 }
-"""Terminals too small for anything: what there is of it is legible, and nothing breaks."""
+"""Terminals too small for the console: what fits is legible, and nothing breaks."""
 
 
 @sizes_of(MAIN)
-def test_main(snap_compare: Compare, name: str, size: str) -> None:
+def test_the_main_screen_matches_its_picture(snap_compare: Compare, name: str, size: str) -> None:
     assert looks_as_it_did(snap_compare, MAIN[name], SIZES[size])
 
 
 @sizes_of(ELSEWHERE)
-def test_elsewhere(snap_compare: Compare, name: str, size: str) -> None:
+def test_other_screens_match_their_pictures(snap_compare: Compare, name: str, size: str) -> None:
     assert looks_as_it_did(snap_compare, ELSEWHERE[name], SIZES[size])
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_too_small(snap_compare: Compare, name: str) -> None:
+def test_small_terminals_match_their_pictures(snap_compare: Compare, name: str) -> None:
     look, size = TINY[name]
     assert looks_as_it_did(snap_compare, look, size)

@@ -1,4 +1,4 @@
-"""A waiting job is dragged by keys over several places, in the queue and in the panel that shows what that would do."""
+"""Moves of a waiting job over several places by keys, in the queue and in the panel with the effects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = replace(Settings(), policy=plans.KEPT)
 
 
 async def panel_of(console: Console, pilot: Pilot[ExitChoice]) -> WhatIf:
-    """The panel that a move opens, filled in."""
+    """Return the panel that a move opens, with its forecast."""
     await until(pilot, lambda: isinstance(console.app.screen, WhatIf))
     panel = console.app.screen
     assert isinstance(panel, WhatIf)
@@ -36,13 +36,13 @@ async def panel_of(console: Console, pilot: Pilot[ExitChoice]) -> WhatIf:
 
 
 def places_of(panel: WhatIf) -> tuple[Placing, ...]:
-    """The places that it proposes."""
+    """Return the proposed places."""
     assert isinstance(panel.proposal, JobProposal)
     return panel.proposal.places
 
 
 def queue() -> Snapshot:
-    """Five jobs in the order of their ids."""
+    """Return a snapshot with five jobs in the order of their ids."""
     waiting = tuple(job(i, name=f"run-{i}", tenant="dave", gpus=1, age=1000 - i) for i in range(111, 116))
     return plans.contended(jobs=(*plans.running_jobs(), *waiting), order=tuple(one.id for one in waiting))
 
@@ -88,7 +88,7 @@ async def test_keys_pressed_before_the_forecast_all_count() -> None:
         await until(pilot, lambda: "past job 113 and 1 more job" in console.screen_text)
 
 
-async def test_another_key_in_the_panel_takes_the_place_of_steps_not_made_yet() -> None:
+async def test_another_key_in_the_panel_replaces_pending_steps() -> None:
     console = watched(queue())
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
@@ -117,7 +117,7 @@ async def test_the_panel_says_why_it_goes_no_further() -> None:
         assert "already first" not in console.screen_text
 
 
-async def test_an_action_that_is_no_order_is_not_dragged() -> None:
+async def test_other_actions_ignore_the_move_keys() -> None:
     console = watched(queue())
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
@@ -129,7 +129,7 @@ async def test_an_action_that_is_no_order_is_not_dragged() -> None:
         assert panel.proposal == before
 
 
-async def test_without_the_panel_steps_add_up_too_whatever_the_picture_shows_by_then() -> None:
+async def test_steps_add_up_without_the_panel_and_across_snapshots() -> None:
     console = watched(queue(), what_if="off")
 
     def stands(wanted: int) -> bool:
@@ -147,7 +147,7 @@ async def test_without_the_panel_steps_add_up_too_whatever_the_picture_shows_by_
         await until(pilot, partial(stands, 0))
 
 
-def test_dragged_jobs_are_freed_with_their_snapshot() -> None:
+def test_moved_jobs_are_freed_with_their_snapshot() -> None:
     drag, one = Drag(), job()
     drag.press([one], 1)
     kept = weakref.ref(one)

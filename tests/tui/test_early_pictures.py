@@ -1,4 +1,4 @@
-"""A picture may come between the key that opens a screen and its widgets."""
+"""Snapshots that arrive between the key that opens a screen and its widgets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPENING = (
 
 
 @pytest.mark.parametrize("what_if", ["always", "off"])
-async def test_a_screen_that_is_not_there_yet_takes_a_picture(what_if: str) -> None:
+async def test_a_screen_accepts_a_snapshot_before_it_is_mounted(what_if: str) -> None:
     console = Console(what_if=what_if)
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)

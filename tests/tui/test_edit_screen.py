@@ -1,4 +1,4 @@
-"""A waiting job is edited in the form of a new one: filled from the job, shown what it would do, written or refused."""
+"""Editing of a waiting job in the submit form: filled from the job, forecast, written or refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.container_options import ContainerOptions
-from gputui.domain.job import Job, LimitWarning
+from gputui.domain.job import Job
+from gputui.domain.job_spec import LimitWarning
 from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
@@ -28,7 +29,7 @@ OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/da
 
 
 def edited(*, what_if: str = "off", **changes: object) -> Console:
-    """A console whose job 108 asks for many things."""
+    """Return a console whose job 108 has many options."""
     base = job(108, name="segformer-city", tenant="alice", gpus=2, age=3000, options=OPTIONS)
     asked = base.evolve(spec=replace(base.spec, time_limit=timedelta(hours=4), image="seg:1", command=("train",)))
     picture = plans.contended()
@@ -68,7 +69,7 @@ async def test_the_form_is_filled_with_the_job_s_request() -> None:
         assert not form.is_touched
 
 
-async def test_any_of_it_is_changed_and_the_rest_stays() -> None:
+async def test_edited_fields_change_and_the_others_stay() -> None:
     console = edited()
     before = kept(console)
     async with opened(console) as (pilot, form):
@@ -96,8 +97,8 @@ async def test_fixed_fields_say_why() -> None:
         assert form.query_one("#tenant", Input).disabled
         assert form.query_one("#array", Input).disabled
         shown = console.screen_text
-        assert "whom a job is charged to stays" in shown
-        assert "one job stays one" in shown
+        assert "cannot be changed; a clone may" in shown
+        assert "a job cannot become an array" in shown
 
 
 async def test_enter_shows_the_effect_and_enter_again_writes_it() -> None:
@@ -122,7 +123,7 @@ async def test_enter_shows_the_effect_and_enter_again_writes_it() -> None:
         assert kept(console).spec.gpus.minimum == 1
 
 
-async def test_it_is_taken_back() -> None:
+async def test_an_edit_is_undone() -> None:
     console = edited()
     before = kept(console)
     async with opened(console) as (pilot, form):
@@ -133,7 +134,7 @@ async def test_it_is_taken_back() -> None:
         assert kept(console) == before
 
 
-async def test_hold_is_a_box_of_it() -> None:
+async def test_hold_is_a_checkbox_of_the_form() -> None:
     console = edited(held=True)
     async with opened(console) as (pilot, form):
         assert form.draft()["hold"] == "yes"
@@ -143,7 +144,7 @@ async def test_hold_is_a_box_of_it() -> None:
         assert not kept(console).held
 
 
-async def test_errors_are_not_sent_and_are_shown_at_the_field() -> None:
+async def test_errors_are_shown_at_their_field_and_nothing_is_sent() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         put(form, time_limit="soon")
@@ -154,7 +155,7 @@ async def test_errors_are_not_sent_and_are_shown_at_the_field() -> None:
         assert console.audited() == []
 
 
-async def test_nothing_changed_is_nothing_written() -> None:
+async def test_an_unchanged_form_writes_nothing() -> None:
     console = edited()
     async with opened(console) as (pilot, _):
         await console.press(pilot, "enter")
@@ -189,7 +190,7 @@ async def test_the_time_limit_of_a_running_job() -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING])
-async def test_one_that_has_started_meanwhile_is_refused(state: JobState) -> None:
+async def test_an_edit_of_a_job_that_has_started_is_refused(state: JobState) -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         put(form, retries="5")
@@ -202,7 +203,7 @@ async def test_one_that_has_started_meanwhile_is_refused(state: JobState) -> Non
         assert form.draft()["retries"] == "5", "nothing typed is lost"
 
 
-async def test_one_that_was_changed_meanwhile_is_refused_whole() -> None:
+async def test_an_edit_of_a_changed_job_is_refused_completely() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         put(form, retries="5")
@@ -215,7 +216,7 @@ async def test_one_that_was_changed_meanwhile_is_refused_whole() -> None:
         assert "edit it as it is now" in console.screen_text
 
 
-async def test_a_form_in_which_nothing_is_typed_follows_the_job() -> None:
+async def test_an_untouched_form_follows_the_job() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         console.actions.set_priority([108], 90)
@@ -241,7 +242,7 @@ async def test_the_job_is_edited_in_the_users_own_editor(tmp_path: Path, monkeyp
         await edit(pilot)
         assert "hunter2" not in seen.read_text()
         assert (form.draft()["gpus"], form.draft()["tenant"]) == ("4", "alice")
-        assert "whom a job is charged to stays" in console.screen_text
+        assert "cannot be changed; a clone may" in console.screen_text
         await console.press(pilot, "enter")
         assert kept(console).spec.gpus.minimum == 4
         assert kept(console).spec.options == OPTIONS
@@ -258,7 +259,7 @@ async def test_a_pasted_line_changes_only_its_own_options() -> None:
         assert spec.time_limit == timedelta(hours=4)
 
 
-async def test_no_other_job_is_filled_in() -> None:
+async def test_the_edit_form_does_not_offer_other_jobs() -> None:
     async with opened(edited()) as (pilot, form):
         for key in ("ctrl+r", "ctrl+up", "ctrl+l"):
             await pilot.press(key)

@@ -29,7 +29,7 @@ def text(rows: QueueRows) -> str:
     return "".join(words for words, _ in rows.fold_line())
 
 
-def test_an_ended_job_leaves_after_the_time_that_is_set_and_nothing_else_need_happen() -> None:
+def test_an_ended_job_leaves_the_list_after_the_set_time() -> None:
     rows = QueueRows(STAY)
     seen = snapshot(ended(1, 7), ended(2, 4), job(3), running(4))
     rows.update(seen)
@@ -43,7 +43,16 @@ def test_an_ended_job_leaves_after_the_time_that_is_set_and_nothing_else_need_ha
     assert text(rows) == "▾ 2 ended"
 
 
-def test_failures_stay_a_day_or_until_they_were_looked_at_the_latest_three_in_their_place() -> None:
+def test_the_folded_row_is_open_in_a_queue_of_ended_jobs() -> None:
+    rows = QueueRows(STAY)
+    rows.update(snapshot(ended(1, 7), ended(2, 9)))
+    assert list(rows.keys) == [FOLD, 1, 2]
+    assert text(rows) == "▾ 2 ended"
+    rows.update(snapshot(ended(1, 7), ended(2, 9), job(3)))
+    assert list(rows.keys) == [3, FOLD]
+
+
+def test_failures_stay_for_a_day_or_until_they_were_viewed() -> None:
     failed = [ended(number, 10 * number, JobState.FAILED) for number in range(1, 6)]
     rows = QueueRows(STAY, LookedAt())
     rows.update(snapshot(*failed, ended(7, 2000, JobState.TIMEOUT), job(8), running(9)))
@@ -56,7 +65,7 @@ def test_failures_stay_a_day_or_until_they_were_looked_at_the_latest_three_in_th
     assert text(rows) == "▸ 1 ended (1 failed in the last hour)"
 
 
-def test_failures_looked_at_are_known_again_and_a_later_end_of_the_job_is_another_one() -> None:
+def test_viewed_failures_are_remembered_by_job_and_end() -> None:
     known = LookedAt()
     known.add(ended(1, 10, JobState.FAILED))
     again = LookedAt(known.values()["jobs"])
@@ -65,7 +74,7 @@ def test_failures_looked_at_are_known_again_and_a_later_end_of_the_job_is_anothe
     assert not LookedAt("nonsense").has(ended(1, 10, JobState.FAILED))
 
 
-def test_a_filter_finds_folded_jobs_and_hidden_ones_are_found_by_nothing() -> None:
+def test_a_filter_finds_folded_jobs_but_no_hidden_ones() -> None:
     rows = QueueRows(STAY)
     rows.update(snapshot(ended(1, 7), job(2)))
     rows.show(filter="state:cd")
@@ -74,7 +83,7 @@ def test_a_filter_finds_folded_jobs_and_hidden_ones_are_found_by_nothing() -> No
     assert list(rows.keys) == [2]
 
 
-def test_running_jobs_stand_by_their_start_so_that_one_that_starts_stays_where_it_waited() -> None:
+def test_running_jobs_are_sorted_by_their_start() -> None:
     early = running(5).evolve(started_at=NOW - timedelta(hours=2))
     late = running(2).evolve(started_at=NOW - timedelta(minutes=1))
     starting = job(1).evolve(state=JobState.CONFIGURING)

@@ -12,7 +12,7 @@ import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.palette import find, offers
+from gputui.tui.commands.palette import find_commands, offers
 from gputui.tui.commands.places import places
 from tests.tui.every import (
     eyes,
@@ -35,11 +35,6 @@ from tests.tui.every.world import Make, foreseen, world
 RowStep = Callable[[Row, Hand], Awaitable[None]]
 
 
-def _first_of_stages(rows: Iterable[Row]) -> list[Row]:
-    """Return the first of all rows that begin at the same stage of the same kind of console."""
-    return list({(row.stage, row.make): row for row in reversed(list(rows))}.values())[::-1]
-
-
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS, *rows_dialogs.ROWS)
 BY_KEY = [row for row in ROWS if row.has_key and row.command.keys]
 NO_BINDING = {"quit-queue", "last-help_", "down-help_"}
@@ -47,7 +42,6 @@ NO_BINDING = {"quit-queue", "last-help_", "down-help_"}
 BY_OTHER_KEY = [(row, key) for row in BY_KEY if row.id in NO_BINDING for key in row.command.keys[1:]]
 BY_PALETTE = [row for row in ROWS if row.command.in_palette and row not in rows_dialogs.ROWS]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
-FIRST_BY_PALETTE, FIRST_BY_FOOTER = _first_of_stages(BY_PALETTE), _first_of_stages(BY_FOOTER)
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
 PLACES = (
     stages.queue,
@@ -62,7 +56,7 @@ STAGES = {
     "main screen": (stages.queue, stages_log.log, at_gpu(0)),
     "columns": (stages_screens.columns,),
     "logs": (stages_screens.logs,),
-    "screen of a job": (stages_screens.detail,),
+    "screen of a job": (stages_screens.detail, stages_screens.waiting_detail),
     "screen of a GPU": (gpu_page(0),),
     "screen of processes": (stages_screens.processes,),
     "process view": (stages_screens.process_view,),
@@ -80,6 +74,17 @@ STAGES = {
     "form of a reservation": (stages_dialogs.reservation,),
     "what-if panel": (stages_screens.proposed,),
 }
+_STAGES_OF_PLACES = {stage.__name__ for found in STAGES.values() for stage in found}
+
+
+def _one_of_each_place(rows: Iterable[Row]) -> list[Row]:
+    """Return one row for each stage by which a place is tested."""
+    first = {row.stage.__name__: row for row in reversed(list(rows))}
+    return [row for name, row in first.items() if name in _STAGES_OF_PLACES]
+
+
+ONLY_BY_PALETTE = [row for row in BY_PALETTE if row not in BY_KEY]
+CHOSEN_BY_PALETTE = [*ONLY_BY_PALETTE, *(row for row in _one_of_each_place(BY_PALETTE) if row not in ONLY_BY_PALETTE)]
 _REASON = re.compile(r"Not here: it works (on the|in a) [a-z].*\.|Not now: it needs [a-z].*\.")
 _ONLY_LOOKS = "Not here: this console is read-only."
 
@@ -125,22 +130,13 @@ async def _each_does(rows: Sequence[Row], act: RowStep) -> None:
     await in_turn(rows[0].make, map(turn, rows))
 
 
-async def _all_offered_and_one_done(rows: Sequence[Row], offered: RowStep, act: RowStep) -> None:
-    """Check that every stage offers its commands; run one of them for each kind of place."""
-    done = set[object]()
-
-    def turn(row: Row) -> Step:
-        async def look(hand: Hand) -> None:
-            await row.stage(hand)
-            await offered(row, hand)
-            place = (type(hand.app.screen), type(hand.app.focused))
-            if place not in done:
-                done.add(place)
-                await _has_effect(hand, row, partial(act, row))
-
-        return look
-
-    await in_turn(rows[0].make, map(turn, rows))
+async def _is_offered(row: Row, hand: Hand) -> None:
+    """Check that the palette offers the row's command, and the key bar has its words, where they should."""
+    if row in BY_PALETTE:
+        offered = {offer.command.name: offer.why_not for offer in offers(hand.app.screen)}
+        assert offered.get(row.name) == "", f"the palette offers {row.id}"
+    if row in BY_FOOTER:
+        await hand.until(lambda: hand.words_at(row.command) is not None, f"the key bar has {row.id}")
 
 
 def _sees(row: Row, hand: Hand) -> object:
@@ -160,9 +156,12 @@ def _named(rows: Sequence[Row]) -> str:
     return f"{rows[0].id}..{rows[-1].id}"
 
 
-@pytest.mark.parametrize("rows", scenarios(BY_KEY, 15), ids=_named)
-async def test_by_key(rows: Sequence[Row]) -> None:
+@pytest.mark.parametrize("rows", scenarios(BY_KEY, 25), ids=_named)
+async def test_every_command_works_by_key(rows: Sequence[Row]) -> None:
+    """The palette offers every command where it works, the key bar has its words, and its key does it."""
+
     async def press(row: Row, hand: Hand) -> None:
+        await _is_offered(row, hand)
         first, *others = row.command.keys
         for key in others if row.id not in NO_BINDING else ():
             assert _binding_of(hand, key) == row.name, f"{key} does something else here"
@@ -171,7 +170,7 @@ async def test_by_key(rows: Sequence[Row]) -> None:
     await _each_does(rows, press)
 
 
-async def test_by_a_key_without_a_binding_of_its_own() -> None:
+async def test_every_default_key_of_textual_works() -> None:
     rows = iter(BY_OTHER_KEY)
     await _each_does([row for row, _ in BY_OTHER_KEY], lambda row, hand: hand.press(next(rows)[1]))
 
@@ -181,31 +180,25 @@ def _binding_of(hand: Hand, key: str) -> str | None:
     return next((binding.id for binding in hand.bindings() if binding.key == key), None)
 
 
-@pytest.mark.parametrize("rows", scenarios(FIRST_BY_PALETTE, 15), ids=_named)
-async def test_by_palette(rows: Sequence[Row]) -> None:
-    """The palette offers every command of the stage; choosing one of them does it."""
+@pytest.mark.parametrize("rows", scenarios(CHOSEN_BY_PALETTE, 25), ids=_named)
+async def test_every_command_works_by_palette(rows: Sequence[Row]) -> None:
+    """Choosing a command in the palette does it: one at each place, and those that no key reaches."""
 
-    async def all_are_offered(row: Row, hand: Hand) -> None:
-        offered = {offer.command.name: offer.why_not for offer in offers(hand.app.screen)}
-        here = [other.name for other in BY_PALETTE if (other.stage, other.make) == (row.stage, row.make)]
-        assert {name: offered.get(name) for name in here} == dict.fromkeys(here, "")
+    async def choose(row: Row, hand: Hand) -> None:
+        await _is_offered(row, hand)
+        await hand.choose(row.command)
 
-    await _all_offered_and_one_done(rows, all_are_offered, lambda row, hand: hand.choose(row.command))
-
-
-@pytest.mark.parametrize("rows", scenarios(FIRST_BY_FOOTER, 15), ids=_named)
-async def test_by_its_words_in_the_key_bar(rows: Sequence[Row]) -> None:
-    """The words of every command of the stage are in the key bar; a click on one of them does it."""
-
-    async def all_are_there(row: Row, hand: Hand) -> None:
-        here = [other.command for other in BY_FOOTER if (other.stage, other.make) == (row.stage, row.make)]
-        await hand.until(lambda: all(map(hand.words_at, here)), "the key bar has all of them")
-
-    await _all_offered_and_one_done(rows, all_are_there, lambda row, hand: hand.click_words(row.command))
+    await _each_does(rows, choose)
 
 
-@pytest.mark.parametrize("rows", scenarios(BY_MOUSE, 15), ids=_named)
-async def test_by_mouse(rows: Sequence[Row]) -> None:
+@pytest.mark.parametrize("rows", scenarios(_one_of_each_place(BY_FOOTER), 25), ids=_named)
+async def test_every_command_works_by_a_click_in_the_key_bar(rows: Sequence[Row]) -> None:
+    """A click on a command's words does it: one at each place."""
+    await _each_does(rows, lambda row, hand: hand.click_words(row.command))
+
+
+@pytest.mark.parametrize("rows", scenarios(BY_MOUSE, 25), ids=_named)
+async def test_every_mouse_action_works(rows: Sequence[Row]) -> None:
     async def act(row: Row, hand: Hand) -> None:
         assert row.mouse is not None
         await row.mouse(hand)
@@ -213,21 +206,21 @@ async def test_by_mouse(rows: Sequence[Row]) -> None:
     await _each_does(rows, act)
 
 
-def test_the_palette_has_no_two_of_one_name() -> None:
+def test_names_in_the_palette_are_unique() -> None:
     names = [f"{command.group}: {command.title}" for command in COMMANDS if command.in_palette]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("make", [world, foreseen])
-async def test_a_name_finds_its_command_even_where_it_cannot_be_used(make: Make) -> None:
+async def test_a_name_finds_its_command_even_if_unavailable(make: Make) -> None:
     def at(stage: Step) -> Step:
         async def look(hand: Hand) -> None:
             await stage(hand)
             offered = offers(hand.app.screen)
             assert {offer.command.name for offer in offered} == {each.name for each in COMMANDS if each.in_palette}
             for offer in offered:
-                assert find(offered, offer.label)[0].offer is offer
-                assert find(offered, offer.command.title)[0].offer.command.title == offer.command.title
+                assert find_commands(offered, offer.label)[0].offer is offer
+                assert find_commands(offered, offer.command.title)[0].offer.command.title == offer.command.title
                 assert offer.why_not == "" or _REASON.fullmatch(offer.why_not), offer
 
         return look
@@ -237,7 +230,7 @@ async def test_a_name_finds_its_command_even_where_it_cannot_be_used(make: Make)
 
 
 @pytest.mark.parametrize("make", [world, foreseen])
-async def test_keys_are_kept_apart_where_they_are_pressed(make: Make) -> None:
+async def test_keys_are_unambiguous_in_each_place(make: Make) -> None:
     """The keymap takes for the commands of a place exactly those that have a binding there."""
     bound: dict[str, set[str]] = defaultdict(set)
 

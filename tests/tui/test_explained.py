@@ -1,4 +1,4 @@
-"""The page of a waiting job tells its score and how sure its start is, as `gputui explain` does."""
+"""The page of a waiting job shows its score and the certainty of its start, as `gputui explain` does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from gputui.tui.present.detail import ExplanationState, job_lines
 from gputui.tui.present.job import JobContext
+from gputui.tui.present.standing import standing_lines
 from gputui.tui.screens import detail
-from tests.factories import NOW
+from tests.factories import NOW, uuid
 from tests.tui import plans
 from tests.tui.foresight import explained, select, until, watched
 
@@ -52,9 +53,26 @@ def test_a_small_screen_has_the_terms_in_one_line() -> None:
     )
 
 
-def test_until_it_is_known_the_page_says_so() -> None:
+def test_the_page_says_that_the_explanation_is_computed() -> None:
     assert "score being computed …" in page(ExplanationState())
     assert "score not known: ValueError: no" in page(ExplanationState(failure="ValueError: no"))
+
+
+def test_the_page_names_awaited_jobs_and_neighbours_in_the_queue() -> None:
+    subject, told = waiting()
+    whole = plans.contended()
+    context = JobContext(NOW, whole.reasons, whole.expected_starts, gpu_names={uuid(2): "2", uuid(3): "3"})
+    lines = [
+        (label, "".join(text for text, _ in cell))
+        for label, cell in standing_lines(subject, whole, context, ExplanationState(told), 30)
+    ]
+    labels = [label for label, _ in lines if label]
+    assert labels[0] == "waits for"
+    assert lines[1][1].startswith("#102 vit-pretrain"), "the one that ends first"
+    assert "GPU 2,3" in lines[1][1]
+    assert "by its limit" in lines[1][1]
+    for most in range(12):
+        assert len(standing_lines(subject, whole, context, ExplanationState(told), most)) <= most
 
 
 async def test_the_page_follows_the_job() -> None:
@@ -74,7 +92,7 @@ async def test_the_page_follows_the_job() -> None:
         assert "expansion" not in console.screen_text
 
 
-async def test_time_alone_moves_the_score() -> None:
+async def test_time_changes_the_score() -> None:
     console = watched()
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
@@ -98,6 +116,6 @@ async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.
         assert "not known: ValueError: no such order" in await explained(console, pilot)
 
 
-def test_nothing_is_no_less_than_nothing() -> None:
+def test_negative_zero_is_not_shown() -> None:
     subject, told = waiting()
     assert "-0.0" not in "".join(story(subject, told, NOW))

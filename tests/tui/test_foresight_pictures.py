@@ -19,7 +19,9 @@ NARROW, WIDE = (80, 24), (200, 50)
     [(111, ("plus", "plus", "plus"), NARROW), (111, ("plus", "plus", "plus"), WIDE), (102, ("c",), NARROW)],
     ids=["priority-80x24", "priority-200x50", "cancel-80x24"],
 )
-def test_a_what_if(snap_compare: Compare, size: tuple[int, int], job_id: int, keys: tuple[str, ...]) -> None:
+def test_the_what_if_panel_matches_its_picture(
+    snap_compare: Compare, size: tuple[int, int], job_id: int, keys: tuple[str, ...]
+) -> None:
     console = watched()
 
     async def before(pilot: Pilot[ExitChoice]) -> None:
@@ -35,7 +37,7 @@ def test_a_what_if(snap_compare: Compare, size: tuple[int, int], job_id: int, ke
     [(plans.contended, NARROW), (plans.contended, WIDE), (plans.large, WIDE)],
     ids=["full-80x24", "full-200x50", "large-200x50"],
 )
-def test_a_timeline(snap_compare: Compare, size: tuple[int, int], made: object) -> None:
+def test_the_timeline_matches_its_picture(snap_compare: Compare, size: tuple[int, int], made: object) -> None:
     assert callable(made)
     picture = made()
     assert isinstance(picture, Snapshot)
@@ -49,7 +51,7 @@ def test_a_timeline(snap_compare: Compare, size: tuple[int, int], made: object) 
 
 
 @pytest.mark.parametrize("size", [NARROW], ids=["80x24"])
-def test_a_waiting_job_explained(snap_compare: Compare, size: tuple[int, int]) -> None:
+def test_an_explained_job_matches_its_picture(snap_compare: Compare, size: tuple[int, int]) -> None:
     console = watched()
 
     async def before(pilot: Pilot[ExitChoice]) -> None:

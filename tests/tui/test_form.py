@@ -1,4 +1,4 @@
-"""Judgement of the submit form on its contents, apart from any screen."""
+"""Validation and forecast of the submit form's contents, without a screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gputui.request import further_options
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.preferences import Preferences
 from gputui.tui.submission.drafts import MOST_KEPT, describe_drafts, keep_submission, recent_submissions
-from gputui.tui.submission.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
+from gputui.tui.submission.form import FIELDS, HINTS, Origin, draft_submission, faults, gpus_alone
 from gputui.tui.submission.preview import Prospect, gpu_line, prospect, start_line, submitted_jobs
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.request.docker_values import GOOD as DOCKER_OPTIONS
@@ -47,8 +47,8 @@ def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
         ("--cap-add", "--cap-add: needs a value"),
         ("--frobnicate", "--frobnicate: is not an option"),
         ("--gpus 2", "--gpus: has a field of its own"),
-        ("busybox", "are no options"),
-        ("--rm", "--rm: is no option of a job"),
+        ("busybox", "are not options"),
+        ("--rm", "--rm: is not an option of a job"),
         ("--dns 'open", "quotation"),
         ("--stop-timeout soon", "--stop-timeout: 'soon' is not a whole number"),
     ],
@@ -59,10 +59,10 @@ def test_errors_are_shown_at_their_field(text: str, words: str) -> None:
     assert found.keys() == {further_options.FIELD}
     assert words in found[further_options.FIELD]
     with pytest.raises(InputError):
-        submission(typed, HERE, NOW)
+        draft_submission(typed, HERE, NOW)
 
 
-def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
+def test_the_form_has_a_field_for_every_option() -> None:
     assert sorted({*FIELDS, *further_options.NAMES}) == sorted({*NAMES, further_options.FIELD})
     assert not {*FIELDS} & {*further_options.NAMES}
     assert HINTS.keys() == set(FIELDS)
@@ -95,53 +95,53 @@ def test_the_gpus_are_shown_while_other_fields_are_wrong() -> None:
     assert gpus_alone({"gpus": "x"}, HERE, NOW) is None
 
 
-def test_which_gpus_fit() -> None:
+def test_suitable_gpus_are_shown() -> None:
     views = [view(0), view(1, GpuState.FOREIGN), view(2), view(3, GpuState.DRAINED)]
     picture = snapshot([], views)
-    spec = submission(GOOD, HERE, NOW).spec
+    spec = draft_submission(GOOD, HERE, NOW).spec
     assert words(gpu_line(spec, picture)) == "GPUs  2 of 4 suitable GPUs free: 0,2"
-    few = submission({**GOOD, "gpus": "device=1,2"}, HERE, NOW).spec
+    few = draft_submission({**GOOD, "gpus": "device=1,2"}, HERE, NOW).spec
     assert words(gpu_line(few, picture)) == "GPUs  1 of 2 suitable GPUs free: 2"
-    none = submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
+    none = draft_submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
     assert words(gpu_line(none, picture)) == "GPUs  0 of 0 suitable GPUs free"
 
 
 def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: Any) -> Snapshot:
-    """A node with an engine, and somebody who schedules."""
+    """Return a snapshot of a node with an engine and a scheduler."""
     bare = snapshot(jobs, gpus, **{"leader": LEADER, **changes})
     engine = RuntimeStatus("docker", True, "", capability=Capability(images=True))
     return replace(bare, nodes=(replace(bare.nodes[0], runtimes=(engine,)),))
 
 
 def foreseen(draft: dict[str, str], picture: Snapshot) -> str:
-    asked = submission(draft, HERE, NOW)
+    asked = draft_submission(draft, HERE, NOW)
     found = prospect(picture, Settings(), NOW, asked)
     return words(start_line(found, picture, is_held=asked.held))
 
 
-class TestWhenItWouldStart:
+class TestExpectedStart:
     full = picture_of(
         [running(1, on=[uuid(0)], time_limit=timedelta(hours=2)), job(2, gpus=1)],
         [view(0, GpuState.ALLOCATED, job_id=1, job_ids=(1,)), view(1)],
     )
 
-    def test_at_once(self) -> None:
+    def test_an_immediate_start_names_the_gpus(self) -> None:
         picture = picture_of([], 4)
         assert foreseen({**GOOD, "gpus": "2"}, picture) == "Start now on GPU 0,1 · delays no one"
 
-    def test_later(self) -> None:
+    def test_a_later_start_has_its_time(self) -> None:
         limited = {**GOOD, "gpus": "2", "time_limit": "1h"}
         told = foreseen(limited, picture_of([self.full.jobs[0]], self.full.gpus))
         assert told.startswith("Start ~13:59:00, in 1h59m on GPU 0,1")
 
-    def test_others_that_would_wait_longer_are_counted(self) -> None:
+    def test_delayed_jobs_are_counted(self) -> None:
         assert "delays 1 other job" in foreseen({**GOOD, "priority": "100", "time_limit": "1h"}, self.full)
 
-    def test_never_and_why(self) -> None:
+    def test_an_impossible_start_has_its_reason(self) -> None:
         told = foreseen({**GOOD, "gpus": "9"}, self.full)
         assert told == "Can never start: needs 9 GPUs, this server has 2"
 
-    def test_held(self) -> None:
+    def test_a_held_job_has_no_start(self) -> None:
         assert "released" in foreseen({**GOOD, "hold": "yes"}, self.full)
 
     def test_an_array_shows_its_last_start(self) -> None:
@@ -159,7 +159,7 @@ class TestWhenItWouldStart:
         assert "ValueError: x" in words(start_line(Prospect(NOW, failure="ValueError: x"), self.full))
 
     def test_an_array_is_foreseen_as_one_entry(self) -> None:
-        asked = submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
+        asked = draft_submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
         [made] = submitted_jobs(asked, 7, NOW)
         assert (made.id, made.count, made.last_id) == (7, 10_000, 10_006)
         assert made.array is not None
@@ -167,20 +167,20 @@ class TestWhenItWouldStart:
 
 
 class TestHistory:
-    def test_the_newest_is_first_and_none_is_kept_twice(self) -> None:
+    def test_the_newest_submission_is_first_and_duplicates_are_dropped(self) -> None:
         preferences = Preferences()
         for image in ("a", "b", "a"):
             keep_submission(preferences, {"image": image, "gpus": "1", "command": ""})
         assert [entry.draft["image"] for entry in recent_submissions(preferences)] == ["a", "b"]
 
-    def test_no_value_of_the_environment_is_kept(self) -> None:
+    def test_submissions_are_kept_without_values_of_the_environment(self) -> None:
         preferences = Preferences()
         keep_submission(preferences, {"image": "a", "env": "TOKEN=hush SEED=1 HERE"})
         assert recent_submissions(preferences)[0].env == ("TOKEN", "SEED", "HERE")
         assert "hush" not in str(preferences.get("submissions"))
         assert "env" not in recent_submissions(preferences)[0].draft
 
-    def test_it_stays_small(self) -> None:
+    def test_the_history_of_submissions_is_bounded(self) -> None:
         preferences = Preferences()
         for number in range(MOST_KEPT + 5):
             keep_submission(preferences, {"image": "a", "name": str(number)})
@@ -188,7 +188,7 @@ class TestHistory:
         assert len(recent_submissions(preferences)) == MOST_KEPT
         assert recent_submissions(preferences)[0].draft["name"] == str(MOST_KEPT + 4)
 
-    def test_they_are_listed_in_columns(self) -> None:
+    def test_submissions_are_listed_in_columns(self) -> None:
         drafts: list[Draft] = [
             {"name": "whisper", "gpus": "3", "image": "lab/whisper:1", "command": "train"},
             {"name": "", "gpus": "1", "image": "lab/bert-large:1", "command": "true"},
@@ -211,5 +211,5 @@ class TestHistory:
 
 def test_a_refusal_names_its_field() -> None:
     with pytest.raises(InputError) as told:
-        submission({**GOOD, "gpus": "x"}, HERE, NOW)
+        draft_submission({**GOOD, "gpus": "x"}, HERE, NOW)
     assert told.value.where == "gpus"

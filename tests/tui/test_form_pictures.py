@@ -76,28 +76,28 @@ NARROW = pytest.mark.parametrize("size", ["80x24"])
 
 class TestForm:
     @AT_BOTH_SIZES
-    def test_begun(self, snap_compare: Compare, size: str) -> None:
+    def test_an_empty_form_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, is_sound=False)
 
     @AT_BOTH_SIZES
-    def test_filled_from_a_line(self, snap_compare: Compare, size: str) -> None:
+    def test_a_pasted_line_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill_line(LINE))
 
     @NARROW
-    def test_wrong(self, snap_compare: Compare, size: str) -> None:
+    def test_a_form_with_errors_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill(WRONG), is_sound=False)
 
     @NARROW
-    def test_never(self, snap_compare: Compare, size: str) -> None:
+    def test_an_impossible_job_matches_its_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill({"image": "busybox", "gpus": "16"}))
 
     @NARROW
-    def test_recent(self, snap_compare: Compare, size: str) -> None:
+    def test_recent_submissions_match_their_picture(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, "ctrl+r", "down", is_sound=False)
 
 
 @AT_BOTH_SIZES
-def test_the_form_of_a_waiting_job(snap_compare: Compare, size: str) -> None:
+def test_the_edit_form_matches_its_picture(snap_compare: Compare, size: str) -> None:
     console = watched()
 
     async def before(pilot: Pilot[ExitChoice]) -> None:

@@ -1,4 +1,4 @@
-"""The submit form by key: what is typed, pasted, recalled, edited, sent and refused."""
+"""The submit form by keys: typing, pasting, recalling, editing, sending and refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.errors import StoreFullError
-from gputui.domain.job import Submission
+from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -24,6 +24,8 @@ from gputui.tui.screens.questions import Choose, Confirm
 from gputui.tui.screens.submit import Submit
 from gputui.tui.services import FormSources
 from gputui.tui.submission.drafts import keep_submission, recent_submissions
+from gputui.tui.submission.fields import FieldRow
+from gputui.tui.submission.form import label
 from tests.factories import GIB
 from tests.tui.console import Console
 from tests.tui.foresight import edit, judged, until
@@ -53,7 +55,7 @@ def files(directory: Path) -> list[Path]:
 
 
 async def write(pilot: Pilot[ExitChoice], text: str) -> None:
-    """Type it into the focused field."""
+    """Type a text into the focused field."""
     field = pilot.app.focused
     assert isinstance(field, Input)
     field.insert_text_at_cursor(text)
@@ -67,7 +69,7 @@ async def paste(pilot: Pilot[ExitChoice], text: str) -> None:
     await pilot.pause()
 
 
-async def test_a_job_by_keys_alone() -> None:
+async def test_a_job_is_submitted_by_keys_only() -> None:
     console = Console()
     async with opened(console) as (pilot, form):
         await write(pilot, "busybox")
@@ -178,6 +180,21 @@ async def test_other_text_is_pasted_as_one_line(end: str) -> None:
         assert form.draft()["command"].split() == ["python", "train.py", "--epochs", "3"]
 
 
+@pytest.mark.parametrize("size", [SMALL, (120, 36), (200, 50)])
+async def test_a_blank_stands_between_each_label_and_its_field(size: tuple[int, int]) -> None:
+    console = Console()
+    async with opened(console, size) as (pilot, form):
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert "idle timeout" in "".join(row.render_line(0).text for row in form.body.query(FieldRow))
+        for row in form.body.query(FieldRow):
+            drawn = row.render_line(0).text
+            for name, field in row.fields.items():
+                start = field.region.x - row.region.x
+                assert drawn[start - 1] == " ", (name, drawn)
+                assert label(name) in drawn[:start], (name, drawn)
+
+
 async def test_escape_asks_only_when_something_was_typed() -> None:
     console = Console()
     async with opened(console) as (pilot, _):
@@ -191,7 +208,7 @@ async def test_escape_asks_only_when_something_was_typed() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_earlier_submissions_return_without_their_environment() -> None:
+async def test_earlier_submissions_are_offered_without_their_environment() -> None:
     console = Console(preferences=Preferences())
     preferences = console.preferences
     async with opened(console) as (pilot, form):
@@ -254,7 +271,7 @@ async def test_a_full_disk_keeps_the_input(monkeypatch: pytest.MonkeyPatch) -> N
         assert isinstance(console.app.screen, Main)
 
 
-async def test_when_it_would_start_is_shown_once_the_typing_pauses() -> None:
+async def test_the_expected_start_is_shown_once_typing_pauses() -> None:
     console = Console()
     async with opened(console) as (pilot, _):
         await write(pilot, "busybox")
@@ -268,7 +285,7 @@ async def test_when_it_would_start_is_shown_once_the_typing_pauses() -> None:
         assert "Can never start: needs 9 GPUs" in console.screen_text
 
 
-async def test_a_newer_picture_is_judged_by() -> None:
+async def test_the_forecast_follows_a_newer_snapshot() -> None:
     console = Console()
     async with opened(console) as (pilot, _):
         await write(pilot, "busybox")
@@ -314,7 +331,7 @@ async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
 
 
 class TestTemplates:
-    async def test_one_is_saved_without_secrets_and_chosen_again(self, tmp_path: Path) -> None:
+    async def test_a_template_is_saved_without_secrets_and_loaded_again(self, tmp_path: Path) -> None:
         directory = tmp_path / "templates"
         console = Console(forms=FormSources(templates=directory))
         async with opened(console) as (pilot, form):
@@ -347,7 +364,7 @@ class TestTemplates:
             await until(pilot, lambda: "bad.toml" in form.below.said)
             assert "job[1].gpus" in console.screen_text
 
-    async def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
+    async def test_a_template_name_that_is_a_path_is_refused(self, tmp_path: Path) -> None:
         console = Console(forms=FormSources(templates=tmp_path / "templates"))
         async with opened(console) as (pilot, form):
             await pilot.press("ctrl+l")
@@ -356,7 +373,7 @@ class TestTemplates:
             await pilot.pause()
             await write(pilot, "../evil")
             await pilot.press("enter")
-            await until(pilot, lambda: "is no name for a template" in form.below.said)
+            await until(pilot, lambda: "is not a valid name for a template" in form.below.said)
         assert not files(tmp_path)
 
 
@@ -382,7 +399,7 @@ async def test_toasts_cover_no_field_of_the_form(is_unfolded: bool) -> None:
 class TestEditor:
     @pytest.fixture(autouse=True)
     def _editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """An editor that does what the script says, upon a screen that can be suspended."""
+        """Provide an editor that runs the script, on a terminal that can be suspended."""
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.delenv("VISUAL", raising=False)
@@ -397,7 +414,9 @@ class TestEditor:
     def suspended(self) -> Iterator[None]:
         yield
 
-    async def test_saved_files_come_into_the_form(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_file_saved_in_the_editor_fills_the_form(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 1/gpus = "2-4"/' "$1" """)
         console = Console()
         monkeypatch.setattr(console.app, "suspend", self.suspended)
@@ -408,7 +427,7 @@ class TestEditor:
             assert form.is_touched
         assert not files(tmp_path)
 
-    async def test_a_file_with_a_mistake_is_kept_and_edited_on(
+    async def test_a_file_with_a_mistake_is_kept_and_edited_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = .*/gpus = "x"/' "$1" """)
@@ -427,7 +446,7 @@ class TestEditor:
             assert form.draft()["gpus"] == "3"
 
     @pytest.mark.parametrize(("lines", "words"), [("exit 3", "ended with 3"), ("true", "")])
-    async def test_the_form_stays_as_it_was(
+    async def test_an_editor_that_changes_nothing_leaves_the_form(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, words: str
     ) -> None:
         self.script(tmp_path, monkeypatch, lines)
@@ -439,7 +458,7 @@ class TestEditor:
             assert form.draft()["image"] == "busybox"
             assert words in form.below.said
 
-    async def test_a_screen_that_cannot_be_suspended_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_terminal_that_cannot_be_suspended_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EDITOR", "true")
         console = Console()
         async with opened(console) as (pilot, form):

@@ -1,20 +1,25 @@
-"""The screen of one GPU: how it is opened, what it tells, and what its keys do."""
+"""The page of one GPU: ways to open it, its content, and its keys."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
 from textual.screen import Screen
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder, Link, Sharer
-from gputui.domain.gpu_history import STEP, GpuHistory
+from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu_history import STEP, GpuHistory, TakenStep, mean
 from gputui.domain.job import Job
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.state import JobState
 from gputui.tui.present.cells import UNKNOWN, Cell
-from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, topology_lines
+from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, topology_lines
 from gputui.tui.present.gpu_graphs import graph_lines
 from gputui.tui.present.gpu_rows import gpu_picture
 from gputui.tui.screens.detail import Detail
@@ -23,6 +28,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Prompt
 from gputui.tui.textual_internals import ExactUpdate
 from tests.factories import GIB, NOW, gpu, running, uuid, view
+from tests.factories import sample as reading
 from tests.tui import days, sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import WIDE, Compare, matches
@@ -31,12 +37,12 @@ from tests.tui.test_pictures import WIDE, Compare, matches
 def page(
     snapshot: Snapshot, index: int = 0, *, room: int = 160, pcie: str = "", history: GpuHistory | None = None
 ) -> str:
-    """The page of that GPU, as text."""
+    """Return the page of that GPU as text."""
     jobs = {job.id: job for job in snapshot.jobs}
     picture = gpu_picture(snapshot, jobs, history or GpuHistory(), NOW)
     row = next(row for row in picture.rows.values() if row.view.gpu.index == index)
     made = GpuPage(row, picture, snapshot, NOW, holders(row.view, snapshot.jobs), pcie)
-    return text(gpu_lines(made, room, 48))
+    return text(gpu_page_lines(made, room, 48))
 
 
 def text(lines: list[Cell]) -> str:
@@ -55,7 +61,7 @@ def shown(console: Console) -> GpuDetailScreen:
 
 
 @pytest.mark.parametrize("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
-async def test_it_is_opened_by_a_key_or_by_enter_where_no_job_is(keys: tuple[str, ...]) -> None:
+async def test_a_key_opens_the_page_and_enter_does_for_a_gpu_without_a_job(keys: tuple[str, ...]) -> None:
     console = Console(sample.linked())
     async with console.app.run_test(size=WIDE) as pilot:
         await console.begin(pilot)
@@ -69,7 +75,7 @@ async def test_it_is_opened_by_a_key_or_by_enter_where_no_job_is(keys: tuple[str
         assert isinstance(console.app.screen, Main)
 
 
-async def test_the_palette_opens_it() -> None:
+async def test_the_palette_opens_the_page() -> None:
     console = Console(sample.linked())
     async with console.app.run_test(size=WIDE) as pilot:
         await console.begin(pilot)
@@ -111,7 +117,7 @@ async def test_keys_go_to_other_gpus_to_the_job_and_back() -> None:
         assert console.logs.opened[-1][0] == 101
 
 
-async def test_it_scrolls_by_key() -> None:
+async def test_the_page_scrolls_by_key() -> None:
     console = Console(sample.linked())
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -143,7 +149,7 @@ async def test_the_gpu_can_be_drained_from_here() -> None:
         assert console.audited() == [("drain", uuid(0))]
 
 
-async def test_pcie_is_read_of_this_gpu_alone() -> None:
+async def test_pcie_is_read_only_for_this_gpu() -> None:
     wanted: list[str | None] = []
     console = Console(sample.linked(), want_pcie=wanted.append)
     async with console.app.run_test(size=WIDE) as pilot:
@@ -167,14 +173,14 @@ async def test_pcie_is_read_of_this_gpu_alone() -> None:
 
 
 def sharing() -> Snapshot:
-    """Two jobs on one GPU."""
+    """Return a snapshot with two jobs on one GPU."""
     jobs = (running(101, on=(uuid(0),), name="first"), running(102, on=(uuid(0),), name="second"))
     sharers = (Sharer(101, 20 * GIB), Sharer(102, 30 * GIB))
     shared = replace(sample.busy(0, 101), job_ids=(101, 102), sharers=sharers)
     return replace(sample.with_node(gpus=(shared, view(1))), jobs=jobs, order=())
 
 
-async def test_of_several_jobs_that_share_it_tab_chooses() -> None:
+async def test_tab_chooses_among_jobs_that_share_the_gpu() -> None:
     console = Console(sharing())
     async with console.app.run_test(size=WIDE) as pilot:
         await console.begin(pilot)
@@ -201,7 +207,8 @@ async def test_a_gpu_that_is_no_longer_listed_stays_as_it_was() -> None:
         assert "llama-7b-sft" in console.screen_text
 
 
-async def test_a_second_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("drawn_at_once")
+async def test_a_redraw_each_second_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(sample.linked())
     sent: list[int] = []
     render = ExactUpdate.render_segments
@@ -277,7 +284,7 @@ class TestPage:
         assert "345MHz" in clock
         assert "█" not in clock
 
-    def test_processes_that_cannot_be_read_are_not_none(self) -> None:
+    def test_unreadable_processes_are_not_shown_as_none(self) -> None:
         blind = replace(sample.busy(0), sample=replace(sample_of(sample.busy(0)), processes=None))
         assert "cannot be read" in page(sample.with_node(gpus=(blind,)))
         assert "processes   none" in page(sample.with_node(gpus=(view(0),)))
@@ -289,7 +296,7 @@ class TestPage:
         assert "in another PID namespace" in told
         assert "Xorg (graphics)" in told
 
-    def test_all_its_reservations_are_listed(self) -> None:
+    def test_all_reservations_of_a_gpu_are_listed(self) -> None:
         later = Window("course", NOW + timedelta(hours=30), NOW + timedelta(hours=32), tenant="alice")
         soon = replace(later, name="demo", start=NOW + timedelta(hours=2))
         windows = tuple(WindowView(window, WindowState.UPCOMING, gpus=(uuid(0),)) for window in (soon, later))
@@ -303,7 +310,7 @@ class TestPage:
         reading = replace(sample_of(busy), pcie_rx=4.0 * GIB, pcie_tx=2.5 * GIB)
         assert "in 4G/s, out 2.5G/s" in page(sample.with_node(gpus=(replace(busy, sample=reading),)))
 
-    def test_nvlink_stands_beside_pcie_where_there_is_any(self) -> None:
+    def test_nvlink_is_shown_beside_pcie_if_there_is_any(self) -> None:
         told = page(sample.looked_at())
         assert "NVLink      in 77G/s, out 78G/s" in told
         assert "NVLink in" in told  # a graph too
@@ -338,13 +345,13 @@ class TestPage:
         assert "MIG-3g.40gb" in told
         picture = gpu_picture(snapshot, {}, GpuHistory(), NOW)
         row = picture.rows["MIG-3g.40gb"]
-        assert "instance 3g.40gb of GPU 0" in text(gpu_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
+        assert "instance 3g.40gb of GPU 0" in text(gpu_page_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
 
     def test_a_wide_screen_has_readings_beside_the_links(self) -> None:
         snapshot = sample.looked_at()
         picture = gpu_picture(snapshot, {}, GpuHistory(), NOW)
         made = GpuPage(picture.rows[uuid(0)], picture, snapshot, NOW)
-        wide, narrow = (text(gpu_lines(made, room, 48)).splitlines() for room in (198, 118))
+        wide, narrow = (text(gpu_page_lines(made, room, 48)).splitlines() for room in (198, 118))
         assert len(wide) <= 48, "no key is needed to see the rest"
         below = [" ".join(lines).partition("processes")[2].split() for lines in (wide, narrow)]
         assert sorted(below[0]) == sorted(below[1])
@@ -370,7 +377,7 @@ class TestPage:
         snapshot = sample.linked()
         picture = gpu_picture(snapshot, {}, history, NOW)
         made = GpuPage(picture.rows[uuid(0)], picture, snapshot, NOW)
-        lines = text(gpu_lines(made, room, rows)).splitlines()
+        lines = text(gpu_page_lines(made, room, rows)).splitlines()
         graphs = [line for line in lines if any("\u2800" <= character < "\u2900" for character in line)]
         assert graphs
         assert max(map(len, graphs)) <= room
@@ -418,12 +425,12 @@ class TestTopology:
         assert [table[i][i] for i in range(8)] == ["X"] * 8
         assert [row[0] for row in rows].count("▸") == 1
 
-    def test_a_map_too_wide_is_left_out(self) -> None:
+    def test_a_map_that_is_too_wide_is_omitted(self) -> None:
         assert "topology" in self.links(8)
         assert "topology" not in self.links(16)
         assert "neighbours" in self.links(16)
 
-    def test_without_links_there_is_nothing_to_say(self) -> None:
+    def test_without_links_the_map_is_omitted(self) -> None:
         assert "neighbours" not in page(sample.rich_snapshot())
 
 
@@ -436,13 +443,110 @@ def test_holders_come_in_the_order_they_have_on_the_gpu() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), WIDE], ids=["80x24", "200x50"])
 class TestPictures:
-    def test_a_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_gpu_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, sample.looked_at(), size, "i", history=True)
 
-    def test_a_lost_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_lost_gpu_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, sample.linked(), size, "shift+tab", "G", "enter", history=True)
 
 
 @pytest.mark.parametrize(("count", "size"), [(16, (80, 24)), (64, (200, 50))], ids=["16-80x24", "64-200x50"])
-def test_many_gpus(snap_compare: Compare, count: int, size: tuple[int, int]) -> None:
+def test_a_page_with_many_gpus_matches_its_picture(snap_compare: Compare, count: int, size: tuple[int, int]) -> None:
     assert matches(snap_compare, sample.many_gpus(count), size)
+
+
+def lost_snapshot() -> Snapshot:
+    """GPU 7 fell off the bus three minutes ago, under job 31; job 30 ran on it before."""
+    took = {"started_at": NOW - timedelta(minutes=40), "ended_at": NOW - timedelta(minutes=3)}
+    cause = Cause(CauseCode.GPU_LOST, "GPU 7 fell off the bus (Xid 79)")
+    hit = running(31, on=[uuid(7)], name="llama-sft", tenant="alice").with_attempt(**took, cause=cause)
+    before = running(30, on=[uuid(7)], name="vit-eval", tenant="bob").with_attempt(**took)
+    jobs = (hit.evolve(state=JobState.FAILED, ended_at=NOW), before.evolve(state=JobState.COMPLETED, ended_at=NOW))
+    base = sample.rich_snapshot()
+    fault = GpuFault("Xid 79: fell off the bus", NOW - timedelta(minutes=3))
+    return replace(base, jobs=(*base.jobs, *jobs), controls=replace(base.controls, faults={uuid(7): fault}))
+
+
+def recorded(indices: range) -> GpuHistory:
+    """Readings of the last hour, for the GPUs with these indices."""
+    history = GpuHistory()
+    step = mean([reading(0, utilization=0.7, power=400.0)])
+    began = NOW - timedelta(hours=1)
+    times = [began + number * STEP for number in range(360)]
+    history.begin_with([TakenStep(at, {uuid(index): step for index in indices}) for at in times], NOW)
+    return history
+
+
+@pytest.mark.parametrize("indices", [range(8), range(7)], ids=["read until it was lost", "never read"])
+@pytest.mark.parametrize(("room", "rows"), [(298, 78), (198, 48), (118, 34)])
+def test_the_page_of_a_lost_gpu_is_not_half_empty(indices: range, room: int, rows: int) -> None:
+    snapshot = lost_snapshot()
+    picture = gpu_picture(snapshot, {}, recorded(indices), NOW)
+    made = GpuPage(picture.rows[uuid(7)], picture, snapshot, NOW)
+    lines = text(gpu_page_lines(made, room, rows)).splitlines()[:rows]
+    assert sum(bool(line.strip()) for line in lines) > rows / 2, "\n".join(lines)
+
+
+def test_the_page_of_a_lost_gpu_says_since_when_what_to_do_and_which_jobs_it_had() -> None:
+    made = page(lost_snapshot(), 7)
+    assert "3m00s ago" in made
+    assert "journalctl -k" in made
+    assert "sudo reboot" in made
+    assert re.search(r"#31 +llama-sft +alice +failed .*fell off the bus", made)
+    assert re.search(r"#30 +vit-eval +bob +completed", made)
+    assert re.search(r"GPU 4 +free", made), "the other GPUs"
+
+
+def past_of(history: list[Job], asked: list[datetime | None]) -> Callable[[datetime | None], Iterable[Job]]:
+    """Read this history, and note since when."""
+
+    def read(since: datetime | None) -> Iterable[Job]:
+        asked.append(since)
+        return iter(history)
+
+    return read
+
+
+async def test_the_page_of_a_lost_gpu_shows_jobs_of_the_history_and_reads_it_once() -> None:
+    asked: list[datetime | None] = []
+    took = {"started_at": NOW - timedelta(hours=40), "ended_at": NOW - timedelta(hours=30)}
+    had = [
+        running(number, on=[uuid(on)], name=name)
+        .with_attempt(**took)
+        .evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(hours=30))
+        for number, on, name in ((11, 7, "bert-old"), (12, 3, "elsewhere"))
+    ]
+    console = Console(sample.linked(), past=past_of(had, asked))
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "G", "enter")
+        await pilot.pause()
+        assert re.search(r"last jobs +1\b", console.screen_text)
+        assert re.search(r"#11 +bert-old .*completed", console.screen_text)
+        assert "elsewhere" not in console.screen_text
+        shown(console).tick()
+        await pilot.pause()
+        assert asked == [NOW - timedelta(days=7)]
+
+
+async def test_the_page_of_a_lost_gpu_says_that_the_history_cannot_be_read() -> None:
+    def broken(since: datetime | None) -> Iterable[Job]:
+        raise OSError(f"no history since {since}")
+
+    console = Console(sample.linked(), past=broken)
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "G", "enter")
+        await pilot.pause()
+        assert "the history cannot be read: OSError: no history since" in console.screen_text
+
+
+async def test_the_page_of_a_working_gpu_reads_no_history() -> None:
+    asked: list[datetime | None] = []
+    console = Console(sample.linked(), past=past_of([], asked))
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("i")
+        await pilot.pause()
+        shown(console)
+        assert asked == []

@@ -1,4 +1,4 @@
-"""The grid of GPUs: as cards, as rows, several to a line, and what stands in them."""
+"""The grid of GPUs: as cards, as rows, several to a line, and their contents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import METERS, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_look import GpuLook, LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
+from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_tone import tone_of
 from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
 from gputui.tui.present.graphs import area, block_bar, past_graph, span_words
@@ -45,7 +45,7 @@ def grid(console: Console) -> GpuGrid:
 
 
 def sample_of() -> GpuSample:
-    """A reading of a GPU at work."""
+    """Return a reading of a busy GPU."""
     reading = sample.busy(0).sample
     assert reading is not None
     return reading
@@ -69,7 +69,7 @@ def test_gpus_never_stand_beyond_the_room(count: int, wide: int, most: int, fixe
     assert 1 <= made.across <= count
     if mode == "auto" and made.kind == "cards":
         assert made.bands(count) * made.height <= (fixed or most)
-        assert made.height >= CARD_LEAST
+        assert made.height >= (CARD_LEAST if fixed is None else CARD_SHORT)  # a resized pane is filled by lower cards
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int
 
 
 @pytest.mark.parametrize(("count", "size"), [(16, (200, 50)), (64, (80, 24))])
-async def test_many_gpus_can_all_be_reached(count: int, size: tuple[int, int]) -> None:
+async def test_all_of_many_gpus_can_be_selected(count: int, size: tuple[int, int]) -> None:
     console = Console(sample.many_gpus(count))
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
@@ -152,7 +152,7 @@ async def test_the_mouse_opens_a_card() -> None:
         assert "Job #101" in console.screen_text
 
 
-async def test_a_key_goes_round_the_ways_to_draw_gpus_and_it_is_remembered(tmp_path: Path) -> None:
+async def test_a_key_cycles_through_the_layouts_and_the_choice_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
     console = Console(preferences=Preferences(path))
     kinds = []
@@ -199,7 +199,7 @@ async def test_columns_without_any_reading_go_and_come_back() -> None:
         assert "PWR" in titles
 
 
-def test_nothing_is_left_out_before_anything_is_read() -> None:
+def test_no_reading_is_omitted_before_the_first_snapshot() -> None:
     row = GpuRow(replace(view(0), sample=None))
     assert GpuPicture({"a": row}).unread() == {"fan"}
     assert "clock" in GpuPicture({"a": GpuRow(view(0, sample=replace(sample_of(), sm_clock=None)))}).unread()
@@ -277,7 +277,7 @@ def test_a_card_shows_throttling(room: int, height: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "across"), [(8, 4), (5, 5), (6, 3), (9, 5), (11, 4)])
-def test_lines_that_are_shared_are_shared_evenly(count: int, across: int) -> None:
+def test_lines_are_shared_evenly(count: int, across: int) -> None:
     assert arrange(count, GridRoom(200, 24, mode="compact")).across == across
 
 
@@ -303,12 +303,12 @@ def test_readings_from_before_a_loss_are_not_shown_as_current() -> None:
         (replace(ALICE, start=NOW + 30 * HOUR, end=NOW + 40 * HOUR), WindowState.UPCOMING, ""),
     ],
 )
-def test_for_whom_a_gpu_is_kept(window: Window, state: WindowState, expected: str) -> None:
+def test_the_beneficiary_of_a_reserved_gpu_is_named(window: Window, state: WindowState, expected: str) -> None:
     assert kept_words([WindowView(window, state, gpus=(uuid(4),))], NOW) == expected
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
-async def test_a_reservation_stands_on_its_gpus(size: tuple[int, int]) -> None:
+async def test_a_reservation_is_drawn_on_its_gpus(size: tuple[int, int]) -> None:
     windows = (WindowView(ALICE, WindowState.UPCOMING, gpus=(uuid(4), uuid(5))),)
     console = Console(sample.rich_snapshot(windows=windows))
     async with console.app.run_test(size=size) as pilot:
@@ -325,7 +325,7 @@ def test_a_foreign_process_is_shown_with_user_command_and_container() -> None:
     assert foreign_words(replace(held, sample=None), replace(holder, container_id=None)) == ""
 
 
-def test_how_long_a_job_runs_changes_once_a_minute() -> None:
+def test_the_run_time_of_a_job_changes_once_a_minute() -> None:
     job = running(1, on=(uuid(0),)).evolve(started_at=NOW)
     told = [running_words(job, NOW + timedelta(seconds=second)) for second in (10, 61, 119, 120)]
     assert told == ["<1m", "1m", "1m", "2m"]
@@ -341,21 +341,21 @@ async def test_several_nodes_are_distinguished() -> None:
 
 
 class TestGraph:
-    def test_it_fills_from_the_bottom_with_the_newest_at_the_right(self) -> None:
+    def test_a_graph_fills_from_the_bottom_with_the_newest_value_at_the_right(self) -> None:
         assert area([0.5, 1.0], 2, 2) == [" ⢸", " ⣿"]
         assert area([1.0] * 4, 2, 1) == ["⣿⣿"]
 
-    def test_idle_is_not_unknown(self) -> None:
+    def test_a_graph_distinguishes_idle_from_unknown(self) -> None:
         assert area([0.0, 0.0], 1, 1) == ["▁"]
         assert area([None, None], 1, 1) == [" "]
         assert area([None, 0.0], 1, 2) == [" ", "▁"]
 
     @given(st.lists(st.one_of(st.none(), st.floats(-1, 2)), max_size=40), st.integers(0, 20), st.integers(0, 5))
-    def test_it_is_exactly_as_large_as_its_room(self, values: list[float | None], wide: int, high: int) -> None:
+    def test_a_graph_has_exactly_its_given_size(self, values: list[float | None], wide: int, high: int) -> None:
         assert [len(line) for line in area(values, wide, high)] == [wide] * high
 
     @pytest.mark.parametrize("height", [1, 2])
-    def test_it_moves_by_one_cell_every_two_seconds(self, height: int) -> None:
+    def test_a_graph_moves_by_one_cell_every_two_seconds(self, height: int) -> None:
         history, shown = GpuHistory(), []
         for second in range(24):
             reading = sample.at_load(sample_of(), (second // 2 * 7 % 24) / 24)
@@ -369,7 +369,7 @@ class TestGraph:
     @pytest.mark.parametrize(
         ("width", "span", "words"), [(28, 0, "56s"), (90, 0, "3m"), (28, 600, "10m"), (28, 3600, "1h")]
     )
-    def test_its_span_is_said(self, width: int, span: int, words: str) -> None:
+    def test_the_span_of_a_graph_is_shown(self, width: int, span: int, words: str) -> None:
         assert span_words(width, span) == words
 
     def test_a_zoom_shows_the_whole_span_in_the_same_room(self) -> None:
@@ -393,7 +393,7 @@ class TestGraph:
         assert line == "⣤" * 10 + " " * 10 + "⣤" * 10
 
 
-class TestOthers:
+class TestForeignUse:
     def test_a_foreign_process_beside_a_job_is_named(self) -> None:
         eve = Holder("process", "miner", "eve", 999, None, GIB)
         row = GpuRow(replace(sample.busy(0, 101), holders=(eve,)), running(101, on=(uuid(0),)), now=NOW)
@@ -406,7 +406,7 @@ class TestOthers:
         assert ["".join(words for words, _ in gpu_cells(row, "model", room)) for room in (5, 9)] == ["3g.40", "3g.40gb"]
 
 
-class TestJudgement:
+class TestTones:
     def row(self, reading: GpuSample, look: GpuLook | None = None, minutes: int = 20, **changes: object) -> GpuRow:
         job = running(101, on=(uuid(0),)).evolve(started_at=NOW - HOUR)
         history = GpuHistory()
@@ -433,7 +433,7 @@ class TestJudgement:
     def test_the_settings_define_idle(self, rules: ConsoleSettings) -> None:
         assert self.row(replace(sample_of(), utilization=0.02), GpuLook(rules)).idle is None
 
-    def test_a_gpu_is_not_idle_that_was_busy_lately_or_has_not_been_read(self) -> None:
+    def test_a_gpu_is_not_idle_if_it_was_busy_lately_or_not_read(self) -> None:
         assert self.row(replace(sample_of(), utilization=0.02), minutes=3).idle is None
         assert self.row(replace(sample_of(), utilization=None)).idle is None
         assert self.row(replace(sample_of(), utilization=0.02), stale=True).idle is None
@@ -469,13 +469,13 @@ def test_a_bar_is_exact_to_an_eighth_of_a_cell(share: float, room: int) -> None:
     assert filled == pytest.approx(max(share * room * 8, 1 if share else 0), abs=0.51)
 
 
-def test_a_reading_that_no_gpu_has_takes_no_line_and_one_that_a_gpu_lacks_is_a_dash() -> None:
+def test_unavailable_readings_take_no_line_and_missing_values_are_dashes() -> None:
     blind = GpuRow(replace(sample.busy(0, 101), sample=replace(sample_of(), power=None)))
     assert "–" in words(card_lines(blind, 30, 8))
     assert "PWR" not in words(card_lines(blind, 30, 8, GpuPicture({"a": blind}).unread_fields()))
 
 
-async def test_keys_change_the_span_and_the_colours_and_they_are_remembered(tmp_path: Path) -> None:
+async def test_keys_change_span_and_colours_and_the_choice_is_remembered(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
     console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=(200, 50)) as pilot:
@@ -508,7 +508,7 @@ async def test_readings_from_before_the_console_was_opened_are_drawn() -> None:
     assert len(looked) == 1
 
 
-def test_the_past_keeps_an_hour_and_leaves_gaps() -> None:
+def test_the_history_keeps_an_hour_with_gaps() -> None:
     history = GpuHistory()
     for step in range(KEPT + 20):
         gpu = sample.busy(0, 101) if step % 2 else replace(view(0), sample=None)
@@ -518,3 +518,48 @@ def test_the_past_keeps_an_hour_and_leaves_gaps() -> None:
     assert past.number == KEPT + 19
     assert {value is None for value in past.values("power")} == {True, False}
     assert max(value or 0 for value in past.values("memory_used", 80 * GIB)) == pytest.approx(38 / 80)
+
+
+async def test_a_lost_gpu_that_is_read_again_has_a_row_again() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        assert "7 H100 LOST" in console.screen_text
+        await console.show(pilot, sample.with_node(gpus=(*sample.gpus()[:7], sample.busy(7, 101))))
+        assert "LOST" not in console.screen_text
+        await console.show(pilot, console.snapshot)
+        assert "7 H100 LOST" in console.screen_text
+
+
+@pytest.mark.parametrize(("width", "rows"), [(80, 22), (100, 28), (120, 34), (200, 48), (300, 78)])
+def test_eight_gpus_that_fill_the_screen_use_its_height(width: int, rows: int) -> None:
+    made = arrange(8, GridRoom(width, rows, fixed=rows))
+    assert made.kind == "cards"
+    assert made.bands(8) * made.height > rows * 0.8
+
+
+def test_a_pane_of_a_few_rows_keeps_a_row_for_each_gpu() -> None:
+    assert arrange(8, GridRoom(80, 12, fixed=12)).kind == "rows"
+    assert arrange(8, GridRoom(80, 11)).kind == "rows"
+
+
+async def test_the_toast_names_the_span_that_is_shown_while_no_gpu_is_in_use() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        for words in ("10 minutes across", "1 hour across"):
+            await pilot.press("M")
+            await pilot.pause()
+            assert console.told[-1] == f"GPU graphs: {words}"
+        await pilot.press("M")
+        await pilot.pause()
+        assert console.told[-1] == "GPU graphs: 2 seconds a cell while a GPU is in use; now 1 hour across, as none is"
+
+
+async def test_the_toast_names_only_the_chosen_span_while_a_gpu_is_in_use() -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("M", "M", "M")
+        await pilot.pause()
+        assert console.told[-1] == "GPU graphs: 2 seconds a cell"

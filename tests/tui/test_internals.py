@@ -1,17 +1,24 @@
-"""Textual's private API is used in one module alone, and only while the public way does not do."""
+"""Textual's private API is used in only one module, and only while there is no public way."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import selectors
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 import textual
 from textual.binding import Binding, BindingsMap
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
+from textual.widgets import Input
 
 import gputui.console
 import gputui.tui
+from gputui.tui.textual_internals import PipedEvent
+from tests.tui.console import Console
 
 OURS = [path for package in (gputui.tui, gputui.console) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
 THE_ONE = "textual_internals.py"
@@ -68,7 +75,7 @@ def test_no_other_module_uses_private_names() -> None:
     assert [use for path in OURS if path.name != THE_ONE for use in uses(path)] == []
 
 
-def test_private_names_are_found() -> None:
+def test_the_search_for_private_names_finds_them() -> None:
     [internals] = [path for path in OURS if path.name == THE_ONE]
     found = " ".join(uses(internals))
     for name in ("_compositor", "_styles_cache", "_writer_thread", "_bindings", "_exit", "_driver", "_dirty_regions"):
@@ -86,3 +93,42 @@ def test_textuals_keymap_still_ignores_a_command_without_a_key() -> None:
     bound = BindingsMap([Binding("c", "cancel", id="cancel")])
     bound.apply_keymap({"cancel": ""})
     assert set(bound.key_to_bindings) == {"c"}
+
+
+async def test_a_widget_is_styled_as_it_is_mounted_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, styled = Console(), list[DOMNode]()
+    update = Stylesheet.update_nodes
+    async with console.app.run_test() as pilot:
+
+        def noted(self: Stylesheet, nodes: Iterable[DOMNode], animate: bool = False) -> None:
+            found = list(nodes)
+            styled.extend(found)
+            update(self, found, animate)
+
+        monkeypatch.setattr(Stylesheet, "update_nodes", noted)
+        field = Input(compact=True)
+        assert field not in styled
+        await console.app.screen.mount(field)
+        await pilot.pause()
+        assert field.styles.height is not None
+        assert field.styles.height.value == 1
+        styled.clear()
+        field.compact = False
+        assert field in styled
+        await pilot.pause()
+        assert field.styles.height.value == 3
+
+
+def test_an_event_that_a_selector_waits_for_works_again_after_it_was_closed() -> None:
+    event = PipedEvent()
+    for _ in range(2):  # a terminal that is lent to another program is closed, and taken back
+        with selectors.DefaultSelector() as selector:
+            selector.register(event, selectors.EVENT_READ)
+            assert selector.select(0) == []
+            event.set()
+            assert len(selector.select(0)) == 1
+        event.clear()
+        event.close()
+    event.set()
+    event.clear()
+    assert not event.is_set()

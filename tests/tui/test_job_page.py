@@ -1,4 +1,4 @@
-"""The page of a job that runs: what its GPUs do, how long it is planned to run, and the end of its log."""
+"""The page of a running job: readings of its GPUs, its planned end, and the end of its log."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import GpuView, Health, HealthCode
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.messages import ExitChoice
-from gputui.tui.present.detail import Live, gpu_lines, gpus_of, job_lines
-from gputui.tui.present.gpu_graphs import job_graph_lines
+from gputui.tui.present.detail import Live, gpu_rows_of, job_gpu_lines, job_lines
+from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens.detail import Detail
@@ -42,18 +43,18 @@ def on(*indices: int) -> Job:
 
 
 def told(subject: Job, shown: GpuPicture, room: int = 64, *, is_compact: bool = False) -> dict[str, str]:
-    lines = gpu_lines(subject, shown, room, is_compact=is_compact)
+    lines = job_gpu_lines(subject, shown, room, is_compact=is_compact)
     assert all(sum(width(words) for words, _ in line) <= room for _, line in lines)
     return {label: "".join(words for words, _ in line).strip() for label, line in lines}
 
 
-class TestItsGpus:
-    def test_gpus_have_a_line_each_with_their_readings(self) -> None:
+class TestGpusOfJobPage:
+    def test_each_gpu_has_a_line_with_its_readings(self) -> None:
         shown = told(on(0, 1), picture())
         assert list(shown) == ["GPU 0", "GPU 1"]
         assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38/80G", "58°", "480W", "of", "700W"]
 
-    def test_that_draw_all_they_may_keep_that_apart_from_how_much_it_is(self) -> None:
+    def test_power_at_its_cap_is_aligned_with_other_power(self) -> None:
         first, *others = sample.gpus()
         assert first.sample is not None
         capped = replace(first, sample=replace(first.sample, throttle=("power cap",), power=650.0))
@@ -61,23 +62,33 @@ class TestItsGpus:
         assert "650W! of 700W" in shown["GPU 0"]
         assert shown["GPU 0"].index("of 700W") == shown["GPU 1"].index("of 700W")
 
-    def test_say_the_most_important_where_there_is_little_room(self) -> None:
+    def test_slowed_gpus_keep_to_one_line_with_the_reason(self) -> None:
+        first, *others = sample.gpus()
+        assert first.sample is not None
+        reasons = ("power cap", "thermal", "power brake")
+        capped = replace(first, sample=replace(first.sample, throttle=reasons[:1]))
+        assert told(on(0), picture((capped, *others)))["GPU 0"].endswith("480W!  slowed: power cap")
+        worse = picture((replace(first, sample=replace(first.sample, throttle=reasons)), *others))
+        assert told(on(0), worse)["GPU 0"].endswith("slowed: power cap, th…")
+        assert told(on(0, 1, 2), worse, is_compact=True)["3 GPUs"].endswith("1 slowed")
+
+    def test_narrow_lines_keep_the_most_important_readings(self) -> None:
         assert told(on(0), picture(), 24)["GPU 0"].split() == ["62%", "38/80G", "58°"]
 
-    def test_are_one_line_where_every_line_counts(self) -> None:
+    def test_several_gpus_share_one_line_on_a_compact_page(self) -> None:
         shown = told(on(0, 1, 2), picture(), is_compact=True)
         assert list(shown) == ["3 GPUs"]
         assert shown["3 GPUs"].split("  ")[1:] == ["63% on average", "129G", "1503W", "hottest 62°"]
         assert list(told(on(0, 1), picture(), is_compact=True)) == ["GPU 0", "GPU 1"]
 
-    def test_that_are_sick_or_gone_say_so(self) -> None:
+    def test_lost_and_removed_gpus_are_named(self) -> None:
         first, *others = sample.gpus()
         lost = replace(first, health=Health(HealthCode.LOST, "fell off the bus"))
         assert told(on(0), picture((lost, *others)))["GPU 0"].endswith("LOST")
-        assert told(on(0), picture(tuple(others)))["GPU gone"] == f"{uuid(0)} is listed no more"
+        assert told(on(0), picture(tuple(others)))["GPU gone"] == f"{uuid(0)} is no longer listed"
         assert told(on(0), GpuPicture()) == {}
 
-    def test_have_a_graph_of_the_last_minutes_where_there_is_much_room(self) -> None:
+    def test_wide_lines_have_a_graph_of_the_last_minutes(self) -> None:
         history = GpuHistory()
         for step in range(30):
             history.add(replace(sample.rich_snapshot(), taken_at=NOW + timedelta(seconds=10 * step)))
@@ -114,7 +125,7 @@ def test_the_planned_end_names_its_basis() -> None:
 
 def test_gpus_are_named_once() -> None:
     assert page(on(0), Live())["where"] == "GPU 0"
-    assert "where" not in page(on(0), Live(gpu_lines(on(0), picture(), 64)))
+    assert "where" not in page(on(0), Live(job_gpu_lines(on(0), picture(), 64)))
 
 
 @contextlib.asynccontextmanager
@@ -135,7 +146,7 @@ def opened_of(console: Console, job_id: int) -> int:
     return sum(log[0] == job_id for log in console.logs.opened)
 
 
-class TestTheGraphsOfItsGpus:
+class TestGpuGraphsOfJobPage:
     def past(self) -> GpuHistory:
         history = GpuHistory()
         for second in range(60):
@@ -145,24 +156,24 @@ class TestTheGraphsOfItsGpus:
     @pytest.mark.parametrize(
         ("rows", "readings"), [(60, 5), (30, 4), (11, 2), (7, 1), (6, 0), (0, 0)], ids=lambda value: str(value)
     )
-    def test_are_as_many_as_can_be_read_and_fit(self, rows: int, readings: int) -> None:
-        shown = gpus_of(on(0, 1), picture(history=self.past()))
-        lines = ["".join(words for words, _ in line) for line in job_graph_lines(shown, 90, rows)]
+    def test_as_many_graphs_are_shown_as_fit(self, rows: int, readings: int) -> None:
+        shown = gpu_rows_of(on(0, 1), picture(history=self.past()))
+        lines = ["".join(words for words, _ in line) for line in several_graph_lines(shown, 90, rows)]
         assert len(lines) <= rows
         assert sum(" peak " in line for line in lines) == 2 * readings
         assert [line for line in lines if line.startswith("GPU ")] == (
             ["GPU 0  NVIDIA H100 80GB HBM3", "GPU 1  NVIDIA H100 80GB HBM3"] if readings else []
         )
 
-    async def test_stand_below_its_lines_beside_the_log(self) -> None:
+    async def test_graphs_are_below_the_lines_beside_the_log(self) -> None:
         console = Console()
         async with opened(console, (200, 50)) as (_, log):
             assert log.display
             assert "temperature" in console.screen_text
 
 
-class TestTheEndOfItsLog:
-    async def test_is_shown_where_the_page_leaves_room(self) -> None:
+class TestLogOfJobPage:
+    async def test_the_log_fills_the_rest_of_the_page(self) -> None:
         console = Console()
         console.logs.lines[104] = [b"line %d" % number for number in range(50)]
         async with opened(console, job_id=104) as (pilot, log):
@@ -174,7 +185,7 @@ class TestTheEndOfItsLog:
             await pilot.press("escape")
             await until(pilot, stream.closed.is_set)
 
-    async def test_is_not_even_read_where_there_is_none(self) -> None:
+    async def test_the_log_is_not_read_without_space_for_it(self) -> None:
         console = Console()
         async with opened(console, (80, 18), 104) as (pilot, log):
             assert not log.display
@@ -182,7 +193,7 @@ class TestTheEndOfItsLog:
             await pilot.resize_terminal(*MIDDLING)
             await until(pilot, lambda: log.display and opened_of(console, 104) == 1)
 
-    async def test_goes_on_with_the_next_attempt(self) -> None:
+    async def test_the_log_continues_with_the_next_attempt(self) -> None:
         console = Console()
         async with opened(console, job_id=104) as (pilot, _):
             await until(pilot, lambda: opened_of(console, 104) == 1)
@@ -195,14 +206,14 @@ class TestTheEndOfItsLog:
             assert "attempt 2 of 2" in console.screen_text
 
     @pytest.mark.parametrize("waits", [106, 107])
-    async def test_is_not_there_before_it_began(self, waits: int) -> None:
+    async def test_the_log_is_absent_before_the_start(self, waits: int) -> None:
         console = Console()
         async with opened(console, (120, 60), waits) as (_, log):
             assert not log.display
             assert opened_of(console, waits) == 0
 
 
-async def test_readings_follow_the_picture() -> None:
+async def test_readings_follow_the_snapshot() -> None:
     console = Console()
     async with opened(console, SMALL) as (pilot, _):
         assert "62%" in console.screen_text

@@ -51,7 +51,7 @@ def test_a_limit_has_no_units_that_are_zero() -> None:
     assert [limit_words(limit) for limit in limits] == ["45s", "10m", "10m20s", "2d"]
 
 
-def test_a_bar_stands_before_the_words_where_there_is_room() -> None:
+def test_a_bar_precedes_the_text_if_there_is_room() -> None:
     assert shown("progress", ran(8 * 60)) == "━━━━━━────── 8:00 / 16m"
     assert shown("progress", ran(8 * 60), JobContext(NOW)) == "8:00 / 16m"
     assert shown("progress", ran(100, None)) == "1:40"
@@ -59,7 +59,7 @@ def test_a_bar_stands_before_the_words_where_there_is_room() -> None:
     assert shown("progress", job(1)) == ""
 
 
-def test_a_pull_is_a_bar_and_its_words_stand_in_the_last_column() -> None:
+def test_a_pull_has_a_bar_and_words_in_the_last_column() -> None:
     pulling = replace(WIDE, progress={1: "pulling vit:2, 45 %"})
     starting = job(1, image="vit:2").evolve(state=JobState.CONFIGURING)
     assert shown("progress", starting, pulling) == "━━━━━╸────── 45 %"

@@ -1,4 +1,4 @@
-"""Telemetry on the page of a job: lines, graphs in the room there is, and what cannot be known."""
+"""Telemetry on the page of a job: lines, graphs as wide as fits, and unknown values."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import Consumption
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.telemetry_tally import Tally, TallyRecord
@@ -42,7 +43,7 @@ def measured(minutes: int = 60, gap: int = 20) -> Measured:
     return Measured(tally.summary(NOW.timestamp()), tally.series())
 
 
-def test_graphs_stand_above_the_words_where_a_narrow_page_is_tall() -> None:
+def test_on_a_tall_narrow_page_graphs_are_above_the_words() -> None:
     lines = telemetry_lines(ATTEMPT, measured(), 60, is_tall=True)
     place = [label for label, _ in lines].index("power")
     [(graph, _)], [(words, _)] = lines[place][1], lines[place + 1][1]
@@ -83,7 +84,7 @@ def test_graphs_are_as_wide_as_the_room_allows(room: int) -> None:
     assert drawn(lines["GPU time"]) == drawn(lines["disks"]) == ""
 
 
-def test_a_gap_is_a_gap_and_heights_are_those_of_the_readings() -> None:
+def test_graphs_have_gaps_and_the_heights_of_the_readings() -> None:
     line = told(measured(), 160)["GPU use"]
     cells = line[: line.index("  mean")]
     assert {"▁", "█"} <= set(cells)
@@ -91,7 +92,7 @@ def test_a_gap_is_a_gap_and_heights_are_those_of_the_readings() -> None:
     assert set(cells[left + 1 : right - 1]) == {" "}
 
 
-def test_words_alone_where_there_is_no_room_and_no_series() -> None:
+def test_without_space_or_series_only_words_are_shown() -> None:
     found = measured()
     for lines in (told(found, 60), told(found, 160, has_graphs=False), told(Measured(found.summary), 160)):
         assert drawn("".join(lines.values())) == ""
@@ -101,7 +102,7 @@ def test_words_alone_where_there_is_no_room_and_no_series() -> None:
     assert told(cpu, 160) == {"measured": "attempt 2", "CPU": "3s of CPU time; in use mean 1, p95 1, peak 1"}
 
 
-async def test_the_page_reads_it_on_a_thread_and_shows_it() -> None:
+async def test_the_page_reads_telemetry_in_a_thread() -> None:
     asked: list[int] = []
 
     def read(job: Job) -> Mapping[int, Measured]:

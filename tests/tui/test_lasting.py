@@ -1,4 +1,4 @@
-"""Leaks of a console that runs for weeks: there are none."""
+"""A console that runs for weeks leaks no memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from textual.widget import Widget
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, GpuHistory
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.engine.actions.actions import Actions
 from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo
@@ -81,7 +82,7 @@ def few_objects() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("few_objects")
-async def test_drawn_lines_are_held_by_nothing_else() -> None:
+async def test_drawn_lines_are_freed() -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -97,7 +98,7 @@ async def test_drawn_lines_are_held_by_nothing_else() -> None:
 
 
 @pytest.mark.usefixtures("few_objects")
-async def test_a_closed_screen_is_gone() -> None:
+async def test_a_closed_screen_is_freed() -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -117,12 +118,12 @@ def _living_widgets() -> int:
 
 
 def _is_gone(closed: weakref.ref[Screen[object]], threads: int) -> bool:
-    """A forecast that nobody wants any more gives up at its next step."""
+    """A forecast that is no longer wanted stops at its next step."""
     gc.collect()
     return closed() is None and threading.active_count() <= threads
 
 
-def test_readings_do_not_pile_up_while_the_clock_is_behind_where_it_was() -> None:
+def test_readings_do_not_accumulate_after_the_clock_is_set_back() -> None:
     history, late = GpuHistory(), sample.rich_snapshot()
     history.add(late)
     for seconds in range(3600):
@@ -131,7 +132,7 @@ def test_readings_do_not_pile_up_while_the_clock_is_behind_where_it_was() -> Non
     assert max(map(len, kept)) <= STEP.total_seconds() + 1
 
 
-async def test_the_last_searches_of_logs_are_remembered() -> None:
+async def test_the_number_of_remembered_searches_is_bounded() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -184,12 +185,12 @@ async def test_the_queue_of_the_last_scores_is_freed_with_the_next_one() -> None
 
 
 class Seen(Job, frozen=True, dict=True):
-    """A job of which one can know whether anybody still has it."""
+    """Job whose references can be observed."""
 
 
 @asynccontextmanager
 async def seen(what_if: str = "off") -> AsyncIterator[tuple[Console, Pilot[ExitChoice], weakref.ref[Seen]]]:
-    """A console that shows a queue, one of whose jobs nobody else has."""
+    """Return a console that shows a queue with a job that no other object references."""
     console = Console(what_if=what_if)
     *others, last = console.snapshot.jobs
     one = Seen(**asdict(last))
@@ -202,7 +203,7 @@ async def seen(what_if: str = "off") -> AsyncIterator[tuple[Console, Pilot[ExitC
 
 
 async def let_go(console: Console, pilot: Pilot[ExitChoice], kept: weakref.ref[Seen]) -> None:
-    """Wait until nobody has it any more; other queues are shown meanwhile."""
+    """Wait until no object references it any more; other queues are shown meanwhile."""
     async with asyncio.timeout(PATIENCE):
         while kept() is not None:
             await console.show(pilot, replace(console.snapshot))
@@ -226,7 +227,7 @@ async def test_the_queue_of_marked_jobs_is_freed_once_none_is_marked() -> None:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("keys", [*SCREENS.values(), *MORE_SCREENS.values()], ids=[*SCREENS, *MORE_SCREENS])
 async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(keys: str) -> None:
-    """The garbage collector alone would free a cycle, and it runs every few minutes."""
+    """The garbage collector would free a cycle, but it runs only every few minutes."""
     async with seen(what_if="always") as (console, pilot, kept):
         await console.press(pilot, *keys.split())
         closed = console.app.screen

@@ -1,4 +1,4 @@
-"""Panes: their sizes, which of them there are, and that the console is found as it was left."""
+"""Panes: sizes, visibility, and the restored layout."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ SIZE = (120, 36)
 
 
 def heights(console: Console) -> dict[str, int]:
-    """The rows of each pane that is shown."""
+    """Return the rows of each shown pane."""
     panes = {name: console.app.screen.query_one(f"#{name}") for name in PANES}
     return {name: pane.size.height for name, pane in panes.items() if pane.display}
 
 
 def heights_of_notices(console: Console) -> int:
-    """The rows that notices and the summary take."""
+    """Return the rows that notices and the summary take."""
     shown = (console.app.screen.query_one(name) for name in ("#notices", "#summary"))
     return sum(widget.size.height for widget in shown if widget.display)
 
 
 def kept(path: Path) -> dict[str, object]:
-    """The layout in the file."""
+    """Return the layout in the file."""
     found: dict[str, object] = json.loads(path.read_text())["layout"]
     return found
 
@@ -53,7 +53,7 @@ async def test_the_focused_pane_grows_and_shrinks_by_a_row() -> None:
         assert sum(heights(console).values()) == sum(before.values())
 
 
-async def test_gpus_take_their_rows_of_the_others() -> None:
+async def test_added_rows_of_the_gpu_pane_come_from_the_others() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -78,7 +78,7 @@ async def test_no_pane_is_squeezed_out() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
-async def test_no_pane_is_laid_out_far_beyond_a_screen_without_room(size: tuple[int, int]) -> None:
+async def test_no_pane_extends_beyond_a_small_screen(size: tuple[int, int]) -> None:
     console = Console()
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
@@ -89,7 +89,7 @@ async def test_no_pane_is_laid_out_far_beyond_a_screen_without_room(size: tuple[
 
 
 @pytest.mark.parametrize("size", [(40, 10), (60, 12), (80, 12)])
-async def test_where_two_panes_have_no_room_one_is_shown_whole_and_tab_turns_to_the_other(
+async def test_a_small_screen_shows_one_pane_and_tab_switches_to_the_other(
     size: tuple[int, int],
 ) -> None:
     console = Console()
@@ -125,7 +125,7 @@ async def until_focused(console: Console, pilot: Pilot[ExitChoice], name: str) -
     await pilot.pause()
 
 
-async def test_the_log_stands_beside_the_queue_where_it_may() -> None:
+async def test_the_log_is_beside_the_queue_on_wide_screens() -> None:
     console = Console()
     async with console.app.run_test(size=(160, 50)) as pilot:
         await console.begin(pilot)
@@ -156,11 +156,12 @@ async def test_the_log_stands_beside_the_queue_where_it_may() -> None:
     assert chosen.is_beside(160)
     assert PaneLayout.of({"log": "below"}, "beside").log == "below", "a choice made in the console counts more"
     assert (chosen.most_for_gpus(70), chosen.most_for_gpus(70, is_beside=True)) == (35, 42)
+    assert [chosen.most_for_gpus(rows, is_idle=True) for rows in (47, 77)] == [23, 68], "an empty queue needs few rows"
     for layout, width, is_beside in (("auto", 249, False), ("auto", 250, True), ("beside", 159, False)):
         assert PaneLayout(log=layout).is_beside(width) is is_beside
 
 
-async def test_f_finds_the_log_behind_a_pane_that_fills_the_screen_or_hidden() -> None:
+async def test_f_shows_a_hidden_or_covered_log() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -198,7 +199,7 @@ async def test_a_pane_is_hidden_and_all_come_back() -> None:
         assert heights(console) == before
 
 
-async def test_the_console_is_found_as_it_was_left(tmp_path: Path) -> None:
+async def test_the_layout_is_restored(tmp_path: Path) -> None:
     path = tmp_path / "home" / "console.json"
     console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=SIZE) as pilot:
@@ -214,7 +215,7 @@ async def test_the_console_is_found_as_it_was_left(tmp_path: Path) -> None:
         assert isinstance(again.app.screen, Main)
 
 
-async def test_without_a_change_nothing_is_written(tmp_path: Path) -> None:
+async def test_an_unchanged_layout_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
     console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=SIZE) as pilot:
@@ -236,7 +237,7 @@ async def test_without_a_change_nothing_is_written(tmp_path: Path) -> None:
         b'{"layout": {"gpus": null, "queue": true, "hidden": [[1]], "grid": []}}',
     ],
 )
-async def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, damage: bytes) -> None:
+async def test_a_damaged_preferences_file_is_ignored(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "console.json"
     path.write_bytes(damage)
     assert PaneLayout.of(Preferences(path).get("layout")) == PaneLayout()
@@ -259,7 +260,7 @@ def test_two_consoles_keep_out_of_each_others_sections(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o77 == 0
 
 
-def test_a_home_that_cannot_be_written_to_is_no_fault(tmp_path: Path) -> None:
+def test_an_unwritable_home_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     preferences = Preferences(tmp_path / "file" / "console.json")
     preferences.put("layout", {"grid": "cards"})

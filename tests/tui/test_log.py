@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Iterator
 
@@ -60,7 +61,7 @@ def test_colours_are_kept() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_nothing_in_a_line_acts_on_the_terminal(raw: bytes) -> None:
+def test_lines_cannot_control_the_terminal(raw: bytes) -> None:
     text = shown(raw)
     assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in text)
 
@@ -208,7 +209,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         assert len(console.logs.opened) == 2
 
 
-async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
+async def test_scrolling_up_pauses_and_the_end_follows_again() -> None:
     console = Console()
     console.logs.lines[101] = [b"line %d" % i for i in range(300)]
     async with console.app.run_test(size=SIZE) as pilot:
@@ -232,7 +233,7 @@ async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
         assert "new" in console.screen_text
 
 
-async def test_a_pause_stays_where_it_is_while_lines_come() -> None:
+async def test_a_paused_log_stays_in_place_while_lines_arrive() -> None:
     console = Console()
     console.logs.lines[101] = [b"line %d" % i for i in range(300)]
     async with console.app.run_test(size=SIZE) as pilot:
@@ -248,7 +249,7 @@ async def test_a_pause_stays_where_it_is_while_lines_come() -> None:
         assert "50 lines below" in console.screen_text
 
 
-async def test_long_lines_move_sideways() -> None:
+async def test_long_lines_scroll_horizontally() -> None:
     console = Console()
     console.logs.lines[101] = [b"a" * 90 + b"END" + b"z" * 50]
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -281,6 +282,14 @@ async def test_without_a_running_job_the_pane_has_a_hint() -> None:
         assert console.logs.opened == []
 
 
+async def test_a_pane_without_a_log_lists_the_keys_of_logs() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        assert re.search(r"^ +e +To the first error in the job's log", console.screen_text, re.MULTILINE)
+        assert re.search(r"^ +S +Save the whole log to a file", console.screen_text, re.MULTILINE)
+
+
 def test_colours_last_over_lines_until_they_are_reset() -> None:
     buffer = LogBuffer(lines=3)
     buffer.add([b"\x1b[31mTraceback:", b"  line 1", b"\x1b[0m\x1b[1mlast", b"bold", b"\x1b[mplain"])
@@ -301,7 +310,7 @@ def test_a_colour_that_is_left_on_reaches_the_next_line_but_not_past_skipped_one
     assert buffer.style_before(2) is PLAIN
 
 
-async def test_new_lines_are_shown_without_being_asked_for_and_silence_costs_nothing() -> None:
+async def test_new_lines_are_shown_at_once_and_a_silent_log_costs_nothing() -> None:
     console = Console()
     more: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     console.logs.lines[101] = iter(more.get, b"")

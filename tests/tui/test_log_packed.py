@@ -83,7 +83,7 @@ def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(module, "PIECE_LINES", 5)
 
 
-def test_lines_are_found_however_they_come_and_go() -> None:
+def test_lines_are_found_while_they_arrive_and_leave() -> None:
     PackedLinesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
     PackedLinesMachine.TestCase().runTest()
 

@@ -1,4 +1,4 @@
-"""Whatever a job prints, and however it is looked at, what is drawn is harmless and exactly as wide as the pane."""
+"""Drawn log lines: harmless and exactly as wide as the pane, for any output and view."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_wrapping_loses_nothing(text: str, room: int) -> None:
 
 
 def drawn(line: str, width: int, **looks: object) -> str:
-    """The first row of it, without its sign."""
+    """Return the first row of a drawn line, without its sign."""
     reading = LogModel()
     painter = reading.painter
     for name, value in looks.items():
@@ -71,26 +71,26 @@ def drawn(line: str, width: int, **looks: object) -> str:
     return strip.text[1:]
 
 
-class TestALineCutAtTheRight:
-    def test_has_a_mark_where_it_goes_on(self) -> None:
+class TestCutLines:
+    def test_a_cut_line_has_a_mark_where_it_continues(self) -> None:
         assert drawn("step 100 loss 0.25", 11) == "step 100 …"
         assert drawn("step 100 loss 0.25", 11, left=8) == " loss 0.25"
         assert drawn("step 100 loss 0.25", 11, left=7) == "0 loss 0.…"
 
-    def test_has_none_where_all_is_there(self) -> None:
+    def test_a_complete_line_has_no_mark(self) -> None:
         assert drawn("step 100 !", 11) == "step 100 !"
         assert drawn("step", 11) == "step      "
 
-    def test_has_none_where_lines_are_broken(self) -> None:
+    def test_a_broken_line_has_no_mark(self) -> None:
         assert drawn("step 100 loss 0.25", 11, wraps=True) == "step 100 l"
 
-    def test_of_wide_characters_shows_none_in_half(self) -> None:
+    def test_a_cut_line_shows_no_half_wide_characters(self) -> None:
         assert drawn("训练损失下降", 9) == "训练损 …"
         assert drawn("训练损失下降", 10) == "训练损失…"
         assert drawn("训练损失下降", 13) == "训练损失下降"
         assert drawn("\x1b[31m训练\x1b[0m损失", 6) == "训练…"
 
-    def test_keeps_the_mark_in_the_quiet_colour(self) -> None:
+    def test_the_mark_has_the_dim_colour(self) -> None:
         reading = LogModel()
         reading.painter.width, reading.window.height = 6, 1
         reading.buffer.add([b"\x1b[1;31mabcdefgh"])
@@ -100,6 +100,6 @@ class TestALineCutAtTheRight:
         assert mark.style is not None
         assert not mark.style.bold
 
-    def test_at_what_is_kept_says_so_however_it_is_shown(self) -> None:
+    def test_a_line_that_is_kept_in_part_is_marked_at_its_end(self) -> None:
         assert drawn("x" * MOST, 11, left=MOST - 5) == "xxxxx…    "
         assert drawn("x" * (MOST - 1), 11, left=MOST - 6) == "xxxxx     "

@@ -50,7 +50,7 @@ def known(lines: list[bytes], behind: int) -> KnownLines:
 
 
 @given(st.integers(1, 300), st.integers(0, 120), st.integers(0, 40), st.integers(1, 3))
-def test_earlier_lines_are_found_though_the_log_grew(behind: int, wanted: int, grew: int, alike: int) -> None:
+def test_earlier_lines_are_found_in_a_growing_log(behind: int, wanted: int, grew: int, alike: int) -> None:
     lines = [b"%d" % (i // alike) for i in range(300)]
     later = follower_of([*lines, *(b"new %d" % i for i in range(grew))])
     earlier = read_earlier(later, known(lines, behind), wanted, always)
@@ -59,7 +59,7 @@ def test_earlier_lines_are_found_though_the_log_grew(behind: int, wanted: int, g
     assert earlier.is_start == (wanted >= start)
 
 
-def test_of_lines_that_are_all_alike_none_is_doubled() -> None:
+def test_identical_lines_are_not_duplicated() -> None:
     lines = [b"same"] * 300
     earlier = read_earlier(follower_of(lines), known(lines, 100), 1000, always)
     assert len(earlier.lines) == 200
@@ -152,7 +152,7 @@ async def test_the_error_of_a_failed_job_is_found_within_five_keys_of_the_main_s
         assert "▶Traceback (most recent call last)" in console.screen_text
 
 
-async def test_no_error_is_said() -> None:
+async def test_no_error_is_reported() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
@@ -161,7 +161,7 @@ async def test_no_error_is_said() -> None:
         assert "error: none" in console.screen_text
 
 
-async def test_a_log_that_cannot_be_read_is_not_said_to_have_ended() -> None:
+async def test_an_unreadable_log_is_not_shown_as_ended() -> None:
     console = Console()
     console.logs.error = NotFoundError("it was removed")
     async with console.app.run_test(size=SIZE) as pilot:
@@ -228,7 +228,7 @@ def test_a_stamp_is_taken_off_once_and_anything_else_is_left(raw: bytes) -> None
     assert len(stamp_words(raw)) == STAMP_WIDTH
 
 
-def test_a_month_that_is_none_is_no_time() -> None:
+def test_an_invalid_month_is_not_a_time() -> None:
     assert stamp_words(b"2026-13-41T10:02:04Z x") == " " * STAMP_WIDTH
 
 
@@ -269,7 +269,7 @@ def test_nothing_is_copied_by_itself_and_copies_are_bounded() -> None:
 
 
 @given(st.lists(st.binary(max_size=80), max_size=6))
-def test_nothing_that_is_copied_acts_on_a_terminal(lines: list[bytes]) -> None:
+def test_copied_text_has_no_control_characters(lines: list[bytes]) -> None:
     buffer = LogBuffer()
     buffer.add(lines)
     text, _ = copied_text(buffer, list(range(len(lines))), is_stamped=False)
@@ -277,7 +277,7 @@ def test_nothing_that_is_copied_acts_on_a_terminal(lines: list[bytes]) -> None:
 
 
 async def saved(console: Console, pane: LogPane, pilot: object, path: Path) -> None:
-    """Ask for the log to be saved there, and wait for an answer."""
+    """Save the log to a path, and wait for an answer."""
     await pilot.press("S")  # type: ignore[attr-defined]
     assert isinstance(console.app.screen, Prompt)
     console.app.screen.query_one(Input).value = str(path)
@@ -285,7 +285,7 @@ async def saved(console: Console, pane: LogPane, pilot: object, path: Path) -> N
 
 
 async def until(pilot: object, holds: object) -> None:
-    """Wait until it does."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(10):
         while not holds():  # type: ignore[operator]
             await pilot.pause(0.005)  # type: ignore[attr-defined]
@@ -316,7 +316,7 @@ async def test_a_log_is_saved_byte_for_byte_and_no_file_is_overwritten_unasked(t
     assert await asyncio.to_thread(lambda: [file.name for file in tmp_path.iterdir()]) == ["out.log"]
 
 
-def test_a_file_that_comes_to_be_there_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+def test_a_file_created_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "out.log"
 
     def meanwhile() -> bool:

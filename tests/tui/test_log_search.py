@@ -54,7 +54,7 @@ def test_capitals_count_only_if_typed(typed: str, line: str, is_in: bool) -> Non
     assert pattern.is_in(line) == is_in
 
 
-def test_nothing_typed_is_no_pattern_and_a_wrong_one_says_so() -> None:
+def test_an_empty_text_is_not_a_pattern_and_an_invalid_one_is_reported() -> None:
     assert pattern_of("") is None
     wrong = pattern_of("foo(")
     assert wrong is not None
@@ -68,7 +68,7 @@ def test_the_shown_text_is_searched() -> None:
 
 
 @given(st.lists(st.sampled_from([b"x", b"y", b"xy", b""]), max_size=30), st.integers(0, 30), st.integers(0, 5))
-def test_a_finder_finds_every_line_however_the_log_grows(lines: list[bytes], start: int, earlier: int) -> None:
+def test_a_finder_finds_every_line_of_a_growing_log(lines: list[bytes], start: int, earlier: int) -> None:
     buffer = LogBuffer()
     buffer.add(lines)
     found = finder("x", buffer, min(start, buffer.end))
@@ -151,7 +151,7 @@ def test_a_window_is_full_and_moves_as_far_as_asked(rows: list[int], height: int
 
 
 @given(st.lists(st.tuples(st.text("ab", max_size=4), st.sampled_from([PLAIN, STRONG])), max_size=5), st.data())
-def test_marking_keeps_the_text_and_marks_just_the_places(spans: list[tuple[str, object]], data: st.DataObject) -> None:
+def test_marking_keeps_the_text_and_marks_only_the_hits(spans: list[tuple[str, object]], data: st.DataObject) -> None:
     text = "".join(value for value, _ in spans)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
     places = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
@@ -228,7 +228,7 @@ async def test_a_filter_shows_matches_with_context_and_follows_new_lines() -> No
         assert len(pane.reading.rows) == pane.height
 
 
-async def test_a_filter_that_nothing_matches_says_so() -> None:
+async def test_a_filter_without_matches_says_so() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
@@ -238,7 +238,7 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
         assert "&zebra 0 lines" in console.screen_text
 
 
-async def test_looking_through_a_long_log_keeps_no_key_waiting() -> None:
+async def test_searching_a_long_log_delays_no_key() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)

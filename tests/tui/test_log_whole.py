@@ -1,4 +1,4 @@
-"""A search goes through all of a log, also where only its end is in memory."""
+"""Searches cover all of a log, even if only its end is in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestScan:
         assert found.found[7 - 29_000] == b"step 7 needle"
         assert told[-1] == "30,000 lines"
 
-    def test_a_log_that_grew_meanwhile_is_numbered_alike(self) -> None:
+    def test_a_log_that_grew_keeps_its_line_numbers(self) -> None:
         known = KnownLines(tuple(LINES[29_000 : 29_000 + ANCHOR]), TAIL)
         grown = [*LINES, *(b"new %d needle" % i for i in range(1500))]
         found = scan(follower_of(grown), Pattern("needle"), known, 0, always, str)
@@ -55,7 +55,7 @@ class TestScan:
 
     def test_unsearched_parts_are_reported(self) -> None:
         known = KnownLines((b"other",), 1)
-        assert "not found" in scan(follower_of(LINES), Pattern("needle"), known, 0, always, str).fault
+        assert "cannot be found" in scan(follower_of(LINES), Pattern("needle"), known, 0, always, str).fault
         assert "too long" in scanned([b"a" * 40 + b"!"] * 2000, r"(a+)+$", 1000).fault
         given_up = scan(follower_of(LINES), Pattern("needle"), known, 0, lambda: False, str)
         assert given_up.fault == "cancelled"
@@ -85,7 +85,7 @@ class TestScan:
         assert read_region(follower_of(LINES), 29_000, -28_999, always).is_start
 
 
-def test_hits_that_leave_memory_join_those_of_the_search() -> None:
+def test_hits_that_leave_memory_are_added_to_those_of_the_search() -> None:
     outside = OlderHits(progress="0 %")
     outside.take_gone([3, 5])
     outside.finish(scanned(LINES, "needle", TAIL).numbers, 2, 29_000)
@@ -125,7 +125,7 @@ async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> Non
         assert " step 7 needle" in console.screen_text
 
 
-async def test_errors_of_a_log_that_is_not_all_in_memory_are_said_to_be_of_its_end() -> None:
+async def test_errors_of_a_partly_loaded_log_are_labelled_as_those_of_its_end() -> None:
     console = Console()
     console.logs.cuts_tails = console.logs.ends = True
     async with console.app.run_test(size=(100, 40)) as pilot:
@@ -138,7 +138,7 @@ async def test_errors_of_a_log_that_is_not_all_in_memory_are_said_to_be_of_its_e
 
 
 async def found(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
-    """Wait until all of the log is searched, and what is gone to is there."""
+    """Wait until all of the log is searched, and the current hit is loaded."""
     search = pane.reading.search
     async with asyncio.timeout(30):
         while True:

@@ -1,4 +1,4 @@
-"""Several logs at once: pinned ones, running jobs', and attempts of one job beside each other."""
+"""Several logs at once: pinned ones, those of running jobs, and attempts of one job side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 
 from gputui.tui.log.pinned import MOST, LogOf, Pinned
 from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_controller import REST
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogsScreen, columns_for
 from gputui.tui.screens.main import Main
@@ -32,7 +33,7 @@ FAILED = [
 
 
 def twice() -> Console:
-    """Job 101 runs for the second time."""
+    """Return a snapshot in which job 101 runs for the second time."""
     snapshot = sample.with_job(sample.rich_snapshot(), [replace(sample.secret_job(), id=101)])
     console = Console(snapshot)
     console.logs.lines = {101: LOG, 104: EVAL}
@@ -44,9 +45,10 @@ async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     """Wait until every pane shows its lines."""
     panes = list(console.app.screen.query(LogPane))
     async with asyncio.timeout(10):
-        while not all(pane.buffer.end for pane in panes):
+        while not all(pane.buffer.end for pane in panes) or not console.logs.are_read:
             await pilot.pause(0.005)
     for pane in panes:
+        pane.tick()
         await looked(pane, pilot)
     return panes
 
@@ -55,7 +57,7 @@ async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     ("count", "width", "columns"),
     [(1, 300, 1), (2, 80, 1), (2, 120, 2), (3, 120, 2), (4, 200, 2), (6, 200, 3), (6, 300, 3), (5, 300, 5), (0, 80, 1)],
 )
-def test_logs_are_as_alike_as_can_be(count: int, width: int, columns: int) -> None:
+def test_logs_are_distributed_evenly(count: int, width: int, columns: int) -> None:
     assert columns_for(count, width) == columns
 
 
@@ -69,7 +71,7 @@ def test_no_more_are_pinned_than_fit() -> None:
     assert LogOf(2) not in pinned.logs
 
 
-async def test_pinned_logs_are_shown_together_and_taken_away() -> None:
+async def test_pinned_logs_are_shown_together_and_removed() -> None:
     console = twice()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -109,7 +111,7 @@ async def test_without_pinned_logs_those_of_running_jobs_are_shown() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_without_any_log_it_says_so() -> None:
+async def test_without_logs_the_screen_says_so() -> None:
     console = Console(sample.empty_queue())
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -117,7 +119,7 @@ async def test_without_any_log_it_says_so() -> None:
         assert any("No log is pinned" in told for told in console.told)
 
 
-async def test_attempts_stand_side_by_side_and_each_is_looked_through_alone() -> None:
+async def test_attempts_are_side_by_side_and_each_is_searched_separately() -> None:
     console = twice()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -146,6 +148,19 @@ async def test_f_follows_the_log_on_the_main_screen() -> None:
         follower = console.app.screen.log_pane.follower
         assert follower is not None
         assert follower.job_id == 104
+
+
+async def test_a_requested_log_stays_after_a_cursor_move() -> None:
+    console = twice()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main.logs.follow_cursor_soon()
+        main.logs.follow(104)
+        await pilot.pause(2 * REST)
+        assert main.logs.followed is not None
+        assert main.logs.followed.job_id == 104
 
 
 async def test_the_next_attempt_is_followed_when_it_starts() -> None:
@@ -184,21 +199,21 @@ class TestPictures:
         return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
 
     @AT_BOTH_SIZES
-    def test_attempts_with_an_error(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_attempts_with_an_error_match_their_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "A", "e", "e")
 
     @AT_BOTH_SIZES
-    def test_running_jobs(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_logs_of_running_jobs_match_their_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L")
 
     @NARROW
-    def test_a_search(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_search_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "z", "slash", *"loss", "enter", "n", "V", "j")
 
     @NARROW
-    def test_a_filter(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_filter_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "ampersand", *"5 ", "enter", "right_parenthesis")
 
     @NARROW
-    def test_typing(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_typed_search_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "slash", *"1.2(")

@@ -1,4 +1,4 @@
-"""The main screen: the cursor's loyalty, panes, filter, quitting, and what a picture costs."""
+"""The main screen: stability of the cursor, panes, filter, quitting, and the cost of a snapshot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def shows_notices(console: Console) -> bool:
     return bool(console.app.screen.query_one(NoticeBar).display)
 
 
-async def test_it_is_drawn_before_anything_is_known() -> None:
+async def test_the_screen_is_drawn_before_the_first_snapshot() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
@@ -57,7 +57,7 @@ async def test_it_is_drawn_before_anything_is_known() -> None:
         assert "Reading the GPUs" in console.screen_text
 
 
-async def test_a_picture_published_before_the_start_is_shown() -> None:
+async def test_a_snapshot_published_before_the_start_is_shown() -> None:
     console = Console()
     console.feed.publish(console.snapshot)
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -65,7 +65,7 @@ async def test_a_picture_published_before_the_start_is_shown() -> None:
         assert "llama-7b-sft" in console.screen_text
 
 
-async def test_a_picture_from_another_thread_is_shown() -> None:
+async def test_a_snapshot_from_another_thread_is_shown() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await asyncio.to_thread(console.feed.publish, console.snapshot)
@@ -73,7 +73,7 @@ async def test_a_picture_from_another_thread_is_shown() -> None:
         assert "llama-7b-sft" in console.screen_text
 
 
-async def test_everything_is_on_80x24() -> None:
+async def test_all_panes_fit_80x24() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -143,7 +143,7 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
         assert isinstance(console.app.screen, Detail)
 
 
-async def test_tab_goes_round_the_panes() -> None:
+async def test_tab_cycles_through_the_panes() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -202,7 +202,7 @@ async def test_ended_jobs_share_a_row_that_opens_by_keys_and_by_a_click() -> Non
         assert table.job is None
 
 
-async def test_a_failed_job_keeps_its_place_until_it_was_looked_at() -> None:
+async def test_a_failed_job_keeps_its_place_until_it_was_viewed() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -254,7 +254,9 @@ async def test_help_shows_every_key() -> None:
         ("never", True, ("ctrl+c",), ExitChoice.STOP),
     ],
 )
-async def test_how_it_is_left(hand_over: str, leads: bool, keys: tuple[str, ...], how: ExitChoice) -> None:
+async def test_the_leave_dialog_chooses_the_way_to_exit(
+    hand_over: str, leads: bool, keys: tuple[str, ...], how: ExitChoice
+) -> None:
     console = Console(sample.rich_snapshot() if leads else sample.viewer(), hand_over=hand_over)
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -262,7 +264,7 @@ async def test_how_it_is_left(hand_over: str, leads: bool, keys: tuple[str, ...]
     assert console.app.return_value is how
 
 
-async def test_one_may_stay() -> None:
+async def test_escape_closes_the_leave_dialog() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -289,11 +291,11 @@ async def test_messages_after_the_end_are_ignored() -> None:
     assert console.feed._subscribers == []  # noqa: SLF001 - nothing else tells who listens
 
 
-def test_pictures_that_wait_are_replaced_by_newer_ones() -> None:
+def test_queued_snapshots_are_replaced_by_newer_ones() -> None:
     assert SnapshotTaken(Snapshot()).can_replace(SnapshotTaken(Snapshot()))
 
 
-async def test_the_banner_comes_and_goes() -> None:
+async def test_the_banner_appears_and_disappears() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -338,7 +340,7 @@ async def test_nothing_is_drawn_behind_another_screen(monkeypatch: pytest.Monkey
 
 
 def cells_made(table: JobTable, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by the column of each cell that the table makes from now on."""
+    """Return a list that gets the column of each cell that the table creates from now on."""
     made: list[str] = []
     cell_of = table.cell_of
 
@@ -350,8 +352,8 @@ def cells_made(table: JobTable, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-async def test_a_key_costs_the_rows_in_sight_however_long_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random keys over 10,000 jobs: the jobs are not sorted anew, and only visible rows are made."""
+async def test_the_cost_of_a_key_depends_on_visible_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random keys over 10,000 jobs: the jobs are not sorted again, and only visible rows are built."""
     console = Console(sample.many_jobs(10_000))
     keys = ("j", "k", "G", "g", "pagedown", "pageup", "down", "up", "tab", "shift+tab")
     rng = random.Random(3)
@@ -366,7 +368,7 @@ async def test_a_key_costs_the_rows_in_sight_however_long_the_queue(monkeypatch:
         assert table.rows.keys is order
 
 
-async def test_a_picture_of_the_same_jobs_sorts_nothing() -> None:
+async def test_a_snapshot_of_the_same_jobs_sorts_nothing() -> None:
     console = Console(sample.many_jobs(1000))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -386,6 +388,7 @@ async def test_typing_a_filter_sorts_nothing() -> None:
         assert queue(console).rows.keys is order
 
 
+@pytest.mark.usefixtures("drawn_at_once")
 async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second in which eight busy GPUs change costs well under 2 kB at 200x50."""
     console = Console()
@@ -412,7 +415,7 @@ async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch)
     assert 200 < sum(sent) < 2500
 
 
-async def test_an_unchanged_picture_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unchanged_snapshot_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     refreshed: list[object] = []
     async with console.app.run_test(size=(200, 50)) as pilot:
@@ -434,14 +437,14 @@ async def test_a_gpu_cursor_stays_on_its_gpu_when_one_drops_out() -> None:
         assert grid.cursor == uuid
 
 
-async def test_job_rows_say_how_many_are_in_sight() -> None:
+async def test_the_title_counts_visible_jobs() -> None:
     console = Console(sample.rich_snapshot(jobs=tuple(job(i) for i in range(1, 101)), order=tuple(range(1, 101))))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         assert "of 100 jobs" in console.screen_text
 
 
-async def test_a_busy_thread_makes_way_for_keys_soon() -> None:
+async def test_a_busy_thread_yields_to_keys() -> None:
     before = sys.getswitchinterval()
     try:
         async with Console().app.run_test(size=SIZE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.runs import joined
+from gputui.domain.runs import joined_spans
 from gputui.tui.queue.marks import Marks
 from tests.factories import array, job
 
@@ -13,7 +13,7 @@ spans = st.lists(st.builds(lambda start, count: range(start, start + count), st.
 
 
 def marks(found: list[range]) -> Marks:
-    return Marks(joined((span.start, span.stop) for span in found if span))
+    return Marks(joined_spans((span.start, span.stop) for span in found if span))
 
 
 def ids(found: list[range]) -> set[int]:
@@ -21,7 +21,7 @@ def ids(found: list[range]) -> set[int]:
 
 
 @given(spans, spans)
-def test_they_are_sets(first: list[range], second: list[range]) -> None:
+def test_marks_behave_as_sets(first: list[range], second: list[range]) -> None:
     one, two = marks(first), marks(second)
     assert (sorted(one), len(one), bool(one)) == (sorted(ids(first)), len(ids(first)), bool(ids(first)))
     assert set(one.with_all(two)) == ids(first) | ids(second)

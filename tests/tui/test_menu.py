@@ -1,4 +1,4 @@
-"""The right button lists what can be done to the row under it; a click there does it, and one elsewhere nothing."""
+"""The right button opens a menu of the row under it; a click there runs a command, one elsewhere none."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gputui.tui.app import Gputui
 from gputui.tui.commands.places import MENUS
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
+from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.questions import Prompt
+from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import uuid
 from tests.tui.every import eyes
 from tests.tui.every.hand import Hand
@@ -24,7 +29,7 @@ SIZE = (120, 40)
 async def opened(
     size: tuple[int, int] = SIZE, keys: Mapping[str, tuple[str, ...]] | None = None, *, read_only: bool = False
 ) -> AsyncIterator[Hand]:
-    """A console whose rows can be clicked."""
+    """Yield a console whose rows can be clicked."""
     console = world(read_only=read_only, keys=dict(keys or {}))
     async with console.app.run_test(size=size) as pilot:
         hand = Hand(console, pilot)
@@ -34,14 +39,14 @@ async def opened(
 
 
 async def on_job(hand: Hand, job_id: int, x: int = 20) -> Menu:
-    """The menu of that job."""
+    """Open the menu of that job."""
     row = list(hand.queue.keys).index(job_id)
     await hand.right_click(hand.queue, x, hand.queue.head + row - hand.queue.top)
     return await hand.opened(Menu)
 
 
 async def on_gpu(hand: Hand, index: int) -> Menu:
-    """The menu of that GPU, whichever way it is drawn."""
+    """Open the menu of that GPU, in any layout."""
     hand.grid.move_to(list(hand.grid.keys).index(uuid(index)))
     made = hand.grid.arrangement
     x, y = (index % made.across * made.width + 3, index // made.across * made.height) if made.across > 1 else (3, index)
@@ -50,15 +55,20 @@ async def on_gpu(hand: Hand, index: int) -> Menu:
 
 
 def lines(menu: Menu) -> dict[str, str]:
-    """The names with their keys."""
+    """Return the names with their keys."""
     return {" ".join(words[:-1]): words[-1] for words in (text.split() for text in menu.texts)}
 
 
 def test_the_menu_lists_commands_of_the_main_screen_each_once() -> None:
     for commands in MENUS.values():
         assert len({command.name for command in commands}) == len(commands)
-        assert all(hasattr(Main, f"action_{command.action_name}") for command in commands)
-        assert all(command.in_palette for command in commands)
+        assert all(
+            any(
+                hasattr(place, f"action_{command.action_name}") for place in (Main, LogPane, GpuProcessesScreen, Gputui)
+            )
+            for command in commands
+        )
+    assert all(command.in_palette for pane in ("queue", "gpus") for command in MENUS[pane])
 
 
 async def test_a_waiting_job_is_held_by_a_click() -> None:
@@ -90,8 +100,36 @@ async def test_a_gpu_is_drained_by_keys() -> None:
         assert "Drain GPU 1" in hand.console.screen_text
 
 
+async def test_the_menu_of_a_gpu_offers_commands_of_the_console() -> None:
+    async with opened() as hand:
+        before = hand.app.services.gpu_look.current
+        await on_gpu(hand, 1)
+        await on("graph span")(hand)
+        await hand.until(lambda: hand.app.services.gpu_look.current != before)
+        await on_gpu(hand, 1)
+        await on("GPU users")(hand)
+        await hand.opened(GpuProcessesScreen)
+
+
+async def test_a_log_has_a_menu_which_selects_no_line() -> None:
+    async with opened() as hand:
+        log = hand.log
+        await hand.right_click(log, 5, 1)
+        menu = await hand.opened(Menu)
+        assert {"search": "/", "wrap": "b", "zoom": "z"}.items() <= lines(menu).items()
+        assert not log.reading.picked.is_on
+        await on("wrap")(hand)
+        await hand.until(lambda: hand.app.screen is hand.main)
+
+
+async def test_a_click_on_the_status_lists_all_that_is_wrong() -> None:
+    async with opened() as hand:
+        await hand.click(hand.main.query_one(StatusBar), 30, 0)
+        await hand.opened(Notices)
+
+
 @pytest.mark.parametrize("how", ["escape", "left", "right"])
-async def test_it_closes_and_nothing_was_done(how: str) -> None:
+async def test_closing_the_menu_does_nothing(how: str) -> None:
     async with opened() as hand:
         before = hand.console.audited()
         await on_job(hand, 107)
@@ -105,7 +143,7 @@ async def test_it_closes_and_nothing_was_done(how: str) -> None:
         assert (hand.console.audited(), hand.queue.cursor, eyes.sorting(hand)) == (before, 107, "")
 
 
-async def test_the_pointer_takes_the_cursor_along() -> None:
+async def test_the_cursor_follows_the_pointer() -> None:
     async with opened() as hand:
         menu = await on_job(hand, 107)
         place = list(lines(menu)).index("clone")
@@ -126,7 +164,7 @@ async def test_custom_keys_are_named_and_a_read_only_console_offers_no_change() 
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 12)])
-async def test_it_stands_within_the_screen_however_small_that_is(size: tuple[int, int]) -> None:
+async def test_the_menu_fits_the_smallest_screen(size: tuple[int, int]) -> None:
     async with opened(size) as hand:
         menu = await on_job(hand, 101, x=size[0] - 3)
         await hand.until(lambda: menu.query_one(".dialog").region.right == size[0])
@@ -135,7 +173,7 @@ async def test_it_stands_within_the_screen_however_small_that_is(size: tuple[int
         await hand.until(lambda: f"▌ {menu.texts[-1]}" in hand.console.screen_text)
 
 
-async def test_a_right_click_on_the_heading_is_none() -> None:
+async def test_a_right_click_on_the_heading_opens_no_menu() -> None:
     async with opened() as hand:
         order = list(hand.queue.keys)
         for y in range(hand.queue.head):
@@ -144,7 +182,7 @@ async def test_a_right_click_on_the_heading_is_none() -> None:
         assert (hand.app.screen, list(hand.queue.keys), eyes.tab(hand)) == (hand.main, order, "queue")
 
 
-async def test_rows_of_another_tab_have_their_own() -> None:
+async def test_rows_of_other_tabs_have_their_own_menus() -> None:
     async with opened() as hand:
         await hand.press("3")
         await hand.until(lambda: eyes.tab(hand) == "recurring" and hand.queue.cursor is not None)

@@ -1,4 +1,4 @@
-"""Mouse beside commands: the wheel over any pane, edges that are dragged, lines that are picked."""
+"""Mouse actions other than commands: the wheel over panes, dragged edges, selected lines."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from contextlib import asynccontextmanager
 
 import pytest
 from textual import events
-from textual.widgets import Static
+from textual.containers import VerticalScroll
+from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
+from gputui.tui.commands import COMMANDS
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.screens.palette import CommandFinder
 from gputui.tui.screens.questions import LeaveDialog
-from tests.tui.every import eyes, stages, stages_log
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.widgets.filter_line import FilterLine
+from gputui.tui.widgets.status_bars import KeyBar
+from tests.tui.every import eyes, stages, stages_dialogs, stages_log
 from tests.tui.every.hand import Hand
+from tests.tui.every.row import Step
 from tests.tui.every.world import world
 from tests.tui.sample import many_gpus, many_jobs
 
 
 @asynccontextmanager
 async def opened(snapshot: Snapshot | None = None, size: tuple[int, int] = (240, 50)) -> AsyncIterator[Hand]:
-    """A console that shows this picture."""
+    """Yield a console that shows this snapshot."""
     console = world()
     async with console.app.run_test(size=size) as pilot:
         hand = Hand(console, pilot)
@@ -86,7 +94,7 @@ async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() 
         await hand.until(lambda: hand.grid.region.height == high - 2)
 
 
-async def test_the_edge_of_a_log_goes_no_further_than_leaves_three_rows() -> None:
+async def test_the_edge_of_a_log_leaves_at_least_three_rows() -> None:
     async with opened() as hand:
         await hand.drag(hand.log, (20, 0), (20, 30))
         await hand.until(lambda: hand.log.region.height <= 9)
@@ -130,7 +138,7 @@ async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> No
         ("q", "stay here", lambda hand: hand.app.return_value is None),
     ],
 )
-async def test_an_answer_is_clicked(key: str, words: str, seen: Callable[[Hand], bool]) -> None:
+async def test_an_answer_can_be_clicked(key: str, words: str, seen: Callable[[Hand], bool]) -> None:
     async with opened() as hand:
         await stages.at_job(107)(hand)
         await hand.press(key)
@@ -143,7 +151,108 @@ async def test_an_answer_is_clicked(key: str, words: str, seen: Callable[[Hand],
         await hand.until(lambda: seen(hand))
 
 
-async def test_a_drag_selects_no_text_for_that_fails_where_a_widget_goes_away_just_then() -> None:
+async def _palette(hand: Hand) -> None:
+    await stages.queue(hand)
+    await hand.press("colon")
+    await hand.opened(CommandFinder)
+
+
+async def _filtering(hand: Hand) -> None:
+    await stages.queue(hand)
+    await hand.press("slash")
+    await hand.until(lambda: isinstance(hand.app.focused, Input))
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (_palette, "Esc cancel"),
+        (_palette, "Enter OK"),
+        (stages_dialogs.submissions, "OK"),
+        (stages_dialogs.submissions, "Esc  cancel"),
+        (stages_dialogs.help_, "close"),
+        (stages_dialogs.notices, "close"),
+        (stages_dialogs.themes, "keep"),
+        (stages_dialogs.themes, "back"),
+        (stages_dialogs.log_search, "Esc cancel"),
+        (stages_dialogs.log_search, "Enter ok"),
+        (stages_dialogs.reservation, "leave"),
+        (stages_dialogs.reason, "Esc  cancel"),
+        (stages_dialogs.question, "yes"),
+    ],
+)
+async def test_a_hint_at_the_bottom_of_a_dialog_is_clicked(stage: Step, words: str) -> None:
+    async with opened() as hand:
+        await stage(hand)
+        await hand.pilot.pause()
+        dialog = hand.app.screen
+        x, y = place_of_words(hand, words)
+        await hand.click_at(x, y)
+        await hand.until(lambda: hand.app.screen is not dialog, f"the click on {words} closes the dialog")
+
+
+async def test_each_key_of_a_hint_is_clicked_at_its_own_place() -> None:
+    async with opened(size=(100, 30)) as hand:
+        await stages_dialogs.help_(hand)
+        body = hand.app.screen.query_one(VerticalScroll)
+        x, y = place_of_words(hand, "j k scroll")
+        await hand.click_at(x - 1, y)
+        await hand.until(lambda: body.scroll_y == 1, "the first key scrolls down")
+        x, y = place_of_words(hand, "k scroll")
+        await hand.click_at(x - 1, y)
+        await hand.until(lambda: body.scroll_y == 0, "the second key scrolls up")
+
+
+@pytest.mark.parametrize(
+    ("words", "is_typed"), [("Enter keep", True), ("Esc show all", True), ("Esc shows all", False)]
+)
+async def test_the_hints_of_the_filter_are_clicked(words: str, is_typed: bool) -> None:
+    async with opened() as hand:
+        await _filtering(hand)
+        line = hand.main.query_one(FilterLine)
+        line.query_one(Input).value = "alice"
+        if not is_typed:
+            await hand.press("enter")
+            await hand.until(lambda: hand.app.focused is hand.queue)
+        await hand.until(lambda: words in hand.console.screen_text)
+        x, y = place_of_words(hand, words)
+        await hand.click_at(x, y)
+        await hand.until(lambda: hand.app.focused is hand.queue)
+        await hand.until(lambda: line.is_open is (words == "Enter keep"))
+
+
+async def test_a_click_means_what_the_key_bar_showed_when_it_was_made() -> None:
+    async with opened() as hand:
+        at = hand.words_at(next(command for command in COMMANDS if command.name == "timeline"))
+        assert at is not None
+        x, y = at
+        kinds = (events.MouseDown, events.MouseUp)
+        made = [kind(None, x, y, 0, 0, 1, False, False, False, x, y) for kind in kinds]
+        hand.main.query_one(KeyBar).show(())
+        for event in made:
+            hand.app.post_message(event)
+        await hand.opened(TimelineScreen)
+
+
+async def test_a_pane_that_captures_the_mouse_too_late_keeps_it_from_no_other_screen() -> None:
+    async with opened() as hand:
+        await stages_log.log(hand)
+        await stages_dialogs.notices(hand)
+        dialog, log = hand.app.screen, hand.main.query_one(LogPane)
+        log.capture_mouse()  # as when a button was pressed on it, and handled only after the dialog opened
+        await hand.click_at(*place_of_words(hand, "close"))
+        await hand.until(lambda: hand.app.screen is not dialog, "the click reaches the dialog")
+        assert hand.app.mouse_captured is None
+
+
+def place_of_words(hand: Hand, words: str) -> tuple[int, int]:
+    """Return the second cell of the lowest line with these words."""
+    lines = hand.console.screen_text.splitlines()
+    y = max(y for y, line in enumerate(lines) if words in line)
+    return lines[y].rindex(words) + 1, y
+
+
+async def test_a_drag_selects_no_text() -> None:
     async with opened() as hand:
         await hand.press("q")
         dialog = await hand.opened(LeaveDialog)

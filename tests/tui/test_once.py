@@ -1,4 +1,4 @@
-"""A screen is closed once: what comes too late does not close the one below."""
+"""Screens close once: a late second request does not close the screen below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gputui.tui.screens.timeline import TimelineScreen
 from tests.tui.console import Console
 
 
-async def test_a_line_that_is_sent_twice_is_taken_once() -> None:
+async def test_a_line_sent_twice_is_accepted_once() -> None:
     console = Console()
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
@@ -25,7 +25,7 @@ async def test_a_line_that_is_sent_twice_is_taken_once() -> None:
         assert console.audited() == [("pause", "scheduler")]
 
 
-async def test_the_screen_below_stays() -> None:
+async def test_a_second_dismissal_leaves_the_screen_below() -> None:
     console = Console()
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)

@@ -1,4 +1,4 @@
-"""Thin lines: fewer pictures, no graphs, and no key that waits for them."""
+"""Slow connections: fewer snapshots, no graphs, and no delayed keys."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Shown:
 PICTURES = [replace(EMPTY, taken_at=NOW + timedelta(seconds=second)) for second in range(4)]
 
 
-def test_usually_every_picture_is_shown() -> None:
+def test_usually_every_snapshot_is_shown() -> None:
     seen = Shown(USUAL)
     for picture in PICTURES:
         seen.pacer.take(picture)
@@ -55,7 +55,7 @@ def test_usually_every_picture_is_shown() -> None:
     assert not seen.asked
 
 
-def test_on_a_thin_line_the_last_of_several_is_shown_when_its_time_has_come() -> None:
+def test_a_slow_console_shows_the_last_of_several_snapshots() -> None:
     seen = Shown(SLOW)
     for picture in PICTURES:
         seen.pacer.take(picture)

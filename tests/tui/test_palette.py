@@ -1,4 +1,4 @@
-"""The palette does what it shows: what is typed, what is clicked, and nothing that has gone from its list meanwhile."""
+"""The palette runs the shown command, by typing or by click, and nothing that has left its list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual import events
 from textual.widgets import Input
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.palette import Offer, find
+from gputui.tui.commands.palette import Offer, find_commands
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.palette import CommandFinder
 from tests.tui.every.hand import Hand
@@ -27,7 +27,7 @@ OFFERS = [Offer(command) for command in COMMANDS if command.in_palette]
 
 @asynccontextmanager
 async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand, CommandFinder]]:
-    """The palette over the main screen, where job 107 waits and is selected."""
+    """Open the palette over the main screen, where job 107 waits and is selected."""
     console = world()
     async with console.app.run_test(size=size) as pilot:
         hand = Hand(console, pilot)
@@ -39,13 +39,13 @@ async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand,
 
 
 def done(hand: Hand) -> list[tuple[str, str]]:
-    """Return the actions since the world was made."""
+    """Return the actions since the console was opened."""
     return [each for each in hand.console.audited() if each[0] != "add"]
 
 
 def names(wanted: str) -> list[str]:
     """Return the hits, the best first."""
-    return [found.offer.label for found in find(OFFERS, wanted)]
+    return [found.offer.label for found in find_commands(OFFERS, wanted)]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def names(wanted: str) -> list[str]:
         ("starting waiting", "Jobs: hold"),
     ],
 )
-def test_the_best_is_first(wanted: str, best: str) -> None:
+def test_the_best_match_is_first(wanted: str, best: str) -> None:
     assert names(wanted)[0] == best
 
 
@@ -104,15 +104,15 @@ def test_words_of_the_description_find_it_too_after_matching_names() -> None:
 
 def test_unavailable_commands_are_found_by_name_and_omitted_from_an_empty_search() -> None:
     refused = [replace(offer, why_not="No.") if offer.label == "Jobs: hold" else offer for offer in OFFERS]
-    assert find(refused, "hold")[0].offer == Offer(HOLD, "No.")
-    assert find(refused, "ho")[0].offer.label != "Jobs: undo"
-    assert len(find(refused, "")) == len(OFFERS) - 1
+    assert find_commands(refused, "hold")[0].offer == Offer(HOLD, "No.")
+    assert find_commands(refused, "ho")[0].offer.label != "Jobs: undo"
+    assert len(find_commands(refused, "")) == len(OFFERS) - 1
 
 
-def test_of_two_that_are_called_alike_the_one_that_works_is_first() -> None:
+def test_of_two_commands_of_one_name_the_available_one_is_first() -> None:
     both = [Offer(replace(HOLD, group="Queue"), "No."), Offer(HOLD)]
-    assert [found.offer.why_not for found in find(both, "hold")] == ["", "No."]
-    assert [found.offer.why_not for found in find(both, "starting waiting")] == ["", "No."]
+    assert [found.offer.why_not for found in find_commands(both, "hold")] == ["", "No."]
+    assert [found.offer.why_not for found in find_commands(both, "starting waiting")] == ["", "No."]
 
 
 @pytest.mark.parametrize("clicks", [False, True])
@@ -138,7 +138,7 @@ async def test_text_and_enter_in_one_go_run_the_command() -> None:
         assert isinstance(hand.app.screen, Main)
 
 
-async def test_a_click_does_the_line_under_the_pointer() -> None:
+async def test_a_click_runs_the_line_under_the_pointer() -> None:
     async with opened() as (hand, palette):
         await hand.press(*"hold")
         lines = palette.query_one(LINES)
@@ -161,7 +161,7 @@ async def test_a_click_where_a_line_was_before_the_last_letter_does_nothing() ->
         assert done(hand) == []
 
 
-async def test_enter_where_nothing_is_found_does_nothing_and_a_click_outside_closes() -> None:
+async def test_enter_without_a_match_does_nothing_and_a_click_outside_closes() -> None:
     async with opened() as (hand, palette):
         await hand.press(*"zzz", "enter")
         assert "No matching command" in hand.console.screen_text
@@ -208,7 +208,7 @@ async def test_a_second_choice_after_the_list_is_closed_changes_nothing() -> Non
 
 
 @pytest.mark.parametrize("size", [(40, 10), (20, 5), (300, 80)])
-async def test_it_follows_the_size_of_the_screen(size: tuple[int, int]) -> None:
+async def test_the_palette_follows_the_size_of_the_screen(size: tuple[int, int]) -> None:
     async with opened() as (hand, palette):
         await hand.console.resize(hand.pilot, *size)
         await hand.press("pagedown", "pagedown")

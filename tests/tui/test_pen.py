@@ -63,7 +63,7 @@ def alone(x: int, y: int, segments: list[Segment]) -> str:
         max_size=9,
     )
 )
-def test_runs_are_shown_as_if_each_were_written_in_full(
+def test_shortened_sequences_show_the_same_text(
     drawn: dict[tuple[int, int], list[tuple[str, Style]]],
 ) -> None:
     pen, plain = Pen(SYSTEM), ""

@@ -75,13 +75,15 @@ BAD_DAYS = [
 
 class TestMain:
     @AT_EVERY_SIZE
-    def test_a_busy_day(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_a_busy_day_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, None, size, history=True)
 
     @pytest.mark.parametrize(("day", "size"), BAD_DAYS, ids=[f"{day.__name__}-{w}x{h}" for day, (w, h) in BAD_DAYS])
-    def test_a_bad_day(self, snap_compare: Compare, size: tuple[int, int], day: Callable[[], Snapshot]) -> None:
+    def test_a_bad_day_matches_its_picture(
+        self, snap_compare: Compare, size: tuple[int, int], day: Callable[[], Snapshot]
+    ) -> None:
         assert matches(snap_compare, day(), size)
 
     @AT_EVERY_SIZE
-    def test_before_anything_is_known(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+    def test_an_empty_console_matches_its_picture(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert snap_compare(Console().app, terminal_size=size)  # type: ignore[arg-type]

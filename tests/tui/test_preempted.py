@@ -1,4 +1,4 @@
-"""Texts of the console about a job that a change would have preempted."""
+"""Texts of the console about a job that a change would preempt."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt
 from gputui.domain.policy.whatif import compared, prioritised
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
@@ -19,7 +19,7 @@ from tests.factories import NOW, job, uuid, view
 HOUR = timedelta(hours=1)
 
 
-def test_it_starts_again_later_and_not_for_the_first_time() -> None:
+def test_a_preempted_job_is_shown_to_start_again() -> None:
     low = job(1, name="low", gpus=1, preemptible=True, time_limit=2 * HOUR, priority=0)
     began = Attempt(1, (uuid(0),), claimed_at=NOW - HOUR, started_at=NOW - HOUR)
     low = replace(low, state=JobState.RUNNING, started_at=NOW - HOUR, attempts=(began,))

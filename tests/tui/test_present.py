@@ -1,4 +1,4 @@
-"""Domain to cells: what is unknown is never 0, what is foreign never acts, what is too long is cut."""
+"""Conversion of domain values to cells: unknown is never 0, foreign text is neutralised, long text is cut."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.conditions import conditions
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
+from gputui.domain.notices import pressing
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
-from gputui.tui.present.conditions import conditions
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import gpu_cells, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
 from gputui.tui.present.graphs import bar, graph
 from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
-from gputui.tui.present.notices import pressing
 from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.queue.columns import COLUMNS, ChosenColumns
@@ -52,7 +52,7 @@ def test_columns_fill_the_room_without_overlap(columns: tuple[Column, ...], room
         assert placed[-1].x + placed[-1].width <= room
 
 
-def test_the_wider_the_more_columns() -> None:
+def test_wider_tables_have_more_columns() -> None:
     counts = [len(lay_out(GPU_COLUMNS, room)) for room in (80, 120, 200)]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
@@ -69,11 +69,11 @@ def test_the_wider_the_more_columns() -> None:
 
 @pytest.mark.parametrize("value", ["", "short", "much too long for it", "训练大模型数据", "🚀🚀🚀🚀🚀🚀🚀"])
 @pytest.mark.parametrize("right", [True, False])
-def test_fitted_is_exactly_as_wide(value: str, right: bool) -> None:
+def test_fitted_text_has_exactly_its_width(value: str, right: bool) -> None:
     assert sum(width(piece) for piece, _ in fitted(((value, PLAIN), ("x", DIM)), 9, right=right)) == 9
 
 
-def test_an_unreadable_value_is_a_dash_never_zero() -> None:
+def test_an_unreadable_value_is_a_dash_not_zero() -> None:
     bare = replace(gpu(0), memory_total=None, power_limit=None, model=None)
     row = GpuRow(view(0, gpu=bare, sample=sample(0, **NOTHING)))
     shown = gpu_text(row)
@@ -146,7 +146,7 @@ def test_a_model_is_shortened_by_words(room: int, model: str) -> None:
     assert text(gpu_cells(GpuRow(view(0)), "model", room)) == model
 
 
-def test_bars_and_graphs() -> None:
+def test_bars_and_graphs_have_their_heights() -> None:
     assert text(bar(0.5, 10, PLAIN)) == "━━━━━─────"
     assert text(bar(None, 4, PLAIN)) == "╌╌╌╌"
     assert text(bar(7.0, 4, PLAIN)) == "━━━━"
@@ -173,7 +173,7 @@ def job_text(key: str, the_job: object, context: JobContext | None = None) -> st
     return text(job_cells(the_job, key, context or JobContext(NOW)))  # type: ignore[arg-type]
 
 
-def test_a_row_says_where_why_or_how() -> None:
+def test_a_row_says_on_which_gpus_why_it_waits_or_how_it_ended() -> None:
     context = JobContext(NOW, samples.REASONS, progress={105: "pulling, 45 %"}, gpu_names={uuid(0): "0", uuid(1): "1"})
     rows = {row.id: row for row in samples.jobs()}
     assert job_text("why", rows[101], context) == "GPU 0,1"
@@ -189,7 +189,7 @@ def test_a_row_says_where_why_or_how() -> None:
     assert job_text("why", held, context) == "held: 20 starts failed"
 
 
-def test_times_of_a_row() -> None:
+def test_a_row_shows_elapsed_and_limit() -> None:
     started = running(1, time_limit=timedelta(hours=4))
     assert job_text("time", started) == "1m00s"
     assert job_text("limit", started) == "4h00m"
@@ -200,7 +200,7 @@ def test_times_of_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", samples.NAMES)
-def test_no_name_reaches_the_terminal_as_it_is(name: str) -> None:
+def test_names_are_neutralised(name: str) -> None:
     strange = job(1, name=name, tenant=name, image=name)
     cells = [job_cells(strange, column.key, JobContext(NOW)) for column in COLUMNS.values()]
     cells += [cell for _, cell in job_lines(strange, JobContext(NOW))]
@@ -237,7 +237,7 @@ def test_the_scheduler_is_described() -> None:
     assert "PAUSED" in text(scheduler_words(samples.paused()))
 
 
-def test_counts_in_the_status_line() -> None:
+def test_the_status_line_counts_jobs_and_gpus() -> None:
     line = text(status_line(samples.rich_snapshot(), "node1"))
     assert "3 running 4 waiting 1 held │" in line
     assert "2 of 8 GPUs free" in line
@@ -256,12 +256,12 @@ def test_notices_come_worst_first_with_a_remedy() -> None:
     assert conditions(samples.empty_queue(), NOW) == ()
 
 
-def test_an_old_picture_is_said_to_be_old() -> None:
+def test_an_old_snapshot_is_marked_as_old() -> None:
     [notice] = conditions(samples.empty_queue(), NOW + timedelta(seconds=30))
     assert "30s old" in notice.text
 
 
-def test_without_gpus_the_probe_speaks() -> None:
+def test_without_gpus_the_status_of_the_probe_is_shown() -> None:
     words = " ".join(text(line) for line in no_gpu_words(samples.no_gpu(), 78))
     assert "libnvidia-ml.so.1" in words
     assert "start gputui again" in words
@@ -305,18 +305,18 @@ def test_problems_that_stop_all_starts_have_a_row(day: Callable[[], Snapshot]) -
     assert pressing(day(), NOW)
 
 
-def test_an_engine_that_was_not_asked_yet_is_no_trouble() -> None:
+def test_an_engine_that_was_not_asked_yet_is_not_reported() -> None:
     node = samples.no_docker().nodes[0]
     unasked = replace(node, runtimes=tuple(replace(runtime, asked=False) for runtime in node.runtimes))
     assert pressing(samples.rich_snapshot(nodes=(unasked,)), NOW) == ()
 
 
-def test_an_old_picture_deserves_a_row() -> None:
+def test_an_old_snapshot_has_a_row() -> None:
     assert pressing(samples.rich_snapshot(), NOW + timedelta(minutes=1))
 
 
 @pytest.mark.parametrize("day", [samples.rich_snapshot, samples.viewer, samples.paused, samples.nobody_leads])
-def test_the_status_line_of_80_columns_shortens_words_and_keeps_the_free_gpus(day: Callable[[], Snapshot]) -> None:
+def test_the_status_line_of_80_columns_keeps_the_free_gpus(day: Callable[[], Snapshot]) -> None:
     found = conditions(day(), NOW)
     line = text(status_line(day(), "a-host-with-a-long-name", 69, found=found))
     assert len(line) <= 69

@@ -1,4 +1,4 @@
-"""The process view beside real actions: rows, order, filter, tree, and what may be done to whom."""
+"""The process view: rows, order, filter, tree, and permitted actions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import ALL_SHARES, GpuProcess, GpuState
 from gputui.domain.gpu_processes import GpuProcessRow
 from gputui.tui.messages import ExitChoice
-from gputui.tui.present.process import ProcessOrder, process_lines
+from gputui.tui.present.process import ProcessOrder, process_page
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen, GpuProcessTable
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.menu import Menu
 from gputui.tui.screens.questions import Confirm
 from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
@@ -35,7 +36,7 @@ async def opened(pilot: Pilot[ExitChoice], console: Console) -> GpuProcessesScre
 
 
 async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
-    """Wait until it is so."""
+    """Wait until the condition holds."""
     for _ in range(500):
         if condition():
             return
@@ -52,7 +53,7 @@ def pids(screen: GpuProcessesScreen) -> list[str]:
 
 
 def at(screen: GpuProcessesScreen, pid: int) -> None:
-    """Put the cursor on a process."""
+    """Move the cursor to a process."""
     screen.query_one(GpuProcessTable).move_to(pids(screen).index(str(pid)))
 
 
@@ -95,6 +96,29 @@ async def test_a_signal_names_its_target_asks_and_reports_the_result() -> None:
         assert it.audited() == [("signal", "pid 300")] * 2
 
 
+async def test_the_right_button_lists_the_actions_on_a_row() -> None:
+    it = occupied_console()
+    async with it.app.run_test(size=(100, 30)) as pilot:
+        screen = await opened(pilot, it)
+        table = screen.query_one(GpuProcessTable)
+        row = pids(screen).index(str(FOREIGN))
+        await pilot.click(table, offset=(20, table.head + row), button=3)
+        await until(pilot, lambda: isinstance(it.app.screen, Menu))
+        assert table.row is not None
+        assert table.row.pid == FOREIGN
+        menu = it.app.screen
+        assert isinstance(menu, Menu)
+        assert [text.split("  ")[0] for text in menu.texts][:5] == [
+            "open",
+            "environment",
+            "send TERM",
+            "send INT",
+            "send KILL",
+        ]
+        await pilot.press(*"jjj", "enter")
+        await until(pilot, lambda: shows(it, "Send INT to pid 300?"))
+
+
 async def test_a_refusal_is_reported() -> None:
     it = occupied_console()
     async with it.app.run_test(size=(100, 30)) as pilot:
@@ -106,7 +130,7 @@ async def test_a_refusal_is_reported() -> None:
         await until(pilot, lambda: any("ask bob or root" in note.text for note in it.app.notifier.log))
 
 
-async def test_for_a_process_of_a_job_cancel_is_offered() -> None:
+async def test_cancel_is_offered_for_a_process_of_a_job() -> None:
     it = occupied_console()
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, it)
@@ -138,7 +162,7 @@ async def test_a_container_has_a_page_with_its_log_and_is_stopped() -> None:
         assert it.containers.stopped == [(JUPYTER.id, 7)]
 
 
-async def test_the_environment_is_shown_or_why_not() -> None:
+async def test_the_environment_or_the_reason_for_its_absence_is_shown() -> None:
     it = occupied_console()
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, it)
@@ -146,11 +170,11 @@ async def test_the_environment_is_shown_or_why_not() -> None:
         await pilot.press("e")
         await until(pilot, lambda: shows(it, "WANDB_MODE=offline"))
         assert isinstance(it.app.screen, ProcessPage)
-    refused = process_lines(GpuProcessRow(7, "foreign"), None, "the environment of pid 7 belongs to bob", 80)
+    refused = process_page(GpuProcessRow(7, "foreign"), None, "the environment of pid 7 belongs to bob", 80)
     assert "belongs to bob" in "".join(text for text, _ in refused[-1])
 
 
-async def test_shares_of_all_gpus_are_wanted_while_it_is_open() -> None:
+async def test_shares_of_all_gpus_are_read_while_the_view_is_open() -> None:
     wanted: list[str | None] = []
     it = Console(occupied(), host=FakeHost(), containers=FakeContainers(), want_pcie=wanted.append)
     async with it.app.run_test(size=(100, 30)) as pilot:
@@ -162,7 +186,7 @@ async def test_shares_of_all_gpus_are_wanted_while_it_is_open() -> None:
         await until(pilot, lambda: wanted[-1] is None)
 
 
-async def test_a_read_only_console_only_shows_them() -> None:
+async def test_a_read_only_console_only_shows_processes() -> None:
     it = occupied_console(read_only=True)
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, it)
@@ -207,7 +231,7 @@ def test_every_column_can_be_sorted_by() -> None:
 
 
 @pytest.mark.timeout(60)
-async def test_thousands_of_processes_keep_the_keys_alive() -> None:
+async def test_keys_stay_fast_with_thousands_of_processes() -> None:
     many = tuple(GpuProcess(pid, pid, "bob", f"worker {pid}", ticks=5) for pid in range(2, 5002))
     base = snapshot((), gpus=(view(0, GpuState.FOREIGN, sample=sample(0, processes=many)),))
     it = Console(base, host=FakeHost(), containers=FakeContainers())

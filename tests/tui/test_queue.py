@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.job import ArrayRef, Job, Submission
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import QUEUE_COLUMNS, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
@@ -21,7 +22,7 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.present.detail import job_title
 from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.queue.ended import FOLD
-from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
@@ -44,7 +45,7 @@ def test_an_element_of_an_array_is_named_with_its_place() -> None:
 
 
 def with_array() -> Snapshot:
-    """Array 10: two elements run, four wait; job 30 waits for 101, job 31 for 30."""
+    """Return a snapshot with array 10, of which two elements run and four wait, and its dependents."""
     elements = [job(10 + i, name="sweep", gpus=1, age=500, array=ArrayRef(10, i, 2)) for i in range(6)]
     active = [
         element.evolve(state=JobState.RUNNING, started_at=NOW, attempts=running(1, on=(uuid(i),)).attempts)
@@ -56,7 +57,7 @@ def with_array() -> Snapshot:
     return sample.rich_snapshot(jobs=tuple(sorted(jobs, key=lambda job: job.id)), order=order)
 
 
-async def test_jobs_leave_the_queue_while_it_is_covered_and_gets_room_for_its_tabs() -> None:
+async def test_a_covered_queue_loses_jobs_and_gains_room_for_tabs() -> None:
     console = Console(sample.many_jobs(60))
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -72,7 +73,7 @@ async def test_jobs_leave_the_queue_while_it_is_covered_and_gets_room_for_its_ta
 
 
 class TestMarks:
-    async def test_a_command_acts_on_all_that_are_marked_and_on_no_other(self) -> None:
+    async def test_a_command_acts_on_marked_jobs_only(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -84,7 +85,7 @@ class TestMarks:
             assert console.audited() == [("hold", "job 106"), ("hold", "job 107"), ("hold", "job 110")]
             assert console.told[-1] == "3 jobs are held: r releases them"
 
-    async def test_marks_stay_with_jobs_that_move_and_go_with_jobs_that_go(self) -> None:
+    async def test_marks_follow_their_jobs(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -97,7 +98,7 @@ class TestMarks:
             await console.show(pilot, replace(console.snapshot, jobs=left))
             assert not queue(console).live.marks
 
-    async def test_all_shown_are_marked_and_escape_unmarks_before_it_shows_all(self) -> None:
+    async def test_all_shown_jobs_are_marked_and_escape_unmarks_first(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -109,7 +110,7 @@ class TestMarks:
             await pilot.press("escape")
             assert len(queue(console).keys) == 11
 
-    async def test_one_what_if_covers_all_and_leaves_out_unsuitable_jobs(self) -> None:
+    async def test_one_what_if_covers_all_suitable_marked_jobs(self) -> None:
         console = Console(what_if="always")
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -160,7 +161,7 @@ class TestFilter:
             await pilot.press("enter")
             assert console.app.focused is not field
 
-    async def test_up_brings_back_earlier_input_even_in_another_run(self, tmp_path: Path) -> None:
+    async def test_up_recalls_earlier_input_even_after_a_restart(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
         console = Console(preferences=preferences)
         async with console.app.run_test(size=SIZE) as pilot:
@@ -185,7 +186,7 @@ class TestFilter:
 
 
 class TestSorting:
-    async def test_the_key_goes_through_the_columns_and_back_to_the_plan(self) -> None:
+    async def test_the_sort_key_cycles_through_the_columns(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -202,7 +203,7 @@ class TestSorting:
                 await pilot.press("S")
             assert list(queue(console).keys) == planned
 
-    async def test_a_click_on_a_title_sorts_and_another_turns_round(self) -> None:
+    async def test_a_click_on_a_title_sorts_and_a_second_one_reverses(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -213,7 +214,7 @@ class TestSorting:
             assert list(table.keys[:-1]) == sorted(table.keys[:-1], reverse=True)
             assert table.keys[-1] == FOLD
 
-    async def test_a_new_picture_keeps_the_order_and_the_cursor_its_job(self) -> None:
+    async def test_a_new_snapshot_keeps_the_order_and_the_job_of_the_cursor(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -229,7 +230,7 @@ class TestColumns:
     def test_every_column_can_be_named_in_the_settings(self) -> None:
         assert tuple(COLUMNS) == QUEUE_COLUMNS
 
-    async def test_they_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
+    async def test_columns_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
         console = Console(preferences=preferences)
         async with console.app.run_test(size=(200, 50)) as pilot:
@@ -242,7 +243,7 @@ class TestColumns:
             assert "state" not in titles
         assert ChosenColumns.of(Preferences(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
 
-    async def test_escape_leaves_them_as_they_were(self) -> None:
+    async def test_escape_leaves_the_columns_unchanged(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -314,7 +315,7 @@ class TestFolding:
             assert keys[at + 1 : at + 4] == [30, 31, 108]
             assert "  └plot" in console.screen_text
 
-    async def test_all_are_opened_and_closed_together_and_no_row_is_lost(self) -> None:
+    async def test_all_rows_are_opened_and_closed_together(self) -> None:
         console = Console(with_array())
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -325,7 +326,7 @@ class TestFolding:
             await pilot.press("O")
             assert list(queue(console).keys) == folded
 
-    async def test_jobs_that_wait_for_each_other_are_shown_all_the_same(self) -> None:
+    async def test_jobs_with_circular_dependencies_are_shown(self) -> None:
         jobs = (job(1, after=(2,)), job(2, after=(1,)), job(3))
         console = Console(sample.rich_snapshot(jobs=jobs, order=(1, 2, 3), reasons={}))
         async with console.app.run_test(size=SIZE) as pilot:
@@ -357,7 +358,7 @@ class TestMoves:
             assert console.told == ["already first"]
             assert console.audited() == []
 
-    async def test_scores_are_worked_out_where_they_are_looked_at(self) -> None:
+    async def test_scores_are_computed_only_when_shown(self) -> None:
         console = Console()
         async with console.app.run_test(size=(200, 50)) as pilot:
             await console.begin(pilot)
@@ -369,7 +370,7 @@ class TestMoves:
 
 
 class TestCloneAndEdit:
-    async def test_another_like_it_is_submitted(self) -> None:
+    async def test_a_clone_is_submitted(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -382,7 +383,7 @@ class TestCloneAndEdit:
             assert newest.id not in {job.id for job in console.snapshot.jobs}
             assert newest.spec == console.snapshot.jobs[3].spec
 
-    async def test_of_a_running_job_the_time_limit_alone_is_edited(self) -> None:
+    async def test_only_the_time_limit_of_a_running_job_is_edited(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -392,7 +393,7 @@ class TestCloneAndEdit:
 
 
 class FakeHistory:
-    """Jobs of the history, and what was asked of it."""
+    """Fake history that records requests."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self.jobs = list(jobs)
@@ -455,7 +456,7 @@ class TestTabs:
             await pilot.press("1")
             assert queue(console).cursor == cursor
 
-    async def test_a_click_turns_to_a_tab(self) -> None:
+    async def test_a_click_opens_a_tab(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -463,7 +464,7 @@ class TestTabs:
             assert queue(console).sheet is queue(console).recurring
             assert "No recurring jobs" in console.screen_text
 
-    async def test_the_tab_is_named_also_where_there_is_no_room_for_all(self) -> None:
+    async def test_the_current_tab_is_named_even_if_not_all_fit(self) -> None:
         console = Console()
         async with console.app.run_test(size=(80, 24)) as pilot:
             await console.begin(pilot)
@@ -494,7 +495,7 @@ class TestRecurringActions:
             await console.press(pilot, "y")
             assert not console.store.recurring()
 
-    async def test_a_job_is_submitted_again_and_again(self) -> None:
+    async def test_a_recurring_job_is_created_by_the_form(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -516,7 +517,7 @@ class TestRecurringActions:
 
 
 async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) -> None:
-    """Wait until that is true, while the screen's own threads work."""
+    """Wait until the condition holds, while the screen's own threads work."""
     for _ in range(500):
         if condition():
             return
@@ -525,8 +526,8 @@ async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) ->
     raise AssertionError("it never came to pass")
 
 
-class TestRowsThatEnd:
-    """The view stays where it is when jobs end or start, and so does the row under the cursor."""
+class TestStableRows:
+    """View and cursor row stay in place when jobs end or start."""
 
     async def test_jobs_that_end_under_the_cursor_keep_their_row_until_it_is_left(self) -> None:
         console = Console(sample.many_jobs(90))
@@ -575,7 +576,7 @@ class TestRowsThatEnd:
         await console.show(pilot, console.snapshot)
 
     async def end(self, console: Console, pilot: Pilot[ExitChoice], number: int) -> None:
-        """End that job, as a cancel does, and have the pane laid out anew."""
+        """End that job, as a cancel does, and update the pane."""
         ended = next(job for job in console.snapshot.jobs if job.id == number)
         ended = ended.evolve(state=JobState.CANCELLED, ended_at=NOW + timedelta(seconds=number))
         order = tuple(job_id for job_id in console.snapshot.order if job_id != number)

@@ -1,4 +1,4 @@
-"""GPUs are kept for somebody from the console: a form, what it would shift, and the way back."""
+"""Reserving GPUs in the console: a form, its effects, and removal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEPT = Window("r1", NOW + HOUR, NOW + 3 * HOUR, count=5, tenant="alice")
 
 @asynccontextmanager
 async def form(console: Console, *, kept: bool = False) -> AsyncIterator[Pilot[ExitChoice]]:
-    """A console that shows it."""
+    """Return a console that shows the form."""
     view = WindowView(KEPT, WindowState.UPCOMING, "command", gpus=tuple(map(uuid, range(5))))
     picture = replace(console.snapshot, windows=(view,)) if kept else console.snapshot
     async with console.app.run_test(size=(120, 36)) as pilot:
@@ -40,7 +40,7 @@ async def form(console: Console, *, kept: bool = False) -> AsyncIterator[Pilot[E
 
 
 def here(console: Console) -> object:
-    """The screen that is shown now."""
+    """Return the topmost screen."""
     return console.app.screen
 
 
@@ -54,7 +54,7 @@ def made(console: Console) -> tuple[Window, ...]:
     return console.store.controls().reservations
 
 
-async def test_delayed_jobs_are_shown_before_it_is_made() -> None:
+async def test_delayed_jobs_are_shown_before_a_reservation_is_made() -> None:
     console = watched()
     async with form(console) as pilot:
         await fill(console, pilot, gpus="4", start="+1h", tenant="bob", **{"for": "2h"})
@@ -74,7 +74,7 @@ async def test_delayed_jobs_are_shown_before_it_is_made() -> None:
     assert (window.start, window.end) == (NOW + HOUR, NOW + 3 * HOUR)
 
 
-async def test_of_the_gpu_that_is_selected_for_oneself_for_eight_hours() -> None:
+async def test_the_default_reservation_is_the_selected_gpu_for_eight_hours() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -127,7 +127,7 @@ async def test_errors_are_shown_while_typing(texts: dict[str, str], words: str, 
     assert made(console) == ()
 
 
-async def test_kept_clear_excludes_all_jobs() -> None:
+async def test_a_reservation_for_nobody_excludes_all_jobs() -> None:
     console = Console()
     async with form(console) as pilot:
         console.app.screen.query_one("#nobody").focus()
@@ -136,7 +136,7 @@ async def test_kept_clear_excludes_all_jobs() -> None:
     assert made(console)[0].for_nobody
 
 
-async def test_moved_jobs_are_shown_before_one_is_removed() -> None:
+async def test_affected_jobs_are_shown_before_a_reservation_is_removed() -> None:
     console = watched()
     with console.store.transaction() as transaction:
         transaction.set_controls(replace(transaction.controls(), reservations=(KEPT,)))
@@ -154,7 +154,7 @@ async def test_moved_jobs_are_shown_before_one_is_removed() -> None:
     assert made(console) == ()
 
 
-async def test_a_console_that_only_looks_on_reserves_nothing() -> None:
+async def test_a_read_only_console_cannot_reserve() -> None:
     console = Console(console=ConsoleSettings(read_only=True))
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -162,7 +162,7 @@ async def test_a_console_that_only_looks_on_reserves_nothing() -> None:
         assert isinstance(here(console), Main)
 
 
-def test_the_form(snap_compare: Compare) -> None:
+def test_the_form_matches_its_picture(snap_compare: Compare) -> None:
     console = watched()
 
     async def before(pilot: Pilot[ExitChoice]) -> None:

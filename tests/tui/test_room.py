@@ -1,24 +1,24 @@
-"""Space on the screen: nothing is cut without need or said twice, and hidden parts come into sight."""
+"""Space on the screen: no unnecessary cuts or repetitions, and hidden parts scroll into view."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.conditions import conditions
 from gputui.domain.container_options import ContainerOptions, PublishedPort
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState
+from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.tui.commands.document import keys_document
 from gputui.tui.keys import key_name, key_of
-from gputui.tui.present.cells import Cell, Column, lay_out, split
-from gputui.tui.present.conditions import conditions
+from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.gpu import holder_parts
 from gputui.tui.present.gpu_card import card_lines
 from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import DIM, PLAIN
@@ -38,12 +38,12 @@ def text(made: Cell) -> str:
 
 @pytest.mark.parametrize("columns", [RECURRING_COLUMNS, WINDOW_COLUMNS, tuple(COLUMNS[key] for key in ENDED)])
 @pytest.mark.parametrize("room", [80, 120, 200])
-def test_the_columns_of_every_tab_end_where_the_screen_does(columns: tuple[Column, ...], room: int) -> None:
+def test_the_columns_of_every_tab_end_at_the_edge_of_the_screen(columns: tuple[Column, ...], room: int) -> None:
     placed = lay_out(columns, room)
     assert placed[-1].x + placed[-1].width <= room
 
 
-def test_a_column_that_is_too_wide_gives_way_before_others_are_cut() -> None:
+def test_a_column_that_is_too_wide_shrinks_before_others_are_cut() -> None:
     placed = lay_out((Column("a", "A", 10), Column("b", "B", 30, flex=1), Column("c", "C", 20, flex=1)), 40)
     assert [(one.x, one.width) for one in placed] == [(1, 10), (12, 13), (26, 13)]
     assert [one.width for one in lay_out((Column("a", "A", 10), Column("b", "B", 30, flex=1)), 12)] == [10, 6]
@@ -51,12 +51,12 @@ def test_a_column_that_is_too_wide_gives_way_before_others_are_cut() -> None:
 
 def test_a_line_is_broken_at_a_word_and_keeps_its_colours() -> None:
     whole: Cell = (("the driver cannot ", PLAIN), ("reach it", DIM))
-    first, rest = split(whole, 21)
+    first, rest = split_at_word(whole, 21)
     assert (text(first), text(rest)) == ("the driver cannot", "reach it")
     assert rest == (("reach it", DIM),)
-    assert split(whole, 40) == (whole, ())
-    assert split((("x" * 30, PLAIN),), 9) == ((("x" * 30, PLAIN),), ())
-    assert [text(part) for part in split((("训练大模型 第三阶段", PLAIN),), 12)] == ["训练大模型", "第三阶段"]
+    assert split_at_word(whole, 40) == (whole, ())
+    assert split_at_word((("x" * 30, PLAIN),), 9) == ((("x" * 30, PLAIN),), ())
+    assert [text(part) for part in split_at_word((("训练大模型 第三阶段", PLAIN),), 12)] == ["训练大模型", "第三阶段"]
 
 
 def test_a_drained_gpu_still_names_its_user() -> None:
@@ -109,13 +109,13 @@ def test_retries_are_counted_in_words(retries: int, words: str) -> None:
     assert text(lines["attempts"]).count("exit code 1") == 1
 
 
-def test_keys_have_the_names_printed_on_them() -> None:
+def test_keys_have_the_names_of_the_keyboard() -> None:
     assert (key_name("vertical_line"), key_name("asterisk")) == ("|", "*")
     assert (key_of("|"), key_of("*")) == ("vertical_line", "asterisk")
     assert all(line.replace("\\|", "").count("|") == 5 for line in keys_document().splitlines() if line[:1] == "|")
 
 
-async def test_the_filters_line_is_left_by_escape_though_nothing_was_typed() -> None:
+async def test_escape_leaves_an_empty_filter_line() -> None:
     console = Console()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -141,7 +141,7 @@ async def test_a_filter_says_how_many_match() -> None:
         assert "6 of 11 jobs   Esc shows all" in console.screen_text
 
 
-async def test_the_cursor_is_in_sight_after_sorting() -> None:
+async def test_the_cursor_is_visible_after_sorting() -> None:
     console = Console(with_array())
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -186,3 +186,14 @@ def test_ports_of_a_running_job_are_shown_with_their_address() -> None:
     lines = {label: "".join(text for text, _ in cell) for label, cell in job_lines(made, JobContext(NOW))}
     assert lines["port"].startswith("0.0.0.0:49153 -> 8888/tcp   ssh -N -L 8888:localhost:49153 ")
     assert (lines["publish"], lines["device"]) == ("auto:8888", "/dev/infiniband")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50), (300, 80)])
+async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, int]) -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        lines = console.screen_text.splitlines()
+        assert sum(bool(line.strip()) for line in lines) > size[1] / 2
+        assert "gputui run -it" in console.screen_text
+        assert " 1h" in console.screen_text or size[1] < 30, "graphs of the last hour"

@@ -1,4 +1,4 @@
-"""Pictures of every screen and every dialog; none of them is without one."""
+"""Pictures of every screen and every dialog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import gputui.tui
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.messages import ExitChoice
-from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
 from gputui.tui.screens.gpu import GpuDetailScreen
@@ -55,7 +55,7 @@ HOUR = timedelta(hours=1)
 
 
 def whole() -> Snapshot:
-    """The usual day, with a job of which everything is known."""
+    """Return the usual day, with a job of which every field is known."""
     return sample.with_job(sample.rich_snapshot(), [sample.secret_job()])
 
 
@@ -74,12 +74,12 @@ def history(since: datetime | None) -> Iterator[Job]:
 
 
 def with_past(snapshot: Snapshot) -> Console:
-    """A console that knows of jobs that ended days ago."""
+    """Return a console with jobs that ended days ago."""
     return Console(snapshot, past=history)
 
 
 def with_inside(snapshot: Snapshot) -> Console:
-    """A console that may look into jobs."""
+    """Return a console that can open shells in jobs."""
     return Console(snapshot, job_access=FakeInside())
 
 
@@ -89,7 +89,7 @@ def with_templates(snapshot: Snapshot) -> Console:
 
 
 async def happened(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """A job failed, one ended well, a GPU fell sick; then the notices are opened."""
+    """Open the notices after one job failed, one completed and a GPU fell sick."""
     jobs: list[Job] = [job_over(101), job_over(104)]
     lost = sample.gpus()[7]
     now = sample.with_job(replace(sample.with_node(gpus=(*sample.gpus()[:7], lost))), jobs)
@@ -219,7 +219,9 @@ SCREENS = {
 
 
 @sizes_of(SCREENS)
-def test_a_screen(snap_compare: Compare, name: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_screen_matches_its_picture(
+    snap_compare: Compare, name: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir("/")  # it is shown where a log may be saved
     (tmp_path / "templates").mkdir()
     for template in ("bert-large", "nightly-eval", "whisper"):
@@ -229,7 +231,7 @@ def test_a_screen(snap_compare: Compare, name: str, size: str, tmp_path: Path, m
     assert looks_as_it_did(snap_compare, SCREENS[name], SIZES[size])
 
 
-def test_no_screen_is_without_a_picture() -> None:
+def test_every_screen_has_a_picture() -> None:
     for module in pkgutil.walk_packages(gputui.tui.__path__, "gputui.tui."):
         importlib.import_module(module.name)
     ours = {screen for screen in _below(Screen) if screen.__module__.startswith("gputui.tui.")}
@@ -237,7 +239,7 @@ def test_no_screen_is_without_a_picture() -> None:
     assert last - {look.shows for look in SCREENS.values() if {SMALL, WIDE} <= set(look.sizes)} == set()
 
 
-def test_no_picture_is_without_a_test() -> None:
+def test_every_picture_has_a_test() -> None:
     pictures = list(Path(__file__).parent.glob("__snapshots__/*/*.svg"))
     assert pictures
     stale = [picture for picture in pictures if picture.stem.partition("[")[0] not in _tests_of(picture.parent.name)]
@@ -246,7 +248,7 @@ def test_no_picture_is_without_a_test() -> None:
 
 @cache
 def _tests_of(module: str) -> frozenset[str]:
-    """`test_main` and `TestForm.test_begun`, as they begin the names of pictures."""
+    """Return the names of tests in a module, with their class: `TestForm.test_an_empty_form_matches_its_picture`."""
     tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     inside = {f"{one.name}.{name}" for one in classes for name in _functions(one.body)}

@@ -37,7 +37,7 @@ def style_of(words: str, **changes: object) -> Style:
     return next(style for part, style in summary_line(seen(**changes), NOW) if words in part)
 
 
-def test_everything_in_one_line() -> None:
+def test_the_summary_is_one_line() -> None:
     assert text(summary_line(seen(), NOW)) == (
         "2 GPUs 62%  40/160G  1.2/1.4 kW │ CPU ███      38%  load 12  RAM ███▎     210/512G  swap 0%"
         "  /data ██████▌  81%  ↓ 1.2 GB/s  ↑ 310 MB/s"
@@ -45,7 +45,7 @@ def test_everything_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("room", range(10, 220, 7))
-def test_it_fits_and_keeps_the_most_important_parts(room: int) -> None:
+def test_a_narrow_summary_keeps_the_most_important_parts(room: int) -> None:
     line = summary_line(seen(), NOW, room)
     assert width_of(line) <= room
     kept = {40: ("2 GPUs", "CPU", "RAM"), 76: ("kW", "/data"), 100: ("load", "GB/s")}
@@ -72,7 +72,7 @@ def test_instances_of_a_gpu_are_not_counted_twice() -> None:
     assert text(summary_line(snapshot(gpus=[whole, part]), NOW)).startswith("1 GPU")
 
 
-def test_colours_by_thresholds() -> None:
+def test_values_over_thresholds_are_coloured() -> None:
     disk = HOST.disks[0]
     assert style_of("38%") == PLAIN
     assert style_of("93%", cpu=0.93) == AMBER
@@ -100,7 +100,7 @@ def test_names_of_disks_are_short_and_harmless() -> None:
     assert "\x1b" not in line
 
 
-async def test_a_row_of_its_own_only_where_there_are_rows_to_spare() -> None:
+async def test_the_summary_has_its_own_row_only_on_tall_screens() -> None:
     screen = Console()
     async with screen.app.run_test(size=(120, 36)) as pilot:
         await screen.begin(pilot)
@@ -112,6 +112,6 @@ async def test_a_row_of_its_own_only_where_there_are_rows_to_spare() -> None:
         assert title.endswith(" 8 GPUs 36% │ CPU 38%  RAM 210/512G ")
 
 
-def test_top_prints_it() -> None:
+def test_top_prints_the_summary() -> None:
     lines = [text(line) for line in frame(rich_snapshot(), NOW, "node1", FrameSize(140))]
     assert sum("kW │ CPU" in line for line in lines) == 1

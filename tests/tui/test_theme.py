@@ -1,4 +1,4 @@
-"""Colours that can be read, and told apart by every eye; themes chosen, tried and remembered."""
+"""Colours: readable and distinguishable to every eye; themes chosen, previewed and remembered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.tui.sight import SIGHTS, distance
 
 DESIGNED = {"dark": DARK, "light": LIGHT, "contrast": CONTRAST}
 APART = 0.06
-"""Three times what is just noticed."""
+"""Minimum distance of distinguishable colours: three times the least visible one."""
 FULL = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 XTERM = TerminalTheme(
     (0, 0, 0),
@@ -55,7 +55,7 @@ def on_xterm(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", DESIGNED)
-class TestADesignedTheme:
+class TestDesignedThemes:
     def test_words_can_be_read_on_every_ground(self, name: str) -> None:
         palette, least = DESIGNED[name], 7.0 if name == "contrast" else 4.5
         poor = [
@@ -90,7 +90,7 @@ class TestADesignedTheme:
 
 
 def test_the_simulated_eyes_confuse_the_right_colours() -> None:
-    """Else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     red, green = "#b04040", "#5c7a30"
     assert distance(red, green, "normal") > 2 * distance(red, green, "deuteranopia")
     assert distance("#3f7fbf", "#3f9f8f", "normal") > 2 * distance("#3f7fbf", "#3f9f8f", "tritanopia")
@@ -200,11 +200,11 @@ class TestLook:
         shown = self.line(ThemeFilter(LIGHT), "x", style.RED_STRONG + Style(bgcolor=style.RAISED)).style
         assert shown == Style(color=LIGHT.bad, bgcolor=LIGHT.raised, bold=True)
 
-    def test_a_colour_that_is_no_role_stays(self) -> None:
+    def test_a_colour_without_a_role_stays(self) -> None:
         given = Style(color="#123456", bgcolor="#654321")
         assert self.line(ThemeFilter(LIGHT), "x", given).style == given
 
-    def test_the_design_costs_nothing(self) -> None:
+    def test_the_rendering_of_the_theme_is_free(self) -> None:
         assert not ThemeFilter(DARK).enabled
         assert ThemeFilter(LIGHT).enabled
         assert ThemeFilter(DARK, ascii_only=True).enabled
@@ -220,7 +220,7 @@ class TestLook:
         shown = self.line(ThemeFilter(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
         assert shown == Style(color="black", bgcolor="cyan")
 
-    def test_in_sixteen_colours_nothing_is_left_to_the_terminal_whose_ground_may_be_white(self) -> None:
+    def test_sixteen_colours_never_rely_on_the_terminals_defaults(self) -> None:
         for given in (Style(), Style(color="default", bgcolor="default"), Style(bold=True)):
             shown = self.line(ThemeFilter(ANSI), "x", given).style
             assert shown is not None
@@ -240,7 +240,7 @@ class TestChoosing:
     def test_the_settings_name_a_theme(self) -> None:
         assert appearance_of(ConsoleSettings(), FULL) == AS_DESIGNED
         assert appearance_of(ConsoleSettings(theme="nord"), FULL).theme == "nord"
-        with pytest.raises(InputError, match=r"console\.theme: 'pink' is no theme .*gputui-light"):
+        with pytest.raises(InputError, match=r"console\.theme: 'pink' is not a theme .*gputui-light"):
             appearance_of(ConsoleSettings(theme="pink"), FULL)
 
     @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ class TestChoosing:
             ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),
         ],
     )
-    def test_ascii_where_nothing_else_is_shown(self, environ: dict[str, str], wanted: bool) -> None:
+    def test_ascii_is_used_if_the_terminal_needs_it(self, environ: dict[str, str], wanted: bool) -> None:
         assert wants_ascii("auto", environ) is wanted
         assert wants_ascii("always", environ)
         assert not wants_ascii("never", environ)
@@ -317,7 +317,7 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
             assert not {colour for colour in shown if colour.startswith("#")}
 
 
-class TestTheChooser:
+class TestThemeChooser:
     async def test_the_theme_under_the_cursor_is_previewed_and_escape_goes_back(self, tmp_path: Path) -> None:
         console = Console(preferences=Preferences(tmp_path / "console.json"))
         async with console.app.run_test(size=(100, 40)) as pilot:
@@ -331,7 +331,7 @@ class TestTheChooser:
             assert (console.app.theme, console.app.theming.kept) == ("gputui", "auto")
             assert not set(colours_on(console)) & {LIGHT.ground, LIGHT.ink}
 
-    async def test_enter_keeps_it_for_the_next_console(self, tmp_path: Path) -> None:
+    async def test_enter_keeps_the_theme_for_the_next_console(self, tmp_path: Path) -> None:
         path = tmp_path / "console.json"
         console = Console(preferences=Preferences(path))
         async with console.app.run_test(size=(100, 40)) as pilot:
@@ -349,7 +349,7 @@ class TestTheChooser:
 
 
 class TestWithoutColours:
-    async def test_not_a_colour_is_on_any_screen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_no_screen_has_colours_without_a_colour_terminal(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NO_COLOR", "1")
         console = Console()
         async with console.app.run_test(size=(100, 36)) as pilot:

@@ -1,14 +1,11 @@
-"""ASCII: no other character is on any screen, and nothing has moved."""
+"""ASCII mode: no other character is on any screen, and the layout is unchanged."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain, width
 from gputui.tui.themes.look import ascii_of
 from gputui.tui.themes.selection import Appearance
@@ -20,34 +17,40 @@ DAYS = (sample.rich_snapshot, sample.strange_names, sample.stale, sample.no_dock
 ASCII = Appearance(ascii_only=True)
 
 
+def _in_ascii(console: Console, width: int) -> bool:
+    lines = console.screen_text.splitlines()
+    return console.screen_text.isascii() and {len(line) for line in lines} == {width}
+
+
 @pytest.mark.parametrize("size", [(80, 24), (161, 50)], ids=["80x24", "161x50"])
-@pytest.mark.parametrize("day", DAYS, ids=lambda day: day.__name__)
-async def test_the_main_screen(day: Callable[[], Snapshot], size: tuple[int, int]) -> None:
-    console = Console(day(), look=ASCII)
+async def test_the_main_screen_is_ascii(size: tuple[int, int]) -> None:
+    console = Console(DAYS[0](), look=ASCII)
     console.logs.lines = {101: [*LOG, "训练 ✓ loss ↓ ▏███▏".encode()], 50: LOG}
     async with console.app.run_test(size=size) as pilot:
-        await console.begin(pilot)
-        if console.logs.opened:
-            await console.read_log(pilot, console.logs.opened[0][0])
-        lines = console.screen_text.splitlines()
-        assert console.screen_text.isascii()
-        assert {len(line) for line in lines} == {size[0]}
+        for day in DAYS:
+            await console.show(pilot, day())
+            if console.logs.opened:
+                await console.read_log(pilot, console.logs.opened[-1][0])
+            assert _in_ascii(console, size[0]), f"{day.__name__}\n{console.screen_text}"
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [("question_mark",), ("s",), ("colon",), ("c",), ("T",), ("enter",), ("L",), ("ctrl+t",), ("slash", "b"), ("q",)],
-    ids="-".join,
-)
-async def test_every_other_screen(keys: tuple[str, ...]) -> None:
+SCREENS = ("question_mark", "s", "colon", "c", "T", "enter", "L", "ctrl+t", "q", "slash b")
+
+
+async def test_every_other_screen_is_ascii() -> None:
     console = Console(look=ASCII)
     console.logs.lines = {101: LOG}
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        await pilot.press(*keys)
-        await pilot.pause()
-        assert console.screen_text.isascii()
-        assert {len(line) for line in console.screen_text.splitlines()} == {120}
+        main = console.screen_text
+        for keys in SCREENS:
+            await pilot.press(*keys.split())
+            await pilot.pause()
+            assert console.screen_text != main, f"{keys} opens nothing"
+            assert _in_ascii(console, 120), f"{keys}\n{console.screen_text}"
+            while len(console.app.screen_stack) > 1:
+                await console.app.pop_screen()
+            await pilot.pause()
 
 
 async def test_characters_with_a_meaning_keep_it() -> None:
@@ -79,3 +82,7 @@ def test_any_text_is_as_wide_as_before(text: str) -> None:
     shown = ascii_of(harmless)
     assert shown.isascii()
     assert len(shown) == width(harmless)
+
+
+def test_the_dot_between_words_stays_a_dot_and_not_a_quote() -> None:
+    assert ascii_of("GPU 4,7 · 96%") == "GPU 4,7 . 96%"

@@ -1,4 +1,4 @@
-"""Pictures of our themes, and of choosing one."""
+"""Pictures of gputui's themes, and of choosing one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def matches(snap_compare: Compare, look: Appearance, size: tuple[int, int], *key
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_busy_day(snap_compare: Compare, name: str) -> None:
+def test_every_theme_matches_its_picture(snap_compare: Compare, name: str) -> None:
     assert matches(snap_compare, LOOKS[name], (120, 36))
 
 
-def test_a_dialog_in_sixteen_colours(snap_compare: Compare) -> None:
+def test_a_dialog_in_sixteen_colours_matches_its_picture(snap_compare: Compare) -> None:
     assert matches(snap_compare, LOOKS["sixteen"], (80, 24), "c")
 
 
-def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_without_colours_matches_its_picture(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert matches(snap_compare, Appearance(), (80, 24), "j")

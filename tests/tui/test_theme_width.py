@@ -12,8 +12,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present import graphs
 from gputui.tui.present.job import JobContext, why
-from gputui.tui.widgets.gpu_cards import GpuCards
-from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.gpu_grid import GpuCards, GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
 from tests.factories import NOW, job
@@ -26,7 +25,7 @@ def lines_of(table: LineTable[str] | LineTable[int] | GpuCards) -> list[Strip]:
 
 
 @pytest.mark.parametrize("room", [79, 81, 101, 133, 167])
-async def test_columns_begin_where_their_titles_do(room: int) -> None:
+async def test_columns_are_aligned_with_their_titles(room: int) -> None:
     console = Console(sample.strange_names())
     async with console.app.run_test(size=(room, 31)) as pilot:
         await console.begin(pilot)
@@ -59,7 +58,7 @@ class TestProgress:
     def shown(self, words: str, seconds: int = 0) -> str:
         return "".join(text for text, _ in graphs.progress(words, NOW + timedelta(seconds=seconds)))
 
-    def test_a_bar_as_far_as_the_words_say(self) -> None:
+    def test_a_bar_agrees_with_its_words(self) -> None:
         assert self.shown("pulling registry/vit:2, 45 %") == "━━━──── 45 % pulling registry/vit:2"
         assert self.shown("pulling busybox: 45 %") == "━━━──── 45 % pulling busybox"
         assert self.shown("pulling 100 %") == "━━━━━━━ 100 % pulling"

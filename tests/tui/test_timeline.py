@@ -1,4 +1,4 @@
-"""The timeline: GPUs down, time across; what is selected is told, and Enter opens it."""
+"""The timeline: GPUs down, time across; the selection is described, and Enter opens it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from gputui.tui.log.pinned import LogOf
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from gputui.tui.widgets.timeline_table import TimelineTable
 from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
@@ -30,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 
 def rows(console: Console) -> list[str]:
-    """The rows of the GPUs."""
+    """Return the rows of the GPUs."""
     return console.screen_text.splitlines()[2:10]
 
 
@@ -43,7 +42,7 @@ def table(screen: TimelineScreen) -> TimelineTable:
     return screen.query_one(TimelineTable)
 
 
-async def test_it_shows_running_and_planned_jobs_reservations_and_conflicts() -> None:
+async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -67,7 +66,7 @@ async def test_it_shows_running_and_planned_jobs_reservations_and_conflicts() ->
     assert plan.promise.job_id == 106
 
 
-async def test_it_begins_at_the_job_of_the_main_screen_and_enter_opens_it() -> None:
+async def test_the_timeline_selects_the_job_of_the_main_screen_and_enter_opens_it() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -82,7 +81,7 @@ async def test_it_begins_at_the_job_of_the_main_screen_and_enter_opens_it() -> N
         assert shown(console) is Main
 
 
-async def test_up_down_left_right_go_from_bar_to_bar() -> None:
+async def test_arrow_keys_go_from_bar_to_bar() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -94,7 +93,7 @@ async def test_up_down_left_right_go_from_bar_to_bar() -> None:
     assert seen == [101, 106, 111, 106, 106, 106, 110, 111, None]
 
 
-async def test_the_words_of_each_kind() -> None:
+async def test_each_kind_of_bar_has_its_words() -> None:
     console = watched()
     async with console.app.run_test(size=(160, 30)) as pilot:
         await console.begin(pilot)
@@ -109,11 +108,11 @@ async def test_the_words_of_each_kind() -> None:
             await pilot.pause()
             assert words in console.screen_text
         await pilot.press("G", "k")
-        assert "GPU 6  drained: drained" in console.screen_text
+        assert "GPU 6  drained: fan noise, ticket 812" in console.screen_text
         assert "reserved: exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
 
 
-async def test_zoom_and_scroll() -> None:
+async def test_keys_zoom_and_scroll() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -134,7 +133,7 @@ async def test_zoom_and_scroll() -> None:
         assert table(screen).scale == whole
 
 
-async def test_the_selection_is_brought_into_sight() -> None:
+async def test_the_selection_is_scrolled_into_view() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -145,7 +144,7 @@ async def test_the_selection_is_brought_into_sight() -> None:
         assert "╞106 llama-70b-eval" in rows(console)[0]
 
 
-async def test_time_goes_on_by_whole_cells() -> None:
+async def test_time_advances_by_whole_cells() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -193,7 +192,7 @@ async def test_an_action_on_the_selected_job_shows_its_effect() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_sixty_four_gpus_are_read_by_scrolling_at_eighty_by_twenty_four() -> None:
+async def test_sixty_four_gpus_scroll_at_80x24() -> None:
     console = watched(plans.large())
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -210,7 +209,7 @@ async def test_sixty_four_gpus_are_read_by_scrolling_at_eighty_by_twenty_four() 
         assert "on GPU node1:20-27" in console.screen_text
 
 
-async def test_a_job_that_makes_way_has_two_bars_and_both_can_be_selected() -> None:
+async def test_a_preempted_job_has_two_selectable_bars() -> None:
     low = running(1, on=(uuid(0), uuid(1)), name="low", priority=0, preemptible=True, time_limit=5 * HOUR)
     jobs = (plans.since(low, HOUR), job(2, name="high", gpus=2, priority=90, time_limit=HOUR))
     rows_ = tuple(view(i, GpuState.ALLOCATED, job_id=1) for i in range(2))
@@ -303,7 +302,7 @@ async def test_the_rows_are_there_before_the_plan_and_a_failure_is_reported(monk
 
 
 @pytest.mark.parametrize("day", [sample.no_gpu, sample.stale, sample.empty_queue, sample.paused])
-async def test_bad_days(day: object) -> None:
+async def test_strange_snapshots_are_drawn(day: object) -> None:
     assert callable(day)
     console = watched(day())
     async with console.app.run_test(size=(80, 24)) as pilot:

@@ -1,4 +1,4 @@
-"""Times as an operator reads them: those of the clock on the wall, with the day where it is another one."""
+"""Times shown to operators: local, with the day if it is another one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.job import Attempt, Job
+from gputui.domain.attempt import Attempt
+from gputui.domain.job import Job
 from gputui.domain.state import PendingReason, Reason
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.job import JobContext
@@ -21,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def far_east(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine hours ahead of UTC."""
+    """Set the time zone to nine hours ahead of UTC."""
     monkeypatch.setenv("TZ", "XYZ-9")
     time.tzset()
 
@@ -32,8 +33,8 @@ def page(subject: Job, context: JobContext) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("far_east")
-class TestOfAJobsPage:
-    def test_they_are_local(self) -> None:
+class TestTimesOnJobPage:
+    def test_times_are_local(self) -> None:
         shown = page(secret_job(), JobContext(NOW))
         assert "UTC" not in str(shown)
         assert shown["submitted"] == "2026-03-02 17:00:00 (4h00m ago) by alice"
@@ -56,7 +57,7 @@ class TestOfAJobsPage:
 
 
 @pytest.mark.usefixtures("far_east")
-def test_the_shorter_the_nearer() -> None:
+def test_nearer_times_are_shorter() -> None:
     assert (second(NOW, NOW), minute(NOW, NOW)) == ("21:00:00", "21:00")
     assert (second(NOW + 5 * HOUR, NOW), minute(NOW - 30 * HOUR, NOW)) == ("Tue 02:00", "Sun 15:00")
     assert second(NOW + 400 * HOUR, NOW) == "03-19 13:00"

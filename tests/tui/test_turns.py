@@ -1,7 +1,8 @@
-"""Keys that come together, as over a slow line, do what they do one by one."""
+"""Keys that arrive together, as over a slow line, act as if pressed one by one."""
 
 from __future__ import annotations
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -10,13 +11,15 @@ from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
+from tests.tui import plans
 from tests.tui.console import Console
+from tests.tui.foresight import select, watched
 
-CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t", "backspace": "\x7f"}
+CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t", "plus": "+", "backspace": "\x7f"}
 
 
 def burst(console: Console, *keys: str) -> None:
-    """Send all of them in one go, as one packet brings them."""
+    """Send all keys at once, as one packet does."""
     for key in keys:
         event = events.Key(key, CHARACTERS.get(key, key))
         event.set_sender(console.app)
@@ -24,14 +27,14 @@ def burst(console: Console, *keys: str) -> None:
 
 
 async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Wait until all keys had their turn."""
+    """Wait until all keys were handled."""
     await pilot.pause()
     while console.app.input_queue.is_busy:
         await pilot.pause(0.01)
     await console.settle(pilot)
 
 
-async def test_a_filter_typed_in_one_go_is_a_filter() -> None:
+async def test_a_filter_typed_at_once_is_complete() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -44,7 +47,7 @@ async def test_a_filter_typed_in_one_go_is_a_filter() -> None:
     assert JobState.PENDING in {job.state for job in console.snapshot.jobs}
 
 
-async def test_text_typed_right_after_a_form_opened_is_in_it() -> None:
+async def test_text_typed_right_after_a_form_opened_reaches_it() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -64,3 +67,46 @@ async def test_keys_work_after_their_target_is_gone() -> None:
         burst(console, "question_mark", "escape", "question_mark", "escape", "slash", *"ab", "escape", "slash", "c")
         await done(console, pilot)
         assert console.app.screen.query_one("#filter", Input).value.endswith("c")
+
+
+@pytest.mark.parametrize("job_id", [101, 108])
+async def test_text_typed_right_after_an_edit_form_opened_reaches_its_time_limit(job_id: int) -> None:
+    console = watched(plans.contended())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await select(console, job_id)
+        await pilot.pause()
+        burst(console, "e", "plus", "1", "h")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+        assert console.app.screen.draft()["time_limit"] == "+1h"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 16)])
+async def test_keys_after_a_focus_change_go_to_the_new_pane(size: tuple[int, int]) -> None:
+    console = Console()
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        burst(console, "tab", "slash", *"ab", "enter")
+        await done(console, pilot)
+        assert console.app.screen.query_one("#filter", Input).value == ""
+        burst(console, "z", "tab", "tab", "tab", "tab")
+        await done(console, pilot)
+        assert isinstance(main := console.app.screen, Main)
+        assert (main.panes.focused, main.panes.is_zoomed) == ("gpus", True)
+
+
+async def test_a_key_after_enter_is_not_part_of_the_line() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        burst(console, "slash", *"host", "enter", "s")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+        assert console.app.screen_stack[0].query_one("#filter", Input).value == "host"
+        burst(console, "escape")
+        await done(console, pilot)
+        burst(console, "P", *"dust", "enter", "s")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+    assert console.audited()[-1][0] == "pause"

@@ -1,4 +1,4 @@
-"""Verbs: each is declared once, whole, and everything that offers it follows from the declaration."""
+"""Verbs: each is declared once and completely, and all its uses follow from the declaration."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from gputui.cli.main import cli
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.keyed import with_keys
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
 from gputui.domain.verb import BaseVerb, FormVerb, Order, Verb, Who
@@ -22,7 +23,6 @@ from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo, call_of
 from gputui.tui.commands import CHANGING, COMMANDS
 from gputui.tui.commands.places import MENUS
-from gputui.tui.keys import with_keys
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
 
 KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
@@ -86,7 +86,7 @@ def test_the_equivalent_of_a_verb_with_a_form_is_a_command(verb: FormVerb[object
 
 
 @pytest.mark.parametrize("verb", [*VERBS, *FORM_VERBS], ids=lambda verb: verb.name)
-def test_the_console_has_one_command_for_it_with_its_texts(verb: BaseVerb[object]) -> None:
+def test_each_verb_has_one_command_of_the_console_with_its_texts(verb: BaseVerb[object]) -> None:
     action = verb.action or f"verb('{verb.name}')"
     [command] = [command for command in COMMANDS if command.action == action]
     assert (command.keys, command.title, command.help, command.group) == (verb.keys, verb.label, verb.help, verb.group)
@@ -97,13 +97,13 @@ def test_the_console_has_one_command_for_it_with_its_texts(verb: BaseVerb[object
 
 
 @pytest.mark.parametrize("verb", [*JOB_VERB.values(), *GPU_VERBS], ids=lambda verb: verb.name)
-def test_the_menu_of_a_row_lists_it(verb: Verb[object]) -> None:
+def test_the_menu_of_a_row_lists_each_verb(verb: Verb[object]) -> None:
     pane = "gpus" if verb in GPU_VERBS else "queue"
     assert verb.label in {command.title for command in MENUS[pane]}
 
 
 @names
-def test_keys_that_its_message_names_are_those_of_commands(verb: Verb[object]) -> None:
+def test_keys_named_in_messages_are_those_of_commands(verb: Verb[object]) -> None:
     known = {command.name for command in COMMANDS}
     values = {"subject", "delta", "neighbour"}
     for template in (verb.done, verb.done_many):
@@ -111,7 +111,7 @@ def test_keys_that_its_message_names_are_those_of_commands(verb: Verb[object]) -
 
 
 @names
-def test_a_shell_has_the_same(verb: Verb[object]) -> None:
+def test_the_shell_has_a_command_for_each_verb(verb: Verb[object]) -> None:
     command: click.Command = cli
     for word in verb.shell.split():
         if isinstance(command, click.Group):
@@ -123,7 +123,7 @@ def test_a_shell_has_the_same(verb: Verb[object]) -> None:
 
 
 @job_verbs
-def test_its_call_changes_the_job_and_says_so_and_its_preview_changes_the_forecast(verb: Verb[Job]) -> None:
+def test_the_call_of_a_verb_changes_the_job_and_its_preview_the_forecast(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
     said = call_of(verb, order_of(verb))(Actions(store, FakeClock(), ACTOR))
@@ -136,7 +136,7 @@ def test_its_call_changes_the_job_and_says_so_and_its_preview_changes_the_foreca
 
 
 @job_verbs
-def test_a_second_time_it_has_nothing_to_change_or_says_why_not(verb: Verb[Job]) -> None:
+def test_a_repeated_verb_changes_nothing_or_is_refused(verb: Verb[Job]) -> None:
     store = store_for(verb)
     actions = Actions(store, FakeClock(), ACTOR)
     call = call_of(verb, order_of(verb))
@@ -160,7 +160,7 @@ def test_an_undo_restores_the_state(verb: Verb[Job]) -> None:
 
 
 @pytest.mark.parametrize("verb", SCHEDULER_VERBS, ids=lambda verb: verb.name)
-def test_the_scheduler_is_paused_and_goes_on(verb: Verb[object]) -> None:
+def test_the_scheduler_is_paused_and_unpaused(verb: Verb[object]) -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
     if verb.name == "unpause":

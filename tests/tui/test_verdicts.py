@@ -8,7 +8,8 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from gputui.domain.filter import parse_filter
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import PendingReason, Reason
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
@@ -22,7 +23,7 @@ COUNT = 4 * AT_ONCE
 
 
 class Reasons(Mapping[JobId, Reason]):
-    """Made when they are asked for, and counted."""
+    """Reasons that are computed on demand, and counted."""
 
     def __init__(self, ids: Sequence[JobId], words: str = "waits for GPUs") -> None:
         self.asked = 0
@@ -41,7 +42,7 @@ class Reasons(Mapping[JobId, Reason]):
 
 
 class Queue:
-    """Waiting jobs, judged by a filter."""
+    """Waiting jobs, matched by a filter."""
 
     def __init__(self, text: str, count: int = COUNT) -> None:
         self.jobs = {number: job(number, name=f"train-{number}") for number in range(1, count + 1)}
@@ -70,7 +71,7 @@ class Queue:
         return [job.id for job in self.verdicts.shown(self.jobs)]
 
 
-def test_jobs_are_judged_in_slices_from_the_head_of_the_queue_on() -> None:
+def test_jobs_are_matched_in_slices_from_the_head_of_the_queue() -> None:
     queue = Queue("train")
     queue.verdicts.step(0, AT_ONCE)
     assert queue.shown == list(queue.jobs)[:AT_ONCE]
@@ -82,7 +83,7 @@ def test_jobs_are_judged_in_slices_from_the_head_of_the_queue_on() -> None:
     assert slices > 10
 
 
-def test_why_jobs_wait_is_asked_only_where_the_filter_looks_at_it() -> None:
+def test_reasons_are_computed_only_for_filters_that_use_them() -> None:
     queue = Queue("gpus>=0")
     queue.verdicts.step(FOR_EVER)
     assert len(queue.shown) == COUNT
@@ -94,7 +95,7 @@ def test_why_jobs_wait_is_asked_only_where_the_filter_looks_at_it() -> None:
     assert words.reasons.asked == COUNT
 
 
-def test_a_job_that_changed_is_judged_at_once_and_the_others_keep_their_verdict() -> None:
+def test_a_changed_job_is_matched_at_once_and_others_keep_their_result() -> None:
     queue = Queue("name:train-7")
     queue.verdicts.step(FOR_EVER)
     assert queue.shown == [7]
@@ -117,7 +118,7 @@ def test_changed_reasons_of_all_jobs_are_matched_in_slices_and_nothing_vanishes_
     assert queue.shown == []
 
 
-def test_many_jobs_whose_reasons_alone_changed_rest_for_longer_than_it_took_to_judge_them() -> None:
+def test_matching_of_changed_reasons_pauses_longer_than_it_works() -> None:
     queue = Queue("GPUs")
     queue.verdicts.step(FOR_EVER)
     queue.say("of the tenant's limit")
@@ -127,7 +128,7 @@ def test_many_jobs_whose_reasons_alone_changed_rest_for_longer_than_it_took_to_j
     assert queue.reasons.asked == 0
 
 
-def test_time_alone_changes_what_a_filter_of_the_time_shows() -> None:
+def test_time_changes_the_result_of_a_filter_by_time() -> None:
     queue = Queue("wait>2h", count=3)
     queue.verdicts.step(FOR_EVER)
     assert queue.shown == []
@@ -144,7 +145,7 @@ def test_jobs_that_left_the_queue_are_forgotten() -> None:
     assert [len(kept[0]), len(kept[1])] == [2, 2]
 
 
-async def test_a_long_queue_is_filtered_to_its_end_between_keys_and_all_that_match_are_marked() -> None:
+async def test_a_long_queue_is_filtered_between_keys_and_matches_are_marked() -> None:
     console = Console(sample.many_jobs(5000))
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)

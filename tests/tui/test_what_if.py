@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from gputui import bootstrap
-from gputui.cli import dry_run
+from gputui.cli import start_times
 from gputui.cli.main import run
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import timeline as policy
@@ -42,12 +42,12 @@ SETTINGS = replace(Settings(), policy=plans.KEPT)
 
 
 def ended(snapshot: Snapshot, job_id: int) -> Snapshot:
-    """The picture without that job."""
+    """Return the snapshot without that job."""
     return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id != job_id))
 
 
 def panel_of(proposal: JobProposal | WindowProposal, settings: Settings, snapshot: Snapshot | None = None) -> list[str]:
-    """The panel's lines for a proposal on the full node."""
+    """Return the panel's lines for a proposal on the full node."""
     shown = snapshot or plans.contended()
     found = compared(shown, proposal.change(NOW), settings, NOW)
     subject = Subject("x", proposal.job_ids, doubt=proposal.doubt(shown), fate=proposal.fate())
@@ -55,7 +55,7 @@ def panel_of(proposal: JobProposal | WindowProposal, settings: Settings, snapsho
     return ["".join(text for text, _ in line) for line in lines]
 
 
-def test_jobs_that_are_cancelled_or_held_are_not_said_to_start_never() -> None:
+def test_cancelled_or_held_jobs_are_not_counted_as_never_starting() -> None:
     for verb, said, word in (("cancel", "Removes", "cancelled"), ("hold", "Holds", "held")):
         lines = panel_of(JobProposal(107, verb, others=(108, 111)), SETTINGS)
         assert lines[4].startswith(f"{said} 3 waiting jobs; "), lines
@@ -65,7 +65,7 @@ def test_jobs_that_are_cancelled_or_held_are_not_said_to_start_never() -> None:
     assert "no other job is delayed" in last[2]
 
 
-def test_the_own_change_comes_first_then_delayed_jobs_with_their_delays() -> None:
+def test_the_change_itself_comes_before_delayed_jobs() -> None:
     lines = panel_of(JobProposal(111, "top"), SETTINGS)
     own = next(i for i, line in enumerate(lines) if line.lstrip("▲ ").startswith("111 "))
     told = next(i for i, line in enumerate(lines) if "delays " in line)
@@ -77,7 +77,7 @@ def test_the_own_change_comes_first_then_delayed_jobs_with_their_delays() -> Non
 
 
 def starting(*starts: datetime) -> Timeline:
-    """A plan in which jobs from 7 on start then, for an hour each."""
+    """Return a plan in which jobs from 7 on start then, for an hour each."""
     hour = timedelta(hours=1)
     bars = (
         Bar(7 + i, BarKind.PLANNED, (uuid(i),), start, start + hour, DurationSource.LIMIT)
@@ -86,7 +86,7 @@ def starting(*starts: datetime) -> Timeline:
     return Timeline(at=NOW, bars=tuple(bars))
 
 
-def test_the_timeline_is_about_the_change_and_not_about_the_hours_before_it() -> None:
+def test_the_timeline_shows_the_time_of_the_change() -> None:
     far = NOW + timedelta(hours=20)
     before, after = starting(far, far + timedelta(minutes=10)), starting(far + timedelta(minutes=20), far)
     shifts = Comparison(before, after).shifts
@@ -108,7 +108,7 @@ def test_a_move_in_the_queue_is_shown_before_the_delayed_jobs() -> None:
     assert any(line.startswith("It moves from place 3 to 1 of 4 in the queue, now before job 1") for line in alone)
 
 
-def test_a_reservation_of_tomorrow_is_in_sight_and_warns_of_a_job_without_a_limit() -> None:
+def test_a_reservation_of_tomorrow_is_visible_and_warns_of_a_job_without_a_limit() -> None:
     tomorrow = Window("exam", NOW + timedelta(days=1), NOW + timedelta(days=1, hours=4), gpus=(uuid(4),), tenant="ci")
     lines = panel_of(WindowProposal(tomorrow), Settings(policy=PolicySettings(max_time=timedelta(days=1))))
     assert lines[1].startswith("! GPU 4 is held by job 103, which has no time limit")
@@ -194,7 +194,7 @@ async def test_escape_cancels() -> None:
         assert "priority 50 -> 60 (+10)" in console.screen_text, "what was forgotten does not count"
 
 
-def test_a_priority_stays_within_bounds_and_comes_back_from_them() -> None:
+def test_a_priority_stays_within_its_bounds() -> None:
     def pressed(verbs: str) -> str:
         proposal = JobProposal(111, "raise")
         for verb in verbs:
@@ -209,7 +209,7 @@ def test_a_priority_stays_within_bounds_and_comes_back_from_them() -> None:
     assert pressed("++--") == "priority stays 50"
 
 
-async def test_top_takes_the_place_of_a_priority_and_a_priority_of_top() -> None:
+async def test_top_and_priority_replace_each_other() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -251,7 +251,7 @@ async def test_cancelling_a_running_job_shows_the_lost_work() -> None:
 
 
 class Slow:
-    """A forecast that waits to be let go, and what its callers saw."""
+    """Forecast that waits for its release, and records its callers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on = threading.Event()
@@ -270,7 +270,7 @@ class Slow:
         return policy.timeline(snapshot, settings, now, is_wanted=is_wanted)
 
 
-async def test_the_panel_is_there_at_once_and_a_key_never_waits_for_the_forecast(
+async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(monkeypatch)
@@ -297,7 +297,7 @@ async def test_the_panel_is_there_at_once_and_a_key_never_waits_for_the_forecast
         assert console.store.get(111).priority == 80
 
 
-async def test_enter_commits_though_the_forecast_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_enter_commits_before_the_forecast_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
@@ -312,7 +312,7 @@ async def test_enter_commits_though_the_forecast_is_not_there_yet(monkeypatch: p
         await until(pilot, lambda: slow.given_up == 1)
 
 
-async def test_a_new_snapshot_gets_a_new_forecast_and_the_age_is_shown_meanwhile(
+async def test_a_new_snapshot_gets_a_new_forecast_after_the_aged_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     console = watched()
@@ -355,14 +355,14 @@ async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
         assert panel.pace.waits, "but time alone moves starts, too"
 
 
-async def test_the_action_is_for_the_job_it_was_opened_for_though_rows_move() -> None:
+async def test_the_action_keeps_its_job_when_rows_move() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 106)
         await opened(console, pilot, "c")
         await console.show(pilot, ended(console.snapshot, 106))
-        assert "Job 106 is not in the queue any more." in console.screen_text
+        assert "Job 106 is no longer in the queue." in console.screen_text
         await console.press(pilot, "enter")
         assert console.audited() == [("cancel", "job 106")]
 
@@ -385,7 +385,7 @@ async def to_gpu(console: Console, index: int) -> None:
     grid.move_to(index)
 
 
-async def test_drain_takes_its_reason_in_the_panel() -> None:
+async def test_the_panel_of_drain_asks_for_a_reason() -> None:
     console = watched()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -415,7 +415,7 @@ async def test_resume_shows_the_reason_of_the_drain() -> None:
         assert console.store.controls().drains == {}
 
 
-async def test_switched_off_an_action_is_written_at_once_and_cancel_asks() -> None:
+async def test_without_what_if_an_action_is_written_at_once_and_cancel_asks() -> None:
     console = watched(what_if="off")
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -426,7 +426,7 @@ async def test_switched_off_an_action_is_written_at_once_and_cancel_asks() -> No
         assert isinstance(console.app.screen, Confirm)
 
 
-async def test_the_detail_screen_opens_it_too() -> None:
+async def test_the_detail_screen_opens_the_panel() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -451,7 +451,7 @@ async def test_a_click_commits_and_a_click_cancels() -> None:
             assert console.audited() == written
 
 
-async def test_the_palette_opens_it() -> None:
+async def test_the_palette_opens_the_panel() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -492,7 +492,7 @@ async def test_a_failed_forecast_is_reported_and_enter_still_commits(monkeypatch
         assert console.store.get(111).priority == 60
 
 
-async def test_its_numbers_are_those_of_the_dry_run(
+async def test_the_panel_has_the_numbers_of_the_dry_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     console = watched()
@@ -516,7 +516,7 @@ async def test_its_numbers_are_those_of_the_dry_run(
         panel = await opened(console, pilot, "plus", "plus")
         found = panel.comparison
         assert found is not None
-        assert dry_run.lines(snapshot, found.shifts) == printed
+        assert start_times.lines(snapshot, found.shifts) == printed
         shown = [line.strip("│ ") for line in console.screen_text.splitlines() if " -> " in line and ":00" in line]
     told = {shift.job_id: (shift.before, shift.after) for shift in found.shifts}
     assert len(printed) - 1 == len(told) == len(shown) > 2

@@ -1,4 +1,4 @@
-"""Long work says how far it is, and Escape gives it up with nothing half done."""
+"""Long tasks show their progress, and Escape aborts them without partial effects."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ SIZE = (120, 36)
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show every task as long from its beginning."""
+    """Show every task as long from its begin."""
     monkeypatch.setattr(progress, "LONG", 0.0)
 
 
 class Slow:
-    """Goes on only as it is told to."""
+    """A task that continues only when the test lets it."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Semaphore(0)
@@ -78,7 +78,7 @@ async def gone(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 @pytest.mark.usefixtures("at_once")
 class TestActions:
-    async def test_how_far_it_is_is_shown_until_it_is_done(self) -> None:
+    async def test_progress_is_shown_until_the_task_is_done(self) -> None:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -91,7 +91,7 @@ class TestActions:
             assert console.told == ["all are held"]
             assert console.store.get(107).held
 
-    async def test_escape_gives_it_up(self) -> None:
+    async def test_escape_aborts_the_task(self) -> None:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -105,7 +105,7 @@ class TestActions:
             assert console.told == ["Cancelled; nothing was changed"]
             assert not console.store.get(107).held
 
-    async def test_it_is_shown_over_the_screen_that_there_is(self) -> None:
+    async def test_progress_is_shown_on_every_screen(self) -> None:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -158,7 +158,7 @@ async def test_quick_tasks_are_not_shown_and_escape_keeps_its_meaning() -> None:
         assert not console.app.screen_stack[0].queue.rows.filter  # type: ignore[attr-defined]
 
 
-def test_all_or_nothing_of_an_action_over_many_jobs() -> None:
+def test_an_action_on_many_jobs_is_complete_or_absent() -> None:
     console = Console(sample.empty_queue())
     ids = console.store.submit([job() for _ in range(350)], actor=ACTOR)
     told: list[tuple[int, int]] = []
@@ -222,7 +222,7 @@ class TestLogs:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_reading_the_history_is_counted_aborted_and_continued() -> None:
+async def test_a_read_of_the_history_shows_progress_and_can_be_aborted_and_continued() -> None:
     gate = threading.Semaphore(0)
     asked: list[datetime | None] = []
 
@@ -250,7 +250,7 @@ async def test_reading_the_history_is_counted_aborted_and_continued() -> None:
         assert asked[0] == asked[1]
 
 
-def test_the_line_in_words() -> None:
+def test_the_progress_line_has_count_and_bar() -> None:
     now = iter([10.0, 12.5])
     work = LongTask("Saving job-1.log", "lines", clock=lambda: next(now))
     assert work.took == 0.0

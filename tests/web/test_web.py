@@ -1,4 +1,4 @@
-"""Access to the console in a browser, and the arguments it is started with."""
+"""Access to the console in a browser, and the arguments of its process."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from textual_serve.server import Server
 from gputui.cli import web
 from gputui.config import Options
 from gputui.web.auth import AccessControl, is_loopback, url_host
-from gputui.web.server import ConsoleServer
-from gputui.web.viewer import BadFrameError, Viewer, bounded, environment, parse
+from gputui.web.server import BadFrameError, ConsoleServer, Viewer, bounded, environment, parse
 from tests.cli.conftest import Run
 
 
@@ -26,7 +25,7 @@ def test_no_private_part_of_textual_serve_is_used(ours: type, theirs: type) -> N
     assert not set(private.findall(inspect.getsource(ours))) & set(private.findall(inspect.getsource(theirs)))
 
 
-def test_a_token_opens_once_and_then_another_does() -> None:
+def test_a_token_works_once_and_is_replaced() -> None:
     door = AccessControl("127.0.0.1")
     first = door.token
     assert len(first) >= 43  # 256 bits
@@ -40,7 +39,7 @@ def test_a_token_opens_once_and_then_another_does() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "é", "\udcff"])
-def test_nothing_else_opens(wrong: str) -> None:
+def test_wrong_tokens_give_no_access(wrong: str) -> None:
     door = AccessControl("127.0.0.1")
     token = door.token
     for tried in (wrong, token[:-1], token + "x", token.swapcase()):
@@ -69,7 +68,7 @@ def test_nothing_else_opens(wrong: str) -> None:
         ("gpu7.example", "gpu7.example:8642", True),
     ],
 )
-def test_only_names_of_ours_are_answered_to(listens: str, host: str, ours: bool) -> None:
+def test_only_own_host_names_are_answered(listens: str, host: str, ours: bool) -> None:
     assert AccessControl(listens).is_for_us(host) is ours
 
 
@@ -92,13 +91,13 @@ def test_pages_of_other_sites_are_refused(origin: str | None, site: str | None, 
     assert AccessControl("127.0.0.1").is_from_us("localhost:8642", origin, site) is ours
 
 
-def test_loopback_is_told_from_the_rest() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.1.2.3", "gpu7", "localhost.example")))
     assert (url_host("::1"), url_host("127.0.0.1")) == ("[::1]", "127.0.0.1")
 
 
-def test_what_is_behind_a_tab_never_schedules(tmp_path: Path) -> None:
+def test_the_console_of_a_tab_never_schedules(tmp_path: Path) -> None:
     words = web.viewer_command(Options(tmp_path), read_only=False)
     assert "--view-only" in words
     assert "--read-only" not in words
@@ -114,7 +113,7 @@ def test_a_browser_is_not_the_terminal_of_the_server() -> None:
     assert (int(environ["COLUMNS"]), int(environ["ROWS"])) == bounded(10**9, 0) == (500, 1)
 
 
-def test_a_lack_of_the_extra_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "find_spec", lambda name: None)
     done = run("web")
     assert (done.code, done.out) == (1, "")
@@ -123,7 +122,7 @@ def test_a_lack_of_the_extra_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert "gputui[web]" not in done.err, "an index may hold another version than the clone at hand"
 
 
-def test_a_port_that_is_taken_is_told(run: Run) -> None:
+def test_a_port_in_use_is_reported(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("web", "--port", str(port))
@@ -131,7 +130,7 @@ def test_a_port_that_is_taken_is_told(run: Run) -> None:
     assert f"127.0.0.1:{port}: Address already in use (--port 0" in done.err
 
 
-def test_an_address_that_others_reach_is_warned_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_public_address_raises_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.web.server.ConsoleServer.run", _at_once)
     assert run("web").err == ""
     done = run("web", "--host", "0.0.0.0")
@@ -143,7 +142,7 @@ async def _at_once(server: object, tell: object) -> None:
     del server, tell
 
 
-def test_view_only_is_for_the_console_alone(run: Run) -> None:
+def test_view_only_is_an_option_of_the_console_alone(run: Run) -> None:
     done = run("--view-only", "queue")
     assert done.code == 2
     assert "--view-only is for the console alone" in done.err
@@ -154,12 +153,12 @@ SIZES = ("3", '{"width": 3}', '{"width": true, "height": 3}', '{"width": 1e999, 
 
 
 @pytest.mark.parametrize("text", [*STRANGE, *(f'["resize", {size}]' for size in SIZES)])
-def test_frames_that_no_page_of_ours_sends_are_refused(text: str) -> None:
+def test_invalid_frames_are_refused(text: str) -> None:
     with pytest.raises(BadFrameError):
         parse(text)
 
 
-def test_frames_of_our_page_are_read() -> None:
+def test_valid_frames_are_read() -> None:
     assert parse('["stdin", "x"]') == ("stdin", "x")
     assert parse('["resize", {"width": 3, "height": 4}]') == ("resize", (3, 4))
     assert parse('["focus"]') == ("focus", None)

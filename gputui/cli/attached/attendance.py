@@ -6,20 +6,33 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import ends
 from gputui.cli.attached import detach_keys
-from gputui.cli.attached.conversation import SHOWING, SIGNALS, Conversation, Ending, Leaving, Signals, size, write_all
+from gputui.cli.attached.conversation import (
+    SHOWING,
+    SIGNALS,
+    Conversation,
+    Ending,
+    Leaving,
+    Output,
+    Signals,
+    terminal_size,
+    write_all,
+)
 from gputui.cli.session import Session
 from gputui.cli.streams import discard, discard_stdout
+from gputui.domain.attempt import Attempt
 from gputui.domain.errors import GputuiError, RuntimeFault
-from gputui.domain.job import Attempt, Interactive, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.ports import Channel, JobStore
@@ -28,14 +41,16 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
 
 LEFT = 130
-"""Exit code of somebody who leaves by Ctrl-C."""
+"""Exit code when the user leaves by Ctrl-C."""
 _SHOWN_EVERY = 5.0
 """Seconds between two forecasts of the start while nothing changes."""
 _PASSING = frozenset({"waits", "is starting"})
 _TRY_EVERY = 0.05
-"""Seconds between two tries to attach to a container that is being created."""
-_SETTLED_WITHIN = 20.0
-"""Seconds for which the scheduler may take to record the end of an attempt whose streams have ended."""
+"""Seconds between two attempts to attach to a container that is being created."""
+_AGAIN_EVERY = 1.0
+"""Seconds between two tries to attach to an attempt whose streams have ended although it runs."""
+_SETTLED_WITHIN = 60.0
+"""Seconds that the engine may be away, and the scheduler may take to record an end, before this command gives up."""
 
 
 class Status:
@@ -47,12 +62,12 @@ class Status:
         self._shown = ""
 
     def show(self, words: str, *, is_passing: bool = False) -> None:
-        """Show the words in place of those before; passing ones on a terminal alone."""
+        """Replace the shown line; on anything but a terminal, print only words that are not passing."""
         if self._is_quiet or words == self._shown or (is_passing and not self._is_terminal):
             return
         self._shown = words
         if self._is_terminal:
-            _, columns = size()
+            _, columns = terminal_size()
             self._write(f"\r\x1b[K{plain(words, max(20, columns - 1))}")
         else:
             self._write(f"gputui: {plain(words)}\n")
@@ -70,7 +85,7 @@ class Status:
 
     @staticmethod
     def _write(text: str) -> None:
-        """Write to stderr. One that is gone or full changes nothing of what becomes of the job."""
+        """Write to stderr; errors are ignored, since a closed or full stderr must not affect the job."""
         try:
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -79,7 +94,7 @@ class Status:
 
 
 class Attendance:
-    """Attends one job from this terminal. `is_owner`: the job is this command's, and Ctrl-C ends it."""
+    """Attaches this terminal to one job. `is_owner`: this command submitted the job, and Ctrl-C ends it."""
 
     def __init__(
         self, session: Session, store: JobStore, job_id: JobId, keys: str, *, is_owner: bool, is_quiet: bool = False
@@ -91,10 +106,12 @@ class Attendance:
         self._is_owner = is_owner
         self._is_quiet = is_quiet
         self._status = Status(is_quiet=is_quiet)
-        self._entrance = bootstrap.open_entrance(session.options, store)
+        self._entrance = job_access.open_entrance(session.options, store)
         self._is_stopping = False
         self._was_attached: set[int] = set()
-        """Numbers of the attempts that this terminal was attached to."""
+        """Numbers of the attempts that this terminal has attached to."""
+        self._unreached_until: float | None = None
+        """Time on the monotonic clock until which a running attempt may be out of reach; None while it is not."""
 
     def run(self, attached: Callable[[], None] = lambda: None) -> int:
         """Wait, attach and wait again until the job has ended; return its exit code.
@@ -116,10 +133,9 @@ class Attendance:
                     continue
                 attached()
                 self._was_attached.add(attempt.number)
-                if (code := self._converse(channel, signals)) is not None:
+                if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
                     return code
-                if not self._settled(changes, attempt.number):
-                    return self._lost(channel)
+                self._forget_given_back(attempt.number)
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -149,8 +165,13 @@ class Attendance:
         attempt = job.attempt
         return attempt is not None and not attempt.is_over and attempt.number not in self._was_attached
 
+    def _forget_given_back(self, number: int) -> None:
+        """Forget an attempt that never started: the next one gets its number."""
+        if all(each.number != number for each in self._job().attempts):
+            self._was_attached.discard(number)
+
     def _told_to_leave(self, signals: Signals) -> bool:
-        """Obey signals while the job waits: who submitted it here wants it no more."""
+        """Handle signals while the job waits: cancel the job if this command submitted it."""
         if not any(number not in SHOWING for number in signals.take()):
             return False
         if self._is_owner:
@@ -177,23 +198,81 @@ class Attendance:
             self._status.show(f"job {job.shown_id} is starting", is_passing=True)
         try:
             channel = self._entrance.attach(job, self._keys)
-        except RuntimeFault:
+        except RuntimeFault as error:
             if job.state is JobState.CONFIGURING or self._job() != job:
+                self._unreached_until = None
+                return None
+            if self._may_come_back(job, error):
                 return None
             raise
         except GputuiError:
-            if self._job() != job:  # it went on meanwhile
+            if self._job() != job:  # its state has changed meanwhile
                 return None
             raise
         self._status.clear()
+        self._unreached_until = None
         return channel
 
+    def _may_come_back(self, job: Job, error: RuntimeFault) -> bool:
+        """Return whether to try again: the engine may restart, and the end of an attempt reaches the queue later."""
+        now = time.monotonic()
+        if self._unreached_until is None:
+            self._unreached_until = now + _SETTLED_WITHIN
+        if not error.may_pass or now >= self._unreached_until:
+            return False
+        self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
+        return True
+
     def _pause(self, signals: Signals, changes: ends.Changes) -> None:
-        changes.wait(time.monotonic() + _TRY_EVERY, signals.fileno())
+        pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
+        changes.wait(time.monotonic() + pause, signals.fileno())
         if self._told_to_leave(signals):
             raise KeyboardInterrupt
 
-    def _converse(self, channel: Channel, signals: Signals) -> int | None:
+    def _attend(self, number: int, channel: Channel, signals: Signals, changes: ends.Changes) -> int | None:
+        """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
+
+        Attaches again where only the connection ended, as by a restart of the engine or of the scheduler that relays.
+        """
+        output, is_again = Output(), False
+        while True:
+            if (code := self._converse(channel, signals, output, is_again=is_again)) is not None:
+                return code
+            try:
+                again = self._attached_again(number, channel, signals, changes)
+            except Leaving:
+                return self._left()
+            if again is None:
+                return None if self._is_over(number) else self._lost(channel)
+            channel, is_again = again, True
+            if not channel.is_tty:  # earlier output is repeated
+                output.repeat()
+
+    def _attached_again(self, number: int, channel: Channel, signals: Signals, changes: ends.Changes) -> Channel | None:
+        """Return new streams of an attempt whose streams ended while it runs; None once it is over, or for good.
+
+        Raises Leaving if a signal asks for that.
+        """
+        now = time.monotonic()
+        deadline, try_at = now + _SETTLED_WITHIN, now + _AGAIN_EVERY
+        while not self._is_over(number) and now < deadline:
+            changes.wait(min(deadline, try_at), signals.fileno())
+            for signal_number in signals.take():
+                if signal_number not in SHOWING:
+                    self._interrupted(signal_number)
+            now = time.monotonic()
+            if now >= try_at and not self._is_over(number):
+                try_at = now + _AGAIN_EVERY
+                if channel.exit_code() is None:
+                    with suppress(GputuiError):
+                        found = self._entrance.attach(self._job(), self._keys)
+                        self._status.clear()
+                        return found
+                    self._status.show(f"the connection to job {self._id} was lost; trying again", is_passing=True)
+        self._status.clear()
+        return None
+
+    def _converse(self, channel: Channel, signals: Signals, output: Output, *, is_again: bool) -> int | None:
         """Talk to one attempt; return this command's exit code if the user left, None when the attempt has ended."""
         interactive = self._job().spec.interactive or Interactive()
         talk = Conversation(
@@ -202,57 +281,52 @@ class Attendance:
             has_input=interactive.stdin,
             detach_keys=detach_keys.parse(self._keys),
             on_signal=self._interrupted,
+            show=output.show,
         )
         try:
-            outcome = talk.run(redraw=not self._is_owner or len(self._was_attached) > 1)
+            outcome = talk.run(redraw=is_again or not self._is_owner or len(self._was_attached) > 1)
         except BrokenPipeError:
             discard_stdout()
-            self._status.say(f"nobody reads the output any more; job {self._id} runs on: {self._again()}")
+            self._status.say(f"nothing reads the output any more; job {self._id} keeps running: {self._again()}")
             return 128 + signal.SIGPIPE
         finally:
             channel.close()
         if outcome is Ending.ENDED:
             return None
         if outcome is Ending.DETACHED:
-            click.echo(err=True)  # the cursor stands behind the job's prompt
-            self._status.say(f"job {self._id} runs on; `gputui attach {self._id}` attaches again")
+            click.echo(err=True)  # the cursor is behind the job's prompt
+            self._status.say(f"job {self._id} keeps running; `gputui attach {self._id}` attaches again")
             return 0
-        if outcome is Ending.HUNG_UP:
-            return 128 + signal.SIGHUP
-        self._status.say(f"job {self._id} {'is still ending' if self._is_stopping else 'runs on'}: {self._again()}")
+        return 128 + signal.SIGHUP if outcome is Ending.HUNG_UP else self._left()
+
+    def _left(self) -> int:
+        """Say that the job goes on without this terminal; return the exit code."""
+        state = "is still stopping" if self._is_stopping else "keeps running"
+        self._status.say(f"job {self._id} {state}: {self._again()}")
         return LEFT
 
     def _again(self) -> str:
         return f"`gputui attach {self._id}` attaches again, `gputui cancel {self._id}` ends it"
 
     def _interrupted(self, number: int) -> None:
-        """Ask the job to stop; the second time, leave."""
-        del number
-        if not self._is_owner or self._is_stopping:
+        """Ask the job to stop; the second time, or when the terminal is gone, leave."""
+        if number == signal.SIGHUP or not self._is_owner or self._is_stopping:
             raise Leaving
         self._is_stopping = True
         bootstrap.actions(self._store, self._session.options).cancel((self._id,))
-        self._status.say(f"job {self._id} is asked to stop; Ctrl-C again leaves at once")
+        self._status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")
 
     # ends
-
-    def _settled(self, changes: ends.Changes, number: int) -> bool:
-        """Wait until the queue knows that the attempt is over; return whether it does."""
-        deadline = time.monotonic() + _SETTLED_WITHIN
-        while not self._is_over(number):
-            if not changes.wait(deadline):
-                return False
-        return True
 
     def _is_over(self, number: int) -> bool:
         job = self._job()
         return ends.has_ended(job) or all(each.is_over for each in job.attempts if each.number == number)
 
     def _lost(self, channel: Channel) -> int:
-        """Return the exit code where the streams have ended and the queue says that the job runs."""
+        """Return the exit code when the streams have ended although the queue says that the job runs."""
         code = channel.exit_code()
         if code is None:
-            self._status.say(f"the connection to job {self._id} ended, and the job runs on: {self._again()}")
+            self._status.say(f"the connection to job {self._id} was lost, and the job keeps running: {self._again()}")
             return 1
         return code
 
@@ -268,7 +342,7 @@ class Attendance:
 
     def _print_output(self, job: Job, attempt: Attempt) -> None:
         try:
-            for is_error, piece in bootstrap.output_of(self._session.options, self._store, job, attempt):
+            for is_error, piece in job_access.output_of(self._session.options, self._store, job, attempt):
                 write_all(2 if is_error else 1, piece)
         except GputuiError as error:
             self._status.say(str(error))

@@ -18,11 +18,12 @@ from enum import Enum, auto
 from gputui.cli.attached.detach_keys import DetachScanner
 from gputui.domain.pending_input import PendingInput
 from gputui.ports import Channel
+from gputui.ports.channel import wait_for
 
 _PIECE = 4096
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SHOWING = frozenset({signal.SIGWINCH, signal.SIGCONT})
-"""Signals that say how and when output can be shown, and ask for nothing."""
+"""Signals about the display of output; they ask for nothing else."""
 SIGNALS = (*_ENDING, *SHOWING)
 
 
@@ -40,15 +41,15 @@ class Ending(Enum):
 
 
 class Leaving(Exception):  # noqa: N818 - a request, no error
-    """Raised by a signal handler to leave the job as it is."""
+    """Raised by a signal handler to leave without affecting the job."""
 
 
 class _TerminalGoneError(OSError):
-    """Raised by a write to a terminal that was closed: its SIGHUP may come later."""
+    """Raised by a write to a closed terminal, whose SIGHUP may arrive later."""
 
 
 class Signals:
-    """Signals as bytes of a pipe, so that a loop can wait for them and for streams at once."""
+    """Delivers signals as bytes of a pipe, so that a loop can wait for signals and streams at once."""
 
     def __init__(self, numbers: tuple[signal.Signals, ...]) -> None:
         self._numbers = numbers
@@ -71,13 +72,13 @@ class Signals:
         return self._heard
 
     def take(self) -> list[int]:
-        """Return the numbers of the signals that came since the last call."""
+        """Return the numbers of the signals received since the last call."""
         with suppress(BlockingIOError):
             return list(os.read(self._heard, 64))
         return []
 
 
-def size() -> tuple[int, int]:
+def terminal_size() -> tuple[int, int]:
     """Return rows and columns of this process's terminal."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -89,7 +90,7 @@ def size() -> tuple[int, int]:
 
 @contextmanager
 def raw_terminal(descriptor: int) -> Iterator[None]:
-    """Let every key go to the job for the time of a block."""
+    """Put the terminal in raw mode for the duration of a block, so that the job gets every key."""
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor, termios.TCSANOW)
     try:
@@ -97,6 +98,26 @@ def raw_terminal(descriptor: int) -> Iterator[None]:
     finally:
         with suppress(termios.error, OSError):  # it may be gone
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+class Output:
+    """Output of one attempt on this process's streams; what a later attachment repeats is shown once."""
+
+    def __init__(self) -> None:
+        self._shown = {False: 0, True: 0}
+        self._repeated = {False: 0, True: 0}
+        """Bytes of standard output and error that come again."""
+
+    def repeat(self) -> None:
+        """Expect all output from its beginning."""
+        self._repeated = dict(self._shown)
+
+    def show(self, is_error: bool, piece: bytes) -> None:
+        """Show output as far as it was not shown before. Raises BrokenPipeError when nobody reads it."""
+        known = min(self._repeated[is_error], len(piece))
+        self._repeated[is_error] -= known
+        self._shown[is_error] += len(piece) - known
+        write_all(2 if is_error else 1, piece[known:])
 
 
 class Conversation:
@@ -110,20 +131,22 @@ class Conversation:
         has_input: bool,
         detach_keys: bytes = b"",
         on_signal: Callable[[int], None] = lambda number: None,
+        show: Callable[[bool, bytes], None] | None = None,
     ) -> None:
         self._channel = channel
         self._signals = signals
         self._input = 0 if has_input else -1
         self._scanner = DetachScanner(detach_keys if channel.is_tty else b"")
         self._on_signal = on_signal
+        self._show = show or Output().show
         self._pending_input = PendingInput(channel.send, channel.end_input)
         self._is_raw = channel.is_tty and has_input and os.isatty(0)
 
     def run(self, *, redraw: bool = False) -> Ending:
-        """Pass on both ways until one side ends; `redraw` makes a program on the terminal draw itself again."""
+        """Pass data both ways until one side ends; `redraw` makes a program on the terminal redraw itself."""
         with raw_terminal(0) if self._is_raw else nullcontext():
             if self._channel.is_tty:
-                rows, columns = size()
+                rows, columns = terminal_size()
                 if redraw:
                     self._channel.resize(rows + 1, columns)
                 self._channel.resize(rows, columns)
@@ -145,38 +168,30 @@ class Conversation:
                 if parts is None:
                     return Ending.ENDED
                 for is_error, piece in parts:
-                    write_all(2 if is_error else 1, piece)
+                    self._show(is_error, piece)
             if self._pending_input.is_waiting:
                 self._send(ready)
             if self._input in ready and (outcome := self._type()) is not None:
                 return outcome
 
     def _wait(self) -> dict[int, int]:
-        """Wait until something can be read or sent; return what, by descriptor."""
-        masks = {self._signals.fileno(): select.POLLIN, self._channel.fileno(): select.POLLIN}
+        """Wait until a descriptor is ready for reading or sending; return the ready ones."""
+        others = {self._signals.fileno(): select.POLLIN}
         if not self._pending_input.is_full:
-            masks[self._input] = select.POLLIN
-        if self._pending_input.is_waiting:
-            out = self._channel.input_fileno()
-            masks[out] = masks.get(out, 0) | select.POLLOUT
-        poll = select.poll()
-        for descriptor, mask in masks.items():
-            if descriptor >= 0:
-                poll.register(descriptor, mask)
-        is_urgent = self._channel.has_pending or (self._pending_input.is_waiting and self._channel.input_fileno() < 0)
-        return dict(poll.poll(0 if is_urgent else None))
+            others[self._input] = select.POLLIN
+        return wait_for(self._channel, self._pending_input, others)
 
     def _has_output(self, ready: Mapping[int, int]) -> bool:
         return bool(ready.get(self._channel.fileno(), 0) & ~select.POLLOUT)
 
     def _send(self, ready: Mapping[int, int]) -> None:
-        """Send a piece of the input if the command takes it."""
+        """Send a piece of the input if the command accepts it."""
         out = self._channel.input_fileno()
         if out >= 0 and not ready.get(out, 0) & ~select.POLLIN:
             return
         try:
             self._pending_input.send_piece()
-        except OSError:  # the command reads no more
+        except OSError:  # the command no longer reads
             self._input = -1
 
     def _obey_signals(self) -> Ending | None:
@@ -190,14 +205,14 @@ class Conversation:
         return None
 
     def _show_anew(self) -> None:
-        """Tell the job the terminal's size; a shell may have changed its modes while this process was stopped."""
+        """Send the terminal's size to the job and set raw mode again: a shell may have changed the modes meanwhile."""
         if self._is_raw:
             with suppress(termios.error):
                 tty.setraw(0, termios.TCSANOW)
-        self._channel.resize(*size())
+        self._channel.resize(*terminal_size())
 
     def _type(self) -> Ending | None:
-        """Pass on input."""
+        """Read typed input and pass it on."""
         try:
             typed = os.read(self._input, _PIECE)
         except OSError:  # EIO: the terminal is gone
@@ -218,7 +233,7 @@ class Conversation:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it. Raises BrokenPipeError when nobody reads it."""
+    """Write all of the data. Raises BrokenPipeError when no process reads it."""
     rest = memoryview(data)
     while rest:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputui.domain.errors import InputError
-from gputui.request.texts import quoted
+from gputui.domain.units import quoted
 
 DEFAULT = "ctrl-p,ctrl-q"
 _CONTROL = {chr(ord("a") + n): n + 1 for n in range(26)} | {"@": 0, "[": 27, "\\": 28, "]": 29, "^": 30, "_": 31}
@@ -20,19 +20,19 @@ def _byte(word: str, where: str) -> int:
     key = word.removeprefix("ctrl-")
     if key == word or key.lower() not in _CONTROL:
         hint = "write single characters or ctrl-a to ctrl-z, ctrl-@, ctrl-[, ctrl-\\, ctrl-], ctrl-^, ctrl-_"
-        raise InputError(f"{quoted(word)} is no key", where=where, hint=hint)
+        raise InputError(f"{quoted(word)} is not a key", where=where, hint=hint)
     return _CONTROL[key.lower()]
 
 
 class DetachScanner:
-    """Finds the keys in what is typed; keys that may begin them are held back until the next one tells."""
+    """Finds the detach keys in typed input; holds back keys that may begin the sequence until the next one decides."""
 
     def __init__(self, keys: bytes) -> None:
         self._keys = keys
         self._held = b""
 
     def feed(self, typed: bytes) -> tuple[bytes, bool]:
-        """Return the bytes to pass on, and whether the keys were found: what follows them is dropped."""
+        """Return the bytes to pass on, and whether the detach keys were found; input after them is dropped."""
         if not self._keys:
             return typed, False
         passed = bytearray()

@@ -56,7 +56,7 @@ _NOTES = (
         "run gputui on the host, or its container with --pid=host",
     ),
 )
-"""Beginning of a note of the probe, why it matters, and what to do."""
+"""Beginning of a probe's note, why it matters, and what to do."""
 
 
 def of_probe(reading: ProbeReading) -> Iterator[DoctorCheck]:
@@ -77,7 +77,7 @@ def of_probe(reading: ProbeReading) -> Iterator[DoctorCheck]:
 
 
 def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:
-    """Pass on the probe's notes; GPUs that cannot be identified are judged one by one instead."""
+    """Report the probe's notes; GPUs that cannot be identified are checked one by one instead."""
     for note in reading.notes:
         text, _, rest = note.partition(": ")
         for start, why, hint in _NOTES:
@@ -90,7 +90,7 @@ def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:
 
 
 def versions(reading: ProbeReading) -> str:
-    """Return the versions of the driver and of CUDA, as far as the driver tells them."""
+    """Return the versions of the driver and of CUDA that the driver reports."""
     driver = f"driver {reading.driver_version}" if reading.driver_version else "driver version unknown"
     return f"{driver}, CUDA {reading.cuda_version}" if reading.cuda_version else driver
 

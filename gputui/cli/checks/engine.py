@@ -10,7 +10,7 @@ from msgspec import Struct
 from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.engine import engine_support
 
 HOOK = "nvidia-container-runtime-hook"
@@ -26,17 +26,17 @@ _NAME = "GPU access"
 
 
 class EngineHost(Struct, frozen=True):
-    """Facts about the machine of a local engine, as far as this user may look."""
+    """Facts about the machine of a local engine, as far as this user may read them."""
 
     toolkit: tuple[str, ...] = ()
     """Paths of the parts of NVIDIA's Container Toolkit that were found on the engine's PATH."""
     path_exists: bool = True
     """True if the program registered as runtime `nvidia` exists."""
     hook_is_new: bool = False
-    """True if the hook was installed after the engine had started, which has not seen it then."""
+    """True if the hook was installed after the engine's start, so that the engine does not know it."""
     settings_file: Path = Path("/etc/docker/daemon.json")
     is_written: bool = False
-    """True if that file registers the runtime `nvidia`, whatever the engine has read."""
+    """True if that file registers the runtime `nvidia`, even if the engine has not read it yet."""
     restart: str = "sudo systemctl restart docker"
 
     @property
@@ -59,7 +59,7 @@ class EngineHost(Struct, frozen=True):
 
 
 def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[DoctorCheck]:
-    """Judge whether a runtime answers, and pass on its warnings."""
+    """Check whether a runtime answers, and report its warnings."""
     if not status.up:
         yield _down(status, has_gpus)
         return
@@ -85,7 +85,7 @@ def _down(status: RuntimeStatus, has_gpus: bool) -> DoctorCheck:
 
 
 def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
-    """Judge whether the engine could give this machine's GPUs to containers at all; None: nothing speaks against it."""
+    """Check whether the engine can give this machine's GPUs to containers at all; None if nothing prevents it."""
     found = engine_support(engine, gpus)
     if found.refusal:
         return fail(_NAME, found.refusal.text, _NO_GPUS, found.refusal.hint)
@@ -95,7 +95,7 @@ def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
 
 
 def of_gpu_access(gpus: EngineGpus, host: EngineHost | None) -> DoctorCheck:
-    """Judge whether the engine can give GPUs to containers; `host` is None where its files cannot be looked at."""
+    """Check whether the engine can give GPUs to containers; `host` is None where its files cannot be read."""
     if gpus.mode == "cdi":
         return ok(_NAME, f"by CDI: {_devices(gpus)}")
     if host is None:

@@ -44,9 +44,9 @@ class ConfigChange(Struct, frozen=True):
 
 
 def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
-    """Return the change that registers the runtime, with all other keys kept; None when it is registered so.
+    """Return the change that registers the runtime and keeps all other keys; None when it is already registered.
 
-    Raises GputuiError for a file that cannot be read or is not what dockerd would accept.
+    Raises GputuiError for a file that cannot be read or that dockerd would not accept.
     """
     before = _read(path)
     settings = _parsed(path, before)
@@ -91,7 +91,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object; refuse a key given twice, of which one would be lost."""
+    """Return the object; refuse a duplicate key, since one of its values would be lost."""
     found = dict(pairs)
     if len(found) < len(pairs):
         twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
@@ -106,7 +106,7 @@ def _indent(text: str) -> int | str:
 
 
 def write(change: ConfigChange, now: datetime) -> Path | None:
-    """Make the change, whole or not at all; return the backup, None where there was no file before."""
+    """Write the change atomically; return the path of the backup, None where there was no file before."""
     target = change.path.resolve()
     try:
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
 
 
 def process_behind(address: str) -> EngineProcess:
-    """Return the process that listens on a local engine's socket; an empty one where it cannot be told."""
+    """Return the process that listens on a local engine's socket; an empty one where it cannot be determined."""
     pid = _listener(address.removeprefix("http+").removeprefix("unix://"))
     if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
         pid = next((found for file in _PID_FILES if (found := _pid_in(file))), None)

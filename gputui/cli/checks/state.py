@@ -8,12 +8,16 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
+from gputui.domain.backup_record import BackupRecord
+from gputui.domain.kept_data import KeptData
 from gputui.domain.snapshot import Leader, Unreadable
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.units import format_duration, format_size, plural
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
-"""A time before gputui was written: a clock that shows an earlier time is wrong."""
+"""A time before gputui was written; a clock that shows an earlier time is wrong."""
 MANY_SECONDS = timedelta(seconds=5)
+CLEAN_UP = timedelta(days=1, hours=3)
+"""Time for which data may stay beyond its age: files are cut once a day."""
 LITTLE_SPACE = 1024**3
 NO_SPACE = 64 * 1024**2
 FEW_INODES = 1000
@@ -75,6 +79,32 @@ def of_history(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
         yield warn("history", sentence, why, hint)
 
 
+def of_kept(data: KeptData, now: datetime) -> DoctorCheck:
+    """Report data of ended jobs beside its limits; the scheduler removes what is beyond them within hours."""
+    most = f", limit {format_size(data.limits.max_size)}" if data.limits.max_size is not None else ""
+    least = "at least " if data.counted is not None else ""
+    text = f"{least}{format_size(data.size)} in {plural(data.files, 'file')}{most}"
+    if data.oldest_at is not None:
+        text += f"; oldest {format_duration(now - data.oldest_at)}"
+        text += f", limit {format_duration(data.limits.max_age)}" if data.limits.max_age is not None else ""
+    if data.counted is not None:
+        text += f"; counted for {data.counted[0]:,} of {data.counted[1]:,} jobs"
+    if not data.limits.are_set:
+        return ok(data.kind, f"{text}; no limit set (store.{data.kind}_max_age, store.{data.kind}_max_size)")
+    if not data.is_over(now, CLEAN_UP):
+        return ok(data.kind, text)
+    why = "The scheduler removes what is beyond the limit, except for jobs that wait or run."
+    return warn(data.kind, f"{text}: more than the limit", why, "gputui serve    # it takes an hour at most")
+
+
+def of_backup(record: BackupRecord, now: datetime) -> DoctorCheck:
+    """Report the result of the last backup into a directory."""
+    if not record.problem:
+        return ok("backup", f"{record.place}, {format_duration(now - record.at)} ago")
+    why = "If the disk fails, what was added since the last good backup is lost."
+    return fail("backup", record.sentence, why, "gputui state verify    # then: gputui state repair")
+
+
 def of_damage(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
     """Report parts of the queue that could not be read."""
     why = "Jobs may be missing from the queue."
@@ -117,7 +147,9 @@ def of_leader(leader: Leader | None) -> DoctorCheck:
     if leader.silent_for:
         silence = format_duration(leader.silent_for)
         text = f"{leader.kind} of {leader.user}, pid {leader.pid}, has not responded for {silence}"
-        hint = f"kill -CONT {leader.pid}    # if it is stopped\nkill -9 {leader.pid}    # if it hangs; jobs run on"
+        hint = (
+            f"kill -CONT {leader.pid}    # if it is stopped\nkill -9 {leader.pid}    # if it hangs; jobs keep running"
+        )
         return fail("scheduler", text, "It holds the scheduler's lock, so no job starts.", hint)
     since = f"{leader.started_at.astimezone():%Y-%m-%d %H:%M}"
     return ok("scheduler", f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}, since {since}")

@@ -4,11 +4,11 @@ running jobs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow, release_gpus
 from gputui.domain.policy.gpus.placement import Grant, NodeLayout, pick, size
 from gputui.domain.policy.gpus.recently_freed import SOON
@@ -17,32 +17,34 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 
 
 class BackfillReservation(Struct, eq=False):
-    """Backfill reservation: the GPUs that must be left for the head of the queue, and from when."""
+    """The GPUs that must be left for the head of the queue, and from when."""
 
     id: JobId
     at: float
     because: JobId | None
-    """Running job whose end makes it possible; None: no single one."""
+    """Running job whose end makes it possible; None: not a single one."""
     available: dict[int, int]
     """GPUs by node that the head could use at that time."""
     spare: dict[int, int]
     """Number of these GPUs by node that the head does not need."""
     grant: Grant
-    """GPUs that the head would take, as of now."""
+    """GPUs that the head would get, as of now."""
     room: PromisedRoom | None = None
     """Room beside the head on the GPUs that it shares; None unless it shares."""
     preempts: tuple[JobId, ...] = ()
-    """Running jobs that are to make way for it."""
+    """Running jobs that are to be preempted for it."""
     is_firm: bool = False
-    """Others make way for it, and may be gone sooner: nobody takes these GPUs meanwhile, however short."""
+    """True if others are preempted for it and may end sooner; these GPUs then go to no other job, however short."""
 
     def binds(self, end: float) -> bool:
-        """Return whether a job that is planned to end then must leave those GPUs alone."""
+        """Return whether a job that is planned to end at `end` must not use those GPUs."""
         return self.is_firm or end > self.at
 
     def leaves(self, node: int, mask: int, share: int = 0) -> int:
-        """Return those of these GPUs that a job may use which outlasts the reservation; it shares them if `share` is
-        set."""
+        """Return those of these GPUs that a job may use if it outlasts the reservation.
+
+        It shares them if `share` is set.
+        """
         available = self.available.get(node)
         if available is None:
             return mask
@@ -68,24 +70,30 @@ class BackfillReservation(Struct, eq=False):
                 self.grant = ((node, pick(self.available[node], size(self.grant), layouts[node].levels)),)
 
 
+class QueueHead(NamedTuple):
+    """First job in order that does not fit: its lane, the job, and the number of GPUs that it waits for."""
+
+    key: LaneKey
+    item: Waiting
+    need: int
+
+
 class EarlierPromise(Protocol):
-    """Finds GPUs for the head of the queue sooner than the planned ends of running jobs do, as preemption can."""
+    """Finds GPUs for the head of the queue before the planned ends of running jobs, as by preemption."""
 
     def promise(
         self,
         planned: BackfillReservation | None,
         cluster: ClusterState,
-        key: LaneKey,
-        item: Waiting,
-        need: int,
+        head: QueueHead,
         now: float,
     ) -> BackfillReservation | None:
-        """Return the reservation for the head: `planned`, or an earlier one of `need` GPUs."""
+        """Return the reservation for the head: `planned`, or an earlier one."""
         ...
 
 
 def gpus_kept_for_others(cluster: ClusterState, key: LaneKey, start: float, end: float) -> list[int] | None:
-    """Return by node the GPUs reserved for others at some time between start and end; None when there are none."""
+    """Return the GPUs reserved for others between start and end, by node; None if there are none."""
     return _united(
         cluster,
         [
@@ -97,7 +105,7 @@ def gpus_kept_for_others(cluster: ClusterState, key: LaneKey, start: float, end:
 
 
 def gpus_kept_for(cluster: ClusterState, key: LaneKey, now: float) -> list[int] | None:
-    """Return by node the GPUs reserved for such jobs now; None when there are none."""
+    """Return the GPUs reserved for such jobs now, by node; None if there are none."""
     own = [keep for keep in cluster.keeps if keep.start <= now < keep.end and keep.admits(key.tenant, key.priority)]
     return _united(cluster, own)
 
@@ -110,7 +118,7 @@ def _united(cluster: ClusterState, keeps: Sequence[ReservedWindow]) -> list[int]
 
 
 def find_reservation(cluster: ClusterState, key: LaneKey, item: Waiting, now: float) -> BackfillReservation | None:
-    """Return the earliest reservation at which it fits by the planned ends of running jobs; None when it never does."""
+    """Return the earliest reservation by the planned ends of running jobs; None if the job never fits."""
     moments = _moments(cluster, key, item, now)
     free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
     shares = cluster.shares.copy()
@@ -135,8 +143,10 @@ def find_reservation(cluster: ClusterState, key: LaneKey, item: Waiting, now: fl
 
 
 def _moments(cluster: ClusterState, key: LaneKey, item: Waiting, now: float) -> list[tuple[float, JobId]]:
-    """Return the times at which it may fit: ends of jobs and reservations, new readings of freed GPUs, the end of its
-    patience."""
+    """Return the times at which it may fit.
+
+    Ends of jobs and reservations, new readings of freed GPUs, and the end of its patience.
+    """
     moments = [(run.ends(now), run.id) for run in cluster.runs.values() if run.width]
     moments += [
         (keep.end, -1) for keep in cluster.keeps if keep.end > now and not keep.admits(key.tenant, key.priority)
@@ -151,8 +161,9 @@ def _moments(cluster: ClusterState, key: LaneKey, item: Waiting, now: float) -> 
 
 
 def gpus_needed(cluster: ClusterState, key: LaneKey, item: Waiting, at: float, owed: int = 0) -> int:
-    """Return the fewest GPUs it accepts by then: until its patience is over, the most it may have beside `owed`
-    others.
+    """Return the fewest GPUs it accepts by then.
+
+    Before its patience is over, the maximum it may have beside `owed` others.
     """
     ask = key.ask
     if ask.minimum == ask.maximum or at >= item.since + cluster.rules.patience:
@@ -161,7 +172,7 @@ def gpus_needed(cluster: ClusterState, key: LaneKey, item: Waiting, at: float, o
 
 
 def most_gpus(cluster: ClusterState, key: LaneKey, owed: int = 0) -> int:
-    """Return the most GPUs such a job may have under its tenant's cap, beside `owed` others."""
+    """Return the maximum number of GPUs such a job may have under its tenant's cap, beside `owed` others."""
     caps = cluster.rules.caps.get(key.tenant)
     if caps is None or caps.gpus is None:
         return key.ask.maximum

@@ -1,4 +1,4 @@
-"""State of the cluster in numbers, from which decisions are made."""
+"""State of the cluster in numbers, the basis of decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.fairshare import UsageLedger, usage_ratios
 from gputui.domain.policy.gpus.placement import Ask, Grant, NodeLayout, size
 from gputui.domain.policy.gpus.sharing import SharedGpus, choose_shared, gpu_bits, usable_gpus
@@ -18,7 +18,7 @@ from gputui.domain.settings import PolicySettings, TenantSettings
 
 _FOREVER = float("inf")
 OVERRUN = 60.0
-"""Seconds a job is given at least when it has outrun what was planned."""
+"""Minimum seconds that a job is expected to keep running once it has exceeded its planned duration."""
 
 
 class RunningJob(Struct, eq=False):
@@ -29,13 +29,13 @@ class RunningJob(Struct, eq=False):
     grant: Grant
     started: float
     gpu_share: float = 1.0
-    """Part of each GPU that it is charged with."""
+    """Share of each GPU that it is charged for."""
     leaving: float | None = None
     """End of the grace period of a job that was told to stop; None: it was not."""
     expected: float | None = None
-    """Seconds it is expected to take; None: as planned."""
+    """Seconds it is expected to run; None: as planned."""
     width: int = 0
-    """Number of GPUs it holds: more than its grant where some of them are drained, which nobody gets after it."""
+    """Number of GPUs it holds; more than its grant if some of them are drained and so not available afterwards."""
 
     @property
     def priority(self) -> int:
@@ -44,12 +44,12 @@ class RunningJob(Struct, eq=False):
 
     @property
     def duration(self) -> float:
-        """Seconds it is expected to take."""
+        """Seconds it is expected to run."""
         return self.key.duration if self.expected is None else self.expected
 
     @property
     def charge(self) -> float:
-        """GPUs it is charged with."""
+        """Number of GPUs it is charged for."""
         return self.width * self.gpu_share
 
     def ends(self, now: float) -> float:
@@ -66,7 +66,7 @@ class RunningJob(Struct, eq=False):
 
 
 def release_gpus(run: RunningJob, free: list[int], shares: SharedGpus) -> None:
-    """Make free what nobody holds any more once the job has left."""
+    """Release the GPUs that no other job holds once the job has ended."""
     if run.key.ask.share:
         for node, bit in shares.give(run.id, run.grant):
             free[node] |= bit
@@ -76,7 +76,7 @@ def release_gpus(run: RunningJob, free: list[int], shares: SharedGpus) -> None:
 
 
 class ReservedWindow(Struct, frozen=True):
-    """GPUs kept for somebody for a time."""
+    """GPUs reserved for a time."""
 
     name: str
     start: float
@@ -93,11 +93,11 @@ class ReservedWindow(Struct, frozen=True):
 
 
 class PolicyRules(Struct, frozen=True):
-    """Policy settings in the numbers that a decision needs."""
+    """Policy settings as numbers for decisions."""
 
     policy: PolicySettings = PolicySettings()
     age_unit: float = 1.0
-    """Seconds of eligible wait that are worth a point."""
+    """Seconds of eligible wait that are worth one point."""
     promote_after: float = _FOREVER
     """Seconds of eligible wait after which a job goes first in its class."""
     patience: float = 0.0
@@ -108,7 +108,7 @@ class PolicyRules(Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: PolicySettings, cpu_jobs: int = 8) -> PolicyRules:
-        """Return the rules that the settings state."""
+        """Return the rules from the settings."""
         return cls(
             settings,
             settings.age_unit.total_seconds(),
@@ -122,7 +122,7 @@ class PolicyRules(Struct, frozen=True):
 
 
 class ClusterState:
-    """State of GPUs, running and waiting jobs, which the scheduler, the forecast and the replay all keep."""
+    """State of GPUs, running and waiting jobs, for the scheduler, the forecast and the replay."""
 
     def __init__(
         self, rules: PolicyRules, layouts: Sequence[NodeLayout], free: Sequence[int], ledger: UsageLedger
@@ -131,7 +131,7 @@ class ClusterState:
         self.layouts = tuple(layouts)
         self.free = list(free)
         self.freed = (0,) * len(self.layouts)
-        """GPUs by node that were given back a moment ago and not read as free yet."""
+        """GPUs by node that were just released and have not been read as free yet."""
         self.ledger = ledger
         self.lanes: dict[LaneKey, Lane] = {}
         """Lanes in which jobs wait."""
@@ -139,10 +139,10 @@ class ClusterState:
         self._lanes_of: Counter[str] = Counter()
         """Lanes of each tenant."""
         self._payers: set[str] = set()
-        """Tenants beside whose jobs others were placed by hand."""
+        """Tenants whose rank other jobs were placed at by hand."""
         self.runs: dict[JobId, RunningJob] = {}
         self.expects: Callable[[JobId], float | None] = lambda job_id: None
-        """Seconds that a job which starts is expected to take; None: as planned."""
+        """Seconds that a starting job is expected to run; None: as planned."""
         self.keeps: tuple[ReservedWindow, ...] = ()
         self.shares = SharedGpus()
         self.gpus_held: Counter[str] = Counter()
@@ -150,7 +150,7 @@ class ClusterState:
         self.by_array: Counter[JobId] = Counter()
         self.cpu_running = 0
         self.tenants: frozenset[str] = frozenset()
-        """Tenants with waiting jobs, startable or not: all of them have a share."""
+        """Tenants with waiting jobs, eligible or not: all of them have a share."""
 
     def copy(self) -> ClusterState:
         """Return an independent copy, for simulations."""
@@ -171,7 +171,7 @@ class ClusterState:
         self._put(lane_of(key, [item]) if lane is None else with_item(lane, item), now)
 
     def fill(self, key: LaneKey, items: list[Waiting], now: float) -> None:
-        """Add a new lane with these jobs, which are in their order."""
+        """Add a new lane with these sorted jobs."""
         self._put(lane_of(key, items), now)
 
     def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:
@@ -179,7 +179,7 @@ class ClusterState:
         self._take(self.lanes[key], item, now)
 
     def bands(self, now: float) -> Bands:
-        """Return the lanes by their level; from then on they are kept in that order too."""
+        """Return the lanes by level; from now on they are kept in that order as well."""
         if self._bands is None:
             self._bands = Bands(self.rules.promote_after, self.lanes.values(), now)
         return self._bands
@@ -205,7 +205,7 @@ class ClusterState:
             self._bands.drop(lane.key)
 
     def hold(self, run: RunningJob) -> None:
-        """Record a running job: its GPUs are not free, whatever an older reading says."""
+        """Record a running job: its GPUs are not free, even if an older reading says so."""
         key, gpus = run.key, run.width
         for node, mask in run.grant:
             self.free[node] &= ~mask
@@ -229,7 +229,7 @@ class ClusterState:
         return run
 
     def end(self, job_id: JobId, now: float) -> RunningJob:
-        """Record the end of a job, which gives its GPUs back."""
+        """Record the end of a job, which releases its GPUs."""
         run = self.runs.pop(job_id)
         key, gpus = run.key, run.width
         release_gpus(run, self.free, self.shares)
@@ -242,15 +242,15 @@ class ClusterState:
         return run
 
     def usable(self, ask: Ask) -> list[int]:
-        """Return by node the GPUs that such a job could use now."""
+        """Return the GPUs that such a job could use now, by node."""
         return usable_gpus(self.free, self.shares, ask)
 
     def choose(self, masks: Sequence[int], ask: Ask, need: int, most: int) -> Grant | None:
-        """Return the GPUs that it takes, at least `need` of the given ones; None when there are too few."""
+        """Return the GPUs that it gets, at least `need` of the given ones; None when there are too few."""
         return choose_shared(masks, self.shares, ask, need, most, self.layouts)
 
     def credited(self, now: float) -> dict[str, float]:
-        """Return the seconds credited to the jobs of each tenant that waits, runs or has run."""
+        """Return the credited seconds of each tenant that has jobs waiting, running or past."""
         waiting = (tenant for tenant, lanes in self._lanes_of.items() if lanes)
         found = usage_ratios(self.ledger.used(now), self.rules.weights, self.tenants.union(waiting))
         unused = dict.fromkeys(self._payers, 0.0)

@@ -1,7 +1,7 @@
 """Decision which jobs start now, shared by the scheduler, the forecast and the replay.
 
-EASY backfill (Lifka 1995): jobs start in order; the first that does not fit is promised the earliest moment at which it
-will, and a later one starts only if it is planned to end by then or leaves the promised GPUs alone.
+EASY backfill (Lifka 1995): jobs start in order; the first that does not fit is promised the earliest time at which it
+will fit, and a later one starts only if it is planned to end by then or does not need the promised GPUs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.backfill import (
     BackfillReservation,
     EarlierPromise,
+    QueueHead,
     find_reservation,
     gpus_kept_for,
     gpus_kept_for_others,
@@ -30,21 +31,21 @@ from gputui.domain.policy.order import is_top
 
 _FOREVER = float("inf")
 _ROUNDED = 0.001
-"""Seconds by which sums of times may differ from each other."""
+"""Tolerance in seconds when comparing sums of times."""
 _MANY = 1 << 60
 _ASKED = 40
-"""Cost of asking a job, in compared lanes."""
+"""Cost of examining a job, in compared lanes."""
 
 
 class Refusal(Enum):
     """Reason for refusing a job that is eligible to start."""
 
     RESOURCES = "too few GPUs are free"
-    BACKFILL = "it would run into the reservation of the head"
+    BACKFILL = "it would delay the head of the queue"
     WINDOW = "the GPUs are reserved for others"
-    QUOTA = "the tenant may hold no more"
-    ARRAY = "the array may run no more"
-    CPU = "no more jobs without GPUs may run"
+    QUOTA = "the tenant has reached its cap of GPUs or jobs"
+    ARRAY = "the array already runs its maximum of elements"
+    CPU = "the maximum of jobs without GPUs is running"
     STANDING = "GPUs go to more important jobs first"
 
 
@@ -53,7 +54,7 @@ class Refused(NamedTuple):
 
     why: Refusal
     need: int
-    """Fewest GPUs that it accepts at this moment."""
+    """Minimum number of GPUs that it accepts now."""
 
 
 class Outcome(Struct, eq=False):
@@ -69,9 +70,9 @@ class Outcome(Struct, eq=False):
     settles_at: float = _FOREVER
     """Time at which the job with the reservation accepts fewer GPUs."""
     first_refused: JobId | None = None
-    """First job that has to wait for GPUs and can ever be satisfied here."""
+    """First job that has to wait for GPUs and can be satisfied here."""
     work: int = 0
-    """Lanes compared, and jobs asked: a measure of its cost."""
+    """Lanes compared and jobs examined, as a measure of cost."""
 
 
 def decide(
@@ -80,11 +81,11 @@ def decide(
     line: Iterable[tuple[LaneKey, Waiting]] | None = None,
     preemption: EarlierPromise | None = None,
 ) -> Outcome:
-    """Start the jobs that may start, changing the cluster state, and return what was decided.
+    """Start the jobs that may start, changing the cluster state, and return the decision.
 
-    With `line`, all waiting jobs in order, every lane is asked even when no GPU is left, so that the reason of each
-    refusal is known. Without it only the lanes are asked that may start or that others may have to wait for.
-    `preemption` may promise GPUs to the head sooner by stopping running jobs; None: nobody is preempted.
+    With `line`, all waiting jobs in order, every lane is examined even when no GPU is left, so that the reason of each
+    refusal is known. Without it only those lanes are examined that may start or that others may have to wait for.
+    `preemption` may promise GPUs to the head sooner by stopping running jobs; None: no preemption.
     """
     one = Pass(cluster, now, preemption)
     if line is None:
@@ -95,29 +96,29 @@ def decide(
 
 
 def can_decide(cluster: ClusterState) -> bool:
-    """Return whether anything could start at all: else deciding is a waste of time."""
+    """Return whether any job could start at all; otherwise deciding is a waste of time."""
     return any(cluster.free) or cluster.cpu_running < cluster.rules.cpu_jobs or cluster.shares.is_open
 
 
 _LESSONS = frozenset({Refusal.RESOURCES, Refusal.BACKFILL, Refusal.WINDOW})
-"""Refusals that hold as well for a job that is planned to run longer."""
+"""Refusals that also hold for a job that is planned to run longer."""
 
 
 class Pass:
-    """Pass over the lanes that always continues with the job that ranks first."""
+    """Pass over the lanes that always continues with the job of the highest rank."""
 
     def __init__(self, cluster: ClusterState, now: float, preemption: EarlierPromise | None) -> None:
         self.cluster, self.now, self.preemption = cluster, now, preemption
         self.outcome = Outcome()
         self.standing = False
         self.known: dict[Ask, tuple[int, float, Refusal]] = {}
-        """Need and duration that were refused, by ask: the number of free GPUs only shrinks during a pass."""
+        """Need and duration that were refused, by ask; the number of free GPUs only shrinks during a pass."""
         self.capped: dict[str, int] = {}
         """Number of GPUs from which jobs of a tenant at its cap are refused."""
         self.refused: set[LaneKey] = set()
-        """Lanes that are through."""
+        """Lanes that are finished."""
         self.kinds: dict[tuple[str, int], tuple[bool, ...]] = {}
-        """Windows that are kept for jobs of a tenant and a priority."""
+        """For each window, whether it is reserved for jobs of a tenant and a priority."""
         self.same: dict[tuple[object, ...], Refusal] = {}
         """Refusals since the last start, reused for equal requests while reservations exist."""
         self.shut: dict[tuple[Ask, tuple[bool, ...]], float] = {}
@@ -126,7 +127,7 @@ class Pass:
         """Tenant and GPUs of the job that was promised its turn."""
 
     def ask_all(self, line: Iterable[tuple[LaneKey, Waiting]]) -> None:
-        """Give each job its turn, but for those behind one of their lane that was refused."""
+        """Examine every job, except those behind a refused one of their lane."""
         refused, refusals, known = self.refused, self.outcome.refusals, self.known
         is_simple = not self.cluster.rules.caps and self.cluster.rules.standing_priority is None
         for key, waiting in line:
@@ -135,7 +136,7 @@ class Pass:
             ask = key.ask
             before = known.get(ask) if is_simple and ask.minimum == ask.maximum and key.array is None else None
             if before is not None and key.duration >= before[1] and ask.minimum >= before[0]:
-                refusals[waiting.id] = Refused(before[2], ask.minimum)  # what _turn comes to, in a fraction of the time
+                refusals[waiting.id] = Refused(before[2], ask.minimum)  # the result of `give_turn`, much faster
                 refused.add(key)
                 continue
             item: Waiting | None = waiting
@@ -144,7 +145,7 @@ class Pass:
                 item = Waiting(item.since, item.id + 1, item.count - 1) if item.count > 1 else None
 
     def ask_who_may_start(self) -> None:
-        """Give a turn to those that are not known to be refused, as long as there is anything to give."""
+        """Examine the jobs that are not known to be refused, as long as GPUs are left."""
         cluster, now = self.cluster, self.now
         bands, credited = cluster.bands(now), None
         for at, band in bands.at(now):
@@ -160,13 +161,13 @@ class Pass:
                 lanes = self._open(at, band) if self._ask(turns) else []
 
     def _is_any_open(self, bands: Bands) -> bool:
-        """Return whether some lane may start, as far as is known by what jobs ask for."""
+        """Return whether some lane may start, judging by the requests seen so far."""
         if self.outcome.hold is None:
             return True
         return any(shortest < self._bar(ask) for ask, shortest in bands.shortest.items())
 
     def _ask(self, turns: Turns) -> bool:
-        """Give turns until none is left; True as soon as a promise is given, from which on fewer may start."""
+        """Examine jobs until none is left; return True at the first promise, after which fewer may start."""
         while can_decide(self.cluster) and (lane := turns.pop()) is not None:
             if not self._is_open(lane):
                 continue
@@ -188,7 +189,7 @@ class Pass:
         for ask, alike in band.items():
             bar = self._bar(ask)
             if least is not None and not self.standing and at[1] > least - 1:
-                bar = _FOREVER  # one that has to wait may stop all jobs of lower priority
+                bar = _FOREVER  # a waiting one may stop all jobs of lower priority
             if bar > 0:
                 found += alike.values() if bar == _FOREVER else [x for x in alike.values() if x.key.duration < bar]
         head = self.outcome.head
@@ -199,12 +200,12 @@ class Pass:
         return found
 
     def _unpromised(self, lane: Lane) -> Lane | None:
-        """Return the lane without the job that was promised its turn."""
+        """Return the lane without the job that holds the promise."""
         hold = self.outcome.hold
         return without_item(lane, lane.head) if hold is not None and lane.head.id == hold.id else lane
 
     def _shut(self, lane: Lane) -> None:
-        """Learn that jobs planned to run longer than a refused one are refused too, if the same windows bind them."""
+        """Record that jobs planned to run longer than a refused one are refused too, if the same windows bind them."""
         key, told = lane.key, self.outcome.refusals.get(lane.head.id)
         if told is None or key not in self.refused or told.why not in _LESSONS or told.need > key.ask.minimum:
             return
@@ -212,7 +213,7 @@ class Pass:
         self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
 
     def _windows(self, key: LaneKey) -> tuple[bool, ...]:
-        """Return which of the windows are kept for such jobs."""
+        """Return which of the windows are reserved for such jobs."""
         who = (key.tenant, key.priority)
         found = self.kinds.get(who)
         if found is None:
@@ -228,7 +229,7 @@ class Pass:
         return key.array is None or self.cluster.by_array[key.array] < key.array_limit
 
     def _bar(self, ask: Ask) -> float:
-        """Return the planned duration from which all jobs of an ask are known to be refused."""
+        """Return the planned duration from which all jobs with an ask are known to be refused."""
         known = self.known.get(ask)
         if known is not None:
             return known[1] if known[0] <= ask.minimum else _FOREVER
@@ -252,7 +253,7 @@ class Pass:
         return 0.0 if hold.is_firm else hold.at - self.now + _ROUNDED
 
     def give_turn(self, key: LaneKey, item: Waiting) -> None:
-        """Start the job or refuse it, and with it all behind it in its lane; a promise leaves these their turn."""
+        """Start the job, or refuse it and all jobs behind it in its lane; a promise leaves these their turn."""
         need = key.ask.minimum
         refusal = self._forbidden(key)
         if refusal is None:
@@ -277,7 +278,7 @@ class Pass:
             self.refused.add(key)
 
     def _known(self, key: LaneKey, need: int) -> Refusal | None:
-        """Return why the same request was refused before, if no less was asked then."""
+        """Return why the same request was refused before, if it asked for no less then."""
         known = self.known.get(key.ask)
         return known[2] if known is not None and need >= known[0] and key.duration >= known[1] else None
 
@@ -295,11 +296,14 @@ class Pass:
         return Refusal.STANDING if behind and key.ask.maximum else None
 
     def _owed(self, key: LaneKey) -> int:
-        """GPUs promised to another job of that tenant: they count against its caps, or its own jobs would break it."""
+        """Return the GPUs promised to another job of that tenant.
+
+        They count against its caps, which it would exceed otherwise.
+        """
         return self.promised[1] if self.promised is not None and self.promised[0] == key.tenant else 0
 
     def _fit(self, key: LaneKey, need: int, *, beside_windows: bool = False) -> Grant | None:
-        """Return the GPUs that it gets, or would get if no reservation kept any."""
+        """Return the GPUs that it gets, or would get without reservations."""
         ask, cluster = key.ask, self.cluster
         if not ask.maximum:
             return ()
@@ -332,7 +336,7 @@ class Pass:
         if outcome.hold is None:
             outcome.hold = find_reservation(cluster, key, item, self.now)
             if self.preemption is not None:
-                outcome.hold = self.preemption.promise(outcome.hold, cluster, key, item, need, self.now)
+                outcome.hold = self.preemption.promise(outcome.hold, cluster, QueueHead(key, item, need), self.now)
             if outcome.hold is not None:
                 outcome.head = key
                 self.promised = (key.tenant, size(outcome.hold.grant))
@@ -349,18 +353,18 @@ class Pass:
         return Refusal.BACKFILL
 
     def _learn(self, ask: Ask, need: int, duration: float, refusal: Refusal) -> None:
-        """Know it from now on; only once there is a head, which must be looked for job by job."""
+        """Record a refusal for equal requests; only once there is a head, which must be found job by job."""
         if self.outcome.hold is not None:
             self.known[ask] = (need, duration, refusal)
 
 
 def is_unsatisfiable(ask: Ask) -> bool:
-    """Return whether no node here has as many GPUs that suit it, free or not."""
+    """Return whether no node has enough suitable GPUs, free or not."""
     return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
 
 
 def over_cap(cluster: ClusterState, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
-    """Return whether the tenant's caps forbid one more job of so many GPUs, beside one that is owed so many."""
+    """Return whether the tenant's caps forbid another job with `need` GPUs, while `owed` GPUs are promised to one."""
     caps = cluster.rules.caps.get(key.tenant)
     if caps is None:
         return None
@@ -372,7 +376,7 @@ def over_cap(cluster: ClusterState, key: LaneKey, need: int, owed: int = 0) -> R
 
 
 def next_settling(cluster: ClusterState, outcome: Outcome, now: float) -> float:
-    """Return when waiting on has made a job take fewer GPUs, of those that might start then or let others start."""
+    """Return when waiting makes a job accept fewer GPUs; only jobs that may start then or let others start."""
     patience, moments = cluster.rules.patience, [outcome.settles_at]
     for key, lane in cluster.lanes.items() if patience else ():
         ask, at = key.ask, lane.head.since + patience

@@ -1,4 +1,4 @@
-"""Dependencies between jobs, and whether they can still be met. The id of an array stands for its elements."""
+"""Dependencies between jobs, and whether they can still be met. An array's id stands for all its elements."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from gputui.domain.entries import Entries
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Unreadable
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
 
 
 class ArrayTally(Struct):
-    """State of an array as far as its elements are known: those in history completed."""
+    """State of an array as far as its elements are known; those in history have completed."""
 
     known: int = 0
     left: int = 0
     unfinished: list[Job] = field(default_factory=list)
-    """Elements that are not over, and entries of those."""
+    """Elements that have not ended, and their entries."""
     failed: Job | None = None
     ended_at: datetime | None = None
     """End of the element that ended last."""
@@ -32,11 +33,11 @@ class Dependencies(Struct, frozen=True):
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     arrays: Mapping[JobId, ArrayTally] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
-    """Ids of jobs that cannot be read: nobody knows whether they are over."""
+    """Ids of unreadable jobs: it is unknown whether they have ended."""
 
     @classmethod
     def of(cls, jobs: Iterable[Job], unreadable: Iterable[Unreadable] = ()) -> Dependencies:
-        """Return the dependencies among these jobs; arrays are gone through only where a job depends on one."""
+        """Return the dependencies among these jobs; arrays are examined only if a job depends on one."""
         left_out = frozenset(entry.key for entry in unreadable)
         known = tuple(jobs)
         specs = [job.spec for job in known if (job.spec.after or job.spec.after_any) and job.state is JobState.PENDING]
@@ -53,7 +54,7 @@ class Dependencies(Struct, frozen=True):
         return cls(found, {job_id: tally for job_id, tally in arrays.items() if tally.known > 1}, left_out)
 
     def unmet(self, job: Job) -> str | None:
-        """Describe what it still waits for; None when nothing."""
+        """Describe what it still waits for; None if nothing."""
         for job_id in job.spec.after:
             if words := self._unfinished(job_id, successful=True):
                 return f"starts after {words}"
@@ -63,7 +64,7 @@ class Dependencies(Struct, frozen=True):
         return None
 
     def ended_at(self, job: Job, now: datetime) -> datetime | None:
-        """Return the end of the last job that it waits for, `now` while one goes on; None where it waits for none."""
+        """Return the end of the last job that it waits for, `now` if one has not ended; None if it waits for none."""
         if not job.spec.after and not job.spec.after_any:
             return None
         if self.unmet(job):
@@ -78,7 +79,7 @@ class Dependencies(Struct, frozen=True):
         return other.ended_at if other is not None else None
 
     def awaited(self, job: Job) -> set[JobId]:
-        """Return the jobs whose end it waits for; the id of an array stands for its elements that are not over."""
+        """Return the jobs whose end it waits for; an array's id stands for its elements that have not ended."""
         ids: set[JobId] = set()
         for job_id in (*job.spec.after, *job.spec.after_any):
             other = self.jobs.get(job_id)
@@ -89,7 +90,7 @@ class Dependencies(Struct, frozen=True):
         return ids
 
     def never_met(self, job: Job) -> str | None:
-        """Return the reason why its dependencies can never be met; None while they can."""
+        """Return why its dependencies can never be met; None while they can."""
         for job_id in job.spec.after:
             if failed := self._failed(job_id):
                 cause = f": {failed.end_words}" if failed.cause else ""
@@ -130,5 +131,5 @@ def _count(tally: ArrayTally, job: Job) -> None:
 
 
 def has_failed(job: Job) -> bool:
-    """Return whether it ended badly and is not to be requeued."""
+    """Return whether it failed and will not be requeued."""
     return job.state.is_terminal and job.state is not JobState.COMPLETED and not job.requeue_requested

@@ -1,8 +1,8 @@
 """Planned and expected runtimes of jobs.
 
-A job is planned to run until its limit, one without a limit for the longest time allowed: never shorter than one that
-states a limit, so that nobody gains by leaving it out. Its turn and its backfill go by that alone. How long the last
-runs of its kind took tells only when a job without a limit is expected to end once it has started.
+A job is planned to run until its limit; a job without a limit, for the longest time allowed, so never shorter than one
+with a limit: omitting the limit brings no advantage. Order and backfill use only the planned runtime. The last runs of
+the same kind only predict when a running job without a limit will end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 
 LONGEST = timedelta(hours=72)
-"""Longest time allowed where the site sets none and nobody states a longer limit."""
+"""Longest time allowed if the site sets none and no job has a longer limit."""
 _LAST = 2
 """Tsafrir et al. (TPDS 2007): the mean of the user's last two runs predicts better than users do."""
 RunKind: TypeAlias = tuple[str, str]
@@ -40,10 +40,10 @@ class Planned(NamedTuple):
 
 
 class Durations:
-    """Planned and expected durations, by the jobs of a queue and the rules of the site."""
+    """Planned and expected durations, from the jobs of a queue and the rules of the site."""
 
     def __init__(self, jobs: Iterable[Job], settings: PolicySettings, max_time: timedelta | None = None) -> None:
-        """`max_time` is the longest limit that users may set; `settings` may say otherwise for planning."""
+        """`max_time` is the longest limit that users may set; `settings` may override it for planning."""
         known = list(jobs)
         allowed = settings.max_time or max_time
         self.longest = allowed.total_seconds() if allowed else _longest_stated(known)
@@ -53,40 +53,40 @@ class Durations:
 
     @property
     def predicts(self) -> bool:
-        """Return whether any job may be expected to take another time than is planned."""
+        """Return whether any job may have an expected duration other than its planned one."""
         return bool(self._predicted)
 
     @property
     def basis(self) -> object:
-        """Values that the planned durations depend on beside the jobs: while they are equal, so are the durations."""
+        """Values that the planned durations depend on, apart from the jobs; if they are equal, so are the durations."""
         return (self._most, self.longest)
 
     def seconds(self, job: Job) -> float:
-        """Return the seconds that its turn and its backfill go by."""
+        """Return the planned seconds, used for order and backfill."""
         return self.planned(job.spec.time_limit)
 
     def planned(self, limit: timedelta | None) -> float:
-        """Return the seconds that a job of this limit is planned to run."""
+        """Return the planned seconds of a job with this limit."""
         if limit is None:
             return self.longest
         seconds = limit.total_seconds()
         return seconds if seconds < self._most else self._most  # noqa: FURB136 - min() costs more
 
     def planned_for(self, job: Job) -> Planned:
-        """Return how long a job is planned to run."""
+        """Return the planned duration of a job."""
         return Planned(
             self.seconds(job), DurationSource.DEFAULT if job.spec.time_limit is None else DurationSource.LIMIT
         )
 
     def expected(self, job: Job) -> Planned:
-        """Return how long a job is expected to run once it has started: no job is ended by it."""
+        """Return the expected duration of a job once it has started; no job is ended because of it."""
         predicted = self._predicted.get(run_kind(job)) if job.spec.time_limit is None else None
         if predicted is not None and predicted < self.longest:
             return Planned(predicted, DurationSource.PREDICTION)
         return self.planned_for(job)
 
     def prediction(self, job: Job) -> float | None:
-        """Return the seconds that it is expected to run where that is not what is planned."""
+        """Return the expected seconds if they differ from the planned ones."""
         if not self._predicted or job.spec.time_limit is not None:
             return None
         found = self.expected(job)
@@ -94,30 +94,30 @@ class Durations:
 
 
 def run_kind(job: Job) -> RunKind:
-    """Return the jobs that it is judged by: the tenant's of that name, or of that image where it has no name."""
+    """Return the kind by which it is predicted: tenant and name, or image if it has no name."""
     return (job.spec.tenant, job.spec.name or job.spec.image or "")
 
 
 def predict_seconds(took: Sequence[float]) -> float | None:
-    """Return the seconds that the next run is expected to take, after runs that took so many; None after too few."""
+    """Return the expected seconds of the next run from past runtimes; None if there are too few."""
     last = took[-_LAST:]
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
 def longest_of(limits: Iterable[float]) -> float:
-    """Return the seconds that a job without a limit is planned to run where others state these limits."""
+    """Return the planned seconds of a job without a limit, given the stated limits of others."""
     return max(LONGEST.total_seconds(), max(limits, default=0.0))
 
 
 def _longest_stated(jobs: Iterable[Job]) -> float:
-    """Return the longest time allowed on a site without any: that of the live jobs, but for those on hold."""
+    """Return the longest time allowed if the site sets none: the longest limit of live jobs that are not held."""
     long = [job for job in jobs if (limit := job.spec.time_limit) is not None and limit > LONGEST]
     live = (job.spec.time_limit for job in long if not job.state.is_terminal and not job.held)
     return longest_of(limit.total_seconds() for limit in live if limit is not None)
 
 
 def _extended(jobs: Iterable[Job], allowed: timedelta) -> float:
-    """Return the seconds that any job may run: those allowed, or more where an operator gave a running job more."""
+    """Return the maximum seconds of any job: the site's, or more if an operator extended a running job."""
     limits = (job.spec.time_limit for job in jobs if job.limit_changed_at is not None and job.state.is_active)
     return max(allowed.total_seconds(), *(limit.total_seconds() for limit in limits if limit and limit > allowed), 0.0)
 

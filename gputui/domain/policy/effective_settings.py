@@ -1,4 +1,4 @@
-"""Effective settings: those of the file, overridden by the operator's commands."""
+"""Effective settings: the settings file, overridden by the operator's commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gputui.domain.snapshot import Controls
 
 
 def effective_settings(settings: Settings, controls: Controls) -> Settings:
-    """Return the effective settings; the same object where nothing is overridden."""
+    """Return the effective settings; the same object if nothing is overridden."""
     policy = effective_policy(settings.policy, controls)
     return settings if policy is settings.policy else replace(settings, policy=policy)
 

@@ -1,8 +1,8 @@
 """Eligible wait of a job: the time for which it waited while it could run.
 
-Time does not count while the job is held, before `--begin`, during a back-off, while a job that it waits for goes on,
-and while it runs. A wait counts for the priority that the job had then, and for lower ones: so nothing is gained by
-waiting at priority 0 and being raised at the end, and nothing is lost by a priority that is raised and lowered again.
+Time does not count while the job is held, before `--begin`, during a back-off, while it waits for another job, or while
+it runs. A wait counts for the job's priority at that time and for lower ones: so nothing is gained by waiting at
+priority 0 and being raised at the end, and nothing is lost when a priority is raised and lowered again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta
 
-from gputui.domain.job import Job, JobSpec, Waited
+from gputui.domain.job import Job, Waited
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.state import JobState
 
 
 def eligible_since(job: Job, dependencies_ended_at: datetime | None, now: datetime) -> float:
-    """Return the second since the epoch since which the job would have waited as long, had it waited without a break.
+    """Return the start, in seconds since the epoch, of an uninterrupted wait of the same length.
 
-    `dependencies_ended_at` is what `Dependencies.ended_at` returns.
+    `dependencies_ended_at` is the result of `Dependencies.ended_at`.
     """
     spec = job.spec
     if not (job.waited or job.held or job.not_before or spec.begin_at or dependencies_ended_at):
@@ -31,12 +32,12 @@ def eligible_wait(job: Job, dependencies_ended_at: datetime | None, now: datetim
 
 
 def counted_wait(job: Job) -> timedelta:
-    """Return the waits that are over and count for the job's priority."""
+    """Return the past waits that count for the job's priority."""
     return sum((each.time for each in job.waited if each.priority >= job.priority), timedelta())
 
 
 def end_wait(job: Job, dependencies_ended_at: datetime | None, now: datetime) -> Job:
-    """Return the job, whose wait under way is over: a new one begins now."""
+    """Return the job with its current wait ended; a new one begins now."""
     waited = {each.priority: each.time for each in job.waited}
     waited[job.priority] = waited.get(job.priority, timedelta()) + _under_way(job, dependencies_ended_at, now)
     kept = tuple(Waited(priority, time) for priority, time in sorted(waited.items()) if time)
@@ -44,7 +45,7 @@ def end_wait(job: Job, dependencies_ended_at: datetime | None, now: datetime) ->
 
 
 def keep_wait(before: Job, after: Job, dependencies_ended_at: datetime | None, now: datetime) -> Job:
-    """Return the changed job with the wait that it keeps: none where it asks for more than before."""
+    """Return the changed job with the wait that it keeps; none if it asks for more than before."""
     if before.state is not JobState.PENDING or after.state is not JobState.PENDING:
         return after
     if asks_for_more(before.spec, after.spec):
@@ -62,7 +63,7 @@ def asks_for_more(before: JobSpec, after: JobSpec) -> bool:
 
 
 def _demands(spec: JobSpec) -> tuple[float, ...]:
-    """Return what it asks for in numbers, each more than a smaller one."""
+    """Return the numbers of a request, comparable one by one."""
     gpus, everything = spec.gpus, math.inf if spec.gpus.everything else 0
     time = spec.time_limit.total_seconds() if spec.time_limit else math.inf
     memory = (gpus.memory or 0, gpus.free_memory or 0, not gpus.share)
@@ -70,7 +71,7 @@ def _demands(spec: JobSpec) -> tuple[float, ...]:
 
 
 def _counts_by(job: Job) -> tuple[object, ...]:
-    """Return the facts that decide whether its time counts, and for which priority."""
+    """Return the fields that decide whether its time counts, and for which priority."""
     return job.held, job.priority, job.not_before, job.spec.begin_at, job.spec.after, job.spec.after_any
 
 
@@ -81,7 +82,7 @@ def _under_way(job: Job, dependencies_ended_at: datetime | None, now: datetime) 
 
 
 def _began(job: Job, dependencies_ended_at: datetime | None) -> datetime:
-    """Return when the wait under way began, or will."""
+    """Return when the current wait began, or will begin."""
     began = job.waiting_since or job.submitted_at
     for gate in (job.not_before, job.spec.begin_at, dependencies_ended_at):
         if gate is not None and gate > began:

@@ -1,4 +1,4 @@
-"""Full explanation of why a job waits: its score by terms, its place, when it may start, and how certain that is."""
+"""Full explanation of why a job waits: terms of its score, its place, its expected start, and how certain that is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from gputui.domain.job import CLASSES, Job, JobId, whole_class
+from gputui.domain.job import Job
+from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.decide import is_unsatisfiable
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.order import ScoreTerms, level, score_terms
@@ -16,12 +17,12 @@ from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queu
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, Reason, moment
+from gputui.domain.state import JobState, Reason, utc_moment
 from gputui.domain.units import format_duration, plural
 
 
 def why_never(context: PlanningContext, job: Job) -> str:
-    """Return the reason why it can never start on this server under its tenant's caps; empty when it can."""
+    """Return why it can never start on this server under its tenant's caps; empty when it can."""
     ask, tenant = context.gpus.ask(job), job.spec.tenant
     wants = f"needs {plural(ask.minimum, 'GPU')}"
     if is_unsatisfiable(ask):
@@ -41,30 +42,30 @@ def why_never(context: PlanningContext, job: Job) -> str:
 
 
 class TermWords(Struct, frozen=True):
-    """Term of the score, as all interfaces show it."""
+    """Term of the score, as displayed."""
 
     name: str
     points: float
     of: str
-    """Description of the inputs; empty where the name says it."""
+    """Description of the inputs; empty if the name says it all."""
 
 
 class Explanation(Struct, frozen=True):
     """Everything that decides when a waiting job starts."""
 
     reason: Reason | None
-    """Reason for which it waits; None when it starts at the next look."""
+    """Reason why it waits; None when it starts in the next pass of the scheduler."""
     terms: ScoreTerms
     used: float
-    """U/S of its tenant: 0 used nothing, 1 exactly its share."""
+    """U/S of its tenant: 0 means nothing used, 1 exactly its share."""
     planned: timedelta
     """Planned runtime."""
     position: int
-    """1 is the first in order."""
+    """Position in the order, from 1."""
     waiting: int
     """Number of waiting jobs."""
     waits_for: tuple[JobId, ...]
-    """Running jobs that the forecast counts on to end, and jobs it depends on."""
+    """Running jobs whose end the forecast relies on, and jobs it depends on."""
     expected_start_at: datetime | None
     certainty: str
     """Certainty of the expected start, with the reasons."""
@@ -92,13 +93,12 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
 
 def _terms(context: PlanningContext, entry: QueuedJob) -> ScoreTerms:
     _, key, item = entry
-    payer, planned, gpus = key.stands
+    payer, planned = key.stands
     promoted = item.since + context.cluster.rules.promote_after <= context.second
     return score_terms(
         level(key.priority, key.nice, promoted=promoted),
         max(0.0, context.second - item.since),
         planned,
-        gpus,
         usage_by_tenant(context, context.waiting).get(payer, 0.0),
         context.settings.policy,
     )
@@ -107,7 +107,7 @@ def _terms(context: PlanningContext, entry: QueuedJob) -> ScoreTerms:
 def _foreseen(
     snapshot: Snapshot, job: Job, settings: Settings, now: datetime
 ) -> tuple[datetime | None, datetime | None]:
-    """Return when it is expected to start, and how far was looked if not all that is to come was."""
+    """Return its expected start, and the end of the forecast if that was cut short."""
     known = snapshot.expected_starts.get(job.id)
     if known is not None:
         return known, None
@@ -116,7 +116,7 @@ def _foreseen(
 
 
 def describe_terms(job: Job, told: Explanation) -> tuple[TermWords, ...]:
-    """Return the terms of the score, and before them the level that goes before every score."""
+    """Return the terms of the score, after the level that precedes every score."""
     terms = told.terms
     waited, planned, credited = (
         format_duration(timedelta(seconds=each)) for each in (terms.waited, terms.planned, terms.credited)
@@ -125,12 +125,11 @@ def describe_terms(job: Job, told: Explanation) -> tuple[TermWords, ...]:
     bonus = f" + {credited} credited" if terms.credited else ""
     tenant = job.placed.tenant if job.placed else job.spec.tenant
     used = f": tenant {tenant} has used {told.used:.2f} of its share" if terms.credited else ""
-    paced = f", times {terms.pace:.2f} for {plural(terms.gpus, 'GPU')}" if terms.pace > 1.0 else ""
     expansion = f"{stands}(waited {waited}{bonus} + planned {planned}) / planned {planned}{used}"
     return (
         TermWords("level", terms.level, _level_words(job, terms)),
         TermWords("expansion", terms.expansion, expansion),
-        TermWords("age", terms.age, f"waited {waited}{paced}"),
+        TermWords("age", terms.age, f"waited {waited}"),
     )
 
 
@@ -158,7 +157,7 @@ def _certainty(
     if start is None and (why := why_never(context, job)):
         return f"never: {why}"
     if start is None and until is not None and not job.held:
-        return f"not known: the forecast reaches to {moment(until, context.now)}, and it does not start until then"
+        return f"not known: the forecast reaches to {utc_moment(until, context.now)}, and it does not start until then"
     if start is None:
         return "not known: it waits for something that has no known end"
     sources = Counter(context.sources.values())
@@ -180,9 +179,9 @@ def _certainty(
 
 
 def _shifting(context: PlanningContext, line: OrderedQueue) -> list[str]:
-    """Return the changes of the order that no forecast foresees: it takes scores as they are at its events."""
+    """Return the changes of order that the forecast cannot foresee: it uses the scores at its events."""
     credit = context.settings.policy.newcomer_credit
-    paces = {(key.priority, key.duration, key.ask.minimum, key.tenant if credit else "") for key in line.keys}
+    paces = {(key.priority, key.duration, key.tenant if credit else "") for key in line.keys}
     if len(paces) > len({key.priority for key in line.keys}):
         return ["scores that grow at different paces may change the order"]
     return []

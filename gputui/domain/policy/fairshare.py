@@ -1,7 +1,7 @@
 """Fair share: GPU-seconds used by each tenant, decayed with age.
 
 Slurm's classic fair share (priority_multifactor, classic_fair_share): F = 2^(-U/S), where U is a tenant's part of all
-that was used and S its part of all weights. F is 1 for who used nothing and 0.5 for who used exactly its share.
+use and S its part of all weights. F is 1 for a tenant that used nothing and 0.5 for one that used exactly its share.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _FAR = 500.0
 
 
 class UsageLedger:
-    """GPU-seconds by tenant, decayed exactly, those of running jobs up to the very moment asked about.
+    """GPU-seconds by tenant, decayed exactly, including running jobs up to the time of the query.
 
-    A GPU held from a to b is worth, seen from the origin, K (2^(b/H) - 2^(a/H)) with K = H / ln 2: the integral of
-    2^(t/H). So a start subtracts, an end adds, and nothing is ever summed anew.
+    A GPU held from a to b is worth, as seen from the origin, K (2^(b/H) - 2^(a/H)) with K = H / ln 2: the integral of
+    2^(t/H). So a start subtracts, an end adds, and sums are never recomputed.
     """
 
     def __init__(self, half_life: float, origin: float) -> None:
@@ -33,8 +33,8 @@ class UsageLedger:
         return other
 
     def credit(self, tenant: str, gpu_seconds: float, at: float) -> None:
-        """Count what was used before, already decayed to `at`."""
-        grown = self._grown(at)  # first: it may move the origin
+        """Add earlier use, already decayed to `at`."""
+        grown = self._grown(at)  # first, since it may move the origin
         self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * grown
 
     def begin(self, tenant: str, gpus: float, at: float) -> None:
@@ -43,7 +43,7 @@ class UsageLedger:
         self._held[tenant] = self._held.get(tenant, 0) + gpus
 
     def end(self, tenant: str, gpus: float, at: float) -> None:
-        """Record that a job of the tenant gives its GPUs back."""
+        """Record that a job of the tenant releases GPUs."""
         self._add(tenant, gpus, at)
         self._held[tenant] -= gpus
 
@@ -69,15 +69,15 @@ class UsageLedger:
 
 
 def usage_ratios(used: Mapping[str, float], weights: Mapping[str, float], tenants: Iterable[str]) -> dict[str, float]:
-    """Return U/S of each tenant: its part of all that was used, over its share, which is its part of all weights.
+    """Return U/S of each tenant: its part of all use, over its share, which is its part of all weights.
 
-    Those named share what there is, and all who used anything; a weight is 1 where none is set.
+    Counts the named tenants and all that used anything; the default weight is 1.
     """
     everyone = {*used, *tenants}
     total = math.fsum(used.values())
     shares = math.fsum(weights.get(tenant, 1.0) for tenant in everyone) or 1.0
     return {
-        # rounded, so that what is the same in truth is the same here, in whichever order it was added up
+        # rounded, so that equal values compare equal whatever the order of summation
         tenant: round(
             usage_ratio(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares), 9
         )
@@ -86,7 +86,7 @@ def usage_ratios(used: Mapping[str, float], weights: Mapping[str, float], tenant
 
 
 def usage_ratio(part: float, share: float) -> float:
-    """Return U/S; a tenant without any share has used more than that, whatever it used."""
+    """Return U/S; a tenant without a share has exceeded it, whatever it used."""
     return min(part / share, _MOST) if share > 0 else _MOST
 
 

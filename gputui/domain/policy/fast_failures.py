@@ -1,7 +1,7 @@
 """Fast failures: attempts that fail within seconds. Many in a row mean that something is broken.
 
-Retries that a user asked for are never taken away: the guard pauses the other jobs of an image or a tenant. It reads
-the stored jobs only; jobs from before the last release of the image or tenant do not count.
+A user's retries are never withheld: the guard pauses the other jobs of an image or a tenant. It reads only stored jobs;
+jobs from before the last release of the image or tenant do not count.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Blame
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.units import format_duration
 
@@ -79,7 +80,7 @@ class FastFailureGuard(Struct, frozen=True):
         return bool(self.images or self.tenants)
 
     def reason(self, job: Job) -> str | None:
-        """Return the reason why the job waits with its image or its tenant; None when it does not."""
+        """Return why the job waits with its image or its tenant; None when it does not."""
         return self.images.get(job.spec.image or "") or self.tenants.get(job.spec.tenant)
 
 

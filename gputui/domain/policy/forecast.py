@@ -1,4 +1,4 @@
-"""Forecast of starts: the scheduler's decision simulated forward over planned runtimes."""
+"""Forecast of starts: simulates the scheduler's decisions over planned runtimes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.decide import can_decide, decide, next_settling
 from gputui.domain.policy.dependency import ArrayTally, Dependencies
@@ -18,11 +18,11 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import QueuedJob, queue_lanes
 from gputui.domain.runs import Run as Elements
-from gputui.domain.runs import Spans, joined
+from gputui.domain.runs import Spans, joined_spans
 
 
 class Arrival(NamedTuple):
-    """Job that begins to wait at a time."""
+    """Job that begins to wait at a given time."""
 
     at: float
     key: LaneKey
@@ -30,12 +30,12 @@ class Arrival(NamedTuple):
 
 
 class Reach(Struct, eq=False):
-    """Bounds of a simulation, and how far it got."""
+    """Limits of a simulation, and how far it got."""
 
     work: float = float("inf")
-    """Steps that may be taken; counted down. To compare a lane with others is one."""
+    """Remaining number of steps; comparing a lane with others is one step."""
     at: float = 0.0
-    """Time up to which every start is foreseen."""
+    """Time up to which every start is known."""
     is_short: bool = False
     """True if the simulation stopped early."""
 
@@ -49,68 +49,96 @@ def simulate(
     ended: Callable[[RunningJob, float], Iterable[Arrival]] = lambda run, at: (),
     reach: Reach | None = None,
 ) -> Iterator[RunningJob]:
-    """Yield each start from now on, in order, played out on the board itself, as far as `reach` allows.
+    """Yield each start from now on, in order, simulated on the cluster state itself, as far as `reach` allows.
 
-    `lasts` says how many seconds a run really takes; `moments` are further times at which to look; `ended` may answer
-    the end of a run with jobs that waited for it. What can never start is never told of.
+    `lasts` returns the actual seconds of a run; `moments` are further times at which to decide; `ended` may answer the
+    end of a run with jobs that waited for it. Jobs that can never start are not reported.
     """
     reach = reach or Reach()
-    ends = [(max(now, run.ends(now)), run.id) for run in cluster.runs.values()]
-    heapify(ends)
-    coming = [(arrival.at, number, arrival) for number, arrival in enumerate(arrivals)]
-    heapify(coming)
-    looks = [moment for moment in moments if moment > now]
-    heapify(looks)
-    at, count = now, len(coming)
+    agenda = _Agenda(cluster, now, arrivals, moments)
+    at = now
     while True:
-        while ends and ends[0][0] <= at:
-            for arrival in ended(cluster.end(heappop(ends)[1], at), at):
-                heappush(coming, (arrival.at, count := count + 1, arrival))
-        while coming and coming[0][0] <= at:
-            arrival = heappop(coming)[2]
-            cluster.add(arrival.key, arrival.item, at)
-        while looks and looks[0] <= at:
-            heappop(looks)
-        settling = []
+        agenda.play(cluster, at, ended)
+        settles_at = _NEVER
         if can_decide(cluster) and cluster.lanes:
             outcome = decide(cluster, at)
             reach.work -= _LOOK + outcome.work
             for run in outcome.starts:
-                heappush(ends, (at + lasts(run), run.id))
+                agenda.ends_at(at + lasts(run), run)
                 yield run
-            settling = [next_settling(cluster, outcome, at)]
+            settles_at = next_settling(cluster, outcome, at)
         reach.at = at
-        following = [queue[0][0] for queue in (ends, coming) if queue] + looks[:1] + settling
-        if not following or min(following) == _NEVER:
+        following = min(agenda.next_at, settles_at)
+        if following == _NEVER:
             return
         if reach.work <= 0:
             reach.is_short = True
             return
-        at = max(at, min(following))
+        at = max(at, following)
 
 
 _NEVER = float("inf")
+
+
+class _Agenda:
+    """Events to come in a simulation: ends of runs, arrivals of jobs and other times at which to look."""
+
+    def __init__(
+        self, cluster: ClusterState, now: float, arrivals: Iterable[Arrival], moments: Iterable[float]
+    ) -> None:
+        self._ends = [(max(now, run.ends(now)), run.id) for run in cluster.runs.values()]
+        self._coming = [(arrival.at, number, arrival) for number, arrival in enumerate(arrivals)]
+        """Arrivals by time; of those at one time the first that was known goes first."""
+        self._looks = [moment for moment in moments if moment > now]
+        self._count = len(self._coming)
+        heapify(self._ends)
+        heapify(self._coming)
+        heapify(self._looks)
+
+    def ends_at(self, at: float, run: RunningJob) -> None:
+        """Add the end of a run."""
+        heappush(self._ends, (at, run.id))
+
+    @property
+    def next_at(self) -> float:
+        """Time of the next event; infinity when there is none."""
+        firsts = [queue[0][0] for queue in (self._ends, self._coming) if queue]
+        return min([*firsts, *self._looks[:1]], default=_NEVER)
+
+    def play(self, cluster: ClusterState, at: float, ended: Callable[[RunningJob, float], Iterable[Arrival]]) -> None:
+        """Apply all events up to that time to the cluster."""
+        while self._ends and self._ends[0][0] <= at:
+            for arrival in ended(cluster.end(heappop(self._ends)[1], at), at):
+                self._count += 1
+                heappush(self._coming, (arrival.at, self._count, arrival))
+        while self._coming and self._coming[0][0] <= at:
+            arrival = heappop(self._coming)[2]
+            cluster.add(arrival.key, arrival.item, at)
+        while self._looks and self._looks[0] <= at:
+            heappop(self._looks)
+
+
 _LOOK = 1_500
-"""Steps that a look costs at least."""
+"""Minimum steps that one decision costs."""
 
 
 SETTLINGS = 16
-"""Maximum number of times at which a forecast looks only for jobs that settle for fewer GPUs."""
+"""Maximum number of times at which a forecast decides only because jobs accept fewer GPUs."""
 WORK, WORK_A_START = 100_000, 1_000
-"""Maximum number of steps of a forecast: a lane examined or a job refused is one, of some microseconds."""
+"""Maximum number of steps of a forecast; a lane examined or a job refused is one step of some microseconds."""
 
 
 def expected_starts(
     context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
 ) -> dict[JobId, datetime]:
-    """Return when the first `most` jobs to start after those that start now are planned to."""
+    """Return the planned starts of the first `most` jobs that start after those that start now."""
     return {run.id: context.when(run.started) for run in expected_runs(context, gated, most, reach)}
 
 
 def expected_runs(
     context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
 ) -> Iterator[RunningJob]:
-    """Yield those starts themselves, with the GPUs that the plan foresees; `reach` tells how far that is."""
+    """Yield those starts with their planned GPUs; `reach` records how far the forecast got."""
     reach = reach or Reach()
     reach.work = WORK + WORK_A_START * most
     for number, run in enumerate(_runs(context, gated, reach) if most > 0 else (), 1):
@@ -122,7 +150,7 @@ def expected_runs(
 
 def _runs(context: PlanningContext, gated: Iterable[QueuedJob], reach: Reach) -> Iterator[RunningJob]:
     cluster = context.cluster.copy()
-    # what was given back a moment ago is as good as free
+    # GPUs that were just released count as free
     cluster.free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
     later = list(gated)
     known, behind = _coming(context, later)
@@ -132,9 +160,9 @@ def _runs(context: PlanningContext, gated: Iterable[QueuedJob], reach: Reach) ->
 
 
 def _settling(cluster: ClusterState, now: float) -> list[float]:
-    """Return the first few times at which jobs settle for fewer GPUs, in seconds.
+    """Return the first few times at which jobs accept fewer GPUs, in seconds.
 
-    The scheduler looks then, and the order may have changed by then though no job starts for the settling itself.
+    The scheduler decides at these times, and the order may have changed even if no job starts because of it.
     """
     patience = cluster.rules.patience
     ranges = (lane for key, lane in cluster.lanes.items() if patience and key.ask.minimum < key.ask.maximum)
@@ -143,7 +171,7 @@ def _settling(cluster: ClusterState, now: float) -> list[float]:
 
 
 def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[Arrival], _Dependents]:
-    """Jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
+    """Return the jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
     known: list[Arrival] = []
     open_ones = [] if context.snapshot.controls.paused else [entry for entry in gated if not entry.job.held]
     jobs = {job.id: job for job in context.snapshot.jobs} if open_ones or context.making_way else {}
@@ -168,7 +196,7 @@ class _Dependents:
     """Jobs that wait for the end of others."""
 
     def __init__(self, arrays: Mapping[JobId, ArrayTally]) -> None:
-        """`arrays` are those that some of them wait for."""
+        """`arrays` are those that some of the jobs wait for."""
         self._elements = {array: _ids_of(tally) for array, tally in arrays.items() if tally.left}
         self._left = {array: tally.left for array, tally in arrays.items()}
         self._unmet: dict[JobId, set[JobId]] = {}
@@ -186,7 +214,7 @@ class _Dependents:
         self._preempted[arrival.item.id] = arrival
 
     def ended(self, run: RunningJob, at: float) -> Iterator[Arrival]:
-        """Yield the jobs that this end lets wait for GPUs: all their dependencies are over."""
+        """Yield the jobs whose last dependency ends with this run."""
         if back := self._preempted.pop(run.id, None):
             yield _put_off(back, at + SOON)
             return
@@ -198,7 +226,7 @@ class _Dependents:
                     yield _put_off(arrival, max(at, arrival.at))
 
     def _over(self, job_id: JobId) -> Iterator[JobId]:
-        """Yield the id of a job that has ended, unless that stands for its array, and those of arrays that are over."""
+        """Yield the id of an ended job, unless it stands for its array, and the ids of arrays that have ended."""
         if job_id not in self._elements:
             yield job_id
         for array, ids in self._elements.items():
@@ -209,12 +237,12 @@ class _Dependents:
 
 
 def _ids_of(tally: ArrayTally) -> Spans:
-    """Return the ids of the elements that are not over."""
-    return joined((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
+    """Return the ids of the elements that have not ended."""
+    return joined_spans((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
 
 
 def _put_off(arrival: Arrival, at: float) -> Arrival:
-    """Return the arrival at a later time: its eligible wait does not grow until then."""
+    """Return the arrival at a later time; its eligible wait does not grow until then."""
     return Arrival(at, arrival.key, _later(arrival.item, at - arrival.at))
 
 

@@ -1,4 +1,4 @@
-"""Gates that keep a job from starting whatever GPUs are free: holds, times, dependencies, pauses, runtimes."""
+"""Gates that keep a job from starting even on free GPUs: holds, times, dependencies, pauses, runtimes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from msgspec import Struct
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, HealthCode
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.fast_failures import FastFailureGuard
 from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
-from gputui.domain.state import PendingReason, Reason, moment
+from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.units import format_duration
 
 
@@ -35,11 +36,11 @@ class GateContext(Struct, dict=True):
     """Ability of the container engine to give GPUs to containers."""
     gates: tuple[Gate, ...]
     gates_all: bool
-    """True if one of them may refuse a job whatever it asked for."""
+    """True if one of them may refuse any job, whatever its request."""
     member: Leader | None = None
-    """Scheduler that is a member of a group sharing the queue, and so cannot run jobs as other users; else None."""
+    """Scheduler of a member of a group that shares the queue, which cannot run jobs as other users; else None."""
     as_submitter: bool = False
-    """True if containers, too, run as their submitter."""
+    """True if containers also run as their submitter."""
 
     @cached_property
     def jobs(self) -> Mapping[JobId, Job]:
@@ -48,19 +49,19 @@ class GateContext(Struct, dict=True):
 
     @cached_property
     def paused(self) -> Reason | None:
-        """Reason for which nothing starts while the scheduler is paused."""
+        """Reason why nothing starts while the scheduler is paused."""
         controls = self.snapshot.controls
         if not controls.paused:
             return None
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
         at = controls.paused_at
-        since = f" at {moment(at, self.now)}" if at else ""
+        since = f" at {utc_moment(at, self.now)}" if at else ""
         text = f"the scheduler was paused by {controls.paused_by}{since}{why}"
         return Reason(PendingReason.SCHEDULER_PAUSED, text, (at,) if at else ())
 
     @cached_property
     def down(self) -> Mapping[bool, Reason | None]:
-        """Reasons for which no host job (True) or no container (False) can start; None while its runtime is up."""
+        """Reasons why no host job (True) or no container (False) can start; None while its runtime is up."""
         return {is_host: _down(self, is_host=is_host) for is_host in (False, True)}
 
     @classmethod
@@ -92,7 +93,7 @@ Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
 
 
 def may_be_gated(jobs: Sequence[Job], situation: GateContext) -> Sequence[Job]:
-    """Return the jobs that a gate may keep from starting: mostly few, so that only these have to be checked."""
+    """Return the jobs that a gate may keep from starting; usually few, so that only these are checked."""
     if situation.gates_all:
         return jobs
     return [
@@ -101,11 +102,11 @@ def may_be_gated(jobs: Sequence[Job], situation: GateContext) -> Sequence[Job]:
 
 
 def first_gate(job: Job, situation: GateContext) -> Reason | None:
-    """Return the reason of the first gate that keeps it from starting; None when all are open."""
+    """Return the reason of the first closed gate; None if all are open."""
     spec = job.spec
     has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
     if not (has_gates or situation.guard):
-        return situation.paused or _runtime(job, situation)  # what all have in common
+        return situation.paused or _runtime(job, situation)  # reasons common to all jobs
     for check in situation.gates:
         if reason := check(job, situation):
             return reason
@@ -117,7 +118,7 @@ def _held(job: Job, situation: GateContext) -> Reason | None:
         return None
     if job.hold_reason:
         return Reason(PendingReason.JOB_HELD_USER, job.hold_reason)
-    since = f" at {moment(job.held_at, situation.now)}" if job.held_at else ""
+    since = f" at {utc_moment(job.held_at, situation.now)}" if job.held_at else ""
     text = f"held by {job.held_by or 'a user'}{since}: release it to let it start"
     return Reason(PendingReason.JOB_HELD_USER, text, (job.held_at,) if job.held_at else ())
 
@@ -141,17 +142,17 @@ def _begin(job: Job, situation: GateContext) -> Reason | None:
     if begin_at is None or begin_at <= situation.now:
         return None
     left = format_duration(begin_at - situation.now)
-    return Reason(PendingReason.BEGIN_TIME, f"begins at {moment(begin_at, situation.now)}, in {left}", (begin_at,))
+    return Reason(PendingReason.BEGIN_TIME, f"begins at {utc_moment(begin_at, situation.now)}, in {left}", (begin_at,))
 
 
 def _back_off(job: Job, situation: GateContext) -> Reason | None:
     if job.not_before is None or job.not_before <= situation.now:
         return None
     if job.not_before - situation.now > situation.settings.backoff_cap * (1 + JITTER):
-        return None  # no pause is that long: the clock went back
+        return None  # no pause is that long: the clock was set back
     cause = job.end_words or "its last attempt failed"
     left = format_duration(job.not_before - situation.now)
-    again = f"attempt {job.next_attempt} at {moment(job.not_before, situation.now)}, in {left}: {cause}"
+    again = f"attempt {job.next_attempt} at {utc_moment(job.not_before, situation.now)}, in {left}: {cause}"
     return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
 
 
@@ -170,7 +171,7 @@ def _refused(job: Job, situation: GateContext) -> Reason | None:
 
 
 def _member(snapshot: Snapshot) -> Leader | None:
-    """Return the scheduler, where it is not root and somebody's jobs have to run as that user."""
+    """Return the scheduler, if it is not root and some jobs have to run as another user."""
     leader = snapshot.leader
     if leader is None or leader.uid in {None, 0}:
         return None
@@ -189,7 +190,7 @@ def _anothers(job: Job, situation: GateContext) -> Reason | None:
 
 
 def _present(snapshot: Snapshot) -> list[Gpu]:
-    """Return all GPUs but for those that are lost, which the engine does not know either."""
+    """Return all GPUs except lost ones, which the engine does not know either."""
     return [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]
 
 
@@ -212,7 +213,7 @@ _GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paus
 def _gates(
     snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus], gives: EngineSupport, member: Leader | None
 ) -> tuple[Gate, ...]:
-    """Return those that can refuse anybody now."""
+    """Return the gates that can refuse any job now."""
     all_up = gives.is_full and all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
     runs_all = all_up and member is None
     idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, runs_all)) if is_idle}

@@ -1,4 +1,4 @@
-"""Order of lanes: by level, and by score within a level, so that a pass looks only at those that may be next."""
+"""Order of lanes: by level, then by score, so that a pass examines only those that may be next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple, TypeAlias
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.gpus.placement import Ask
 from gputui.domain.policy.lanes import Lane, LaneKey
 from gputui.domain.policy.order import FIRST, level, scores
@@ -16,11 +16,11 @@ _FOREVER = float("inf")
 Band: TypeAlias = dict[Ask, dict[LaneKey, Lane]]
 """Lanes on one level, by what their jobs ask for."""
 BandLevel: TypeAlias = tuple[float, float]
-"""Time at which a job was put on top, and its level: the greatest goes first."""
+"""Time at which a job was put at the head of the queue, and its level; the greatest goes first."""
 
 
 class Bands:
-    """Lanes by their level, which is that of their head."""
+    """Lanes by level, which is the level of their head."""
 
     def __init__(self, promote_after: float, lanes: Iterable[Lane], now: float) -> None:
         """Create the bands; a job is promoted after `promote_after` seconds of eligible wait."""
@@ -31,12 +31,12 @@ class Bands:
         self._next = _FOREVER
         """Time of the next promotion of a lane."""
         self.shortest: dict[Ask, float] = {}
-        """Seconds planned of no lane that asks for that are less."""
+        """Minimum planned seconds of the lanes with that ask."""
         for lane in lanes:
             self.put(lane, now)
 
     def put(self, lane: Lane, now: float) -> None:
-        """Take the lane in, in place of the one of that key."""
+        """Add the lane, replacing the one with the same key."""
         key = lane.key
         due, ask = lane.head[0] + self._promote_after, key.ask
         promoted = due <= now
@@ -59,7 +59,7 @@ class Bands:
             self.shortest[ask] = key.duration
 
     def drop(self, key: LaneKey) -> None:
-        """Take the lane of that key out."""
+        """Remove the lane with that key."""
         at = self._levels.pop(key)
         band = self._bands[at]
         del band[key.ask][key]
@@ -70,7 +70,7 @@ class Bands:
             self._order = []
 
     def at(self, now: float) -> Iterator[tuple[BandLevel, Band]]:
-        """Yield the bands of this moment, first to start first; lanes may be put in and dropped meanwhile."""
+        """Yield the bands at that time, first to start first; lanes may be added and removed meanwhile."""
         if now >= self._next:
             self._promote(now)
         last: BandLevel = (_FOREVER, _FOREVER)
@@ -91,26 +91,26 @@ class Bands:
 
 _Ranked: TypeAlias = tuple[float, float, JobId, float, JobId, Lane]
 _FEW = 100
-"""Maximum number of lanes that are sorted in one go."""
+"""Maximum number of lanes that are sorted at once."""
 _SEARCHES = 8
 """Number of searches for the first lane before all are sorted."""
 
 
 class ScoreScale(NamedTuple):
-    """Values that scores depend on beside the jobs."""
+    """Inputs of scores that are common to all jobs."""
 
     credited: Mapping[str, float]
     """Maximum credit in seconds of the jobs of each tenant."""
     now: float
     unit: float
-    """Seconds of wait that are worth a point."""
+    """Seconds of wait that are worth one point."""
 
 
 class Turns:
-    """Lanes of one level, taken from the one whose head ranks first."""
+    """Lanes of one level, returned in the rank of their heads."""
 
     def __init__(self, lanes: list[Lane], scale: ScoreScale, promoted_after: float | None = None) -> None:
-        """Prepare the turns; on a level of promoted jobs these have waited for `promoted_after` seconds."""
+        """Prepare the lanes; on a level of promoted jobs these have waited for `promoted_after` seconds."""
         self._scale, self._promoted_after = scale, promoted_after
         self._lanes = lanes
         self._scores = self._scored(lanes)
@@ -120,7 +120,7 @@ class Turns:
             self._sort()
 
     def pop(self) -> Lane | None:
-        """Take the lane that ranks first; None when there is none left."""
+        """Remove and return the lane that ranks first; None when there is none left."""
         if self._lanes and not self._searches:
             self._sort()
         if self._lanes:
@@ -128,7 +128,7 @@ class Turns:
         return heappop(self._sorted)[-1] if self._sorted else None
 
     def put(self, lane: Lane) -> None:
-        """Add a lane, if it is on this level."""
+        """Add a lane if it is on this level."""
         if self._promoted_after is not None and lane.head.since + self._promoted_after > self._scale.now:
             return
         [score] = self._scored([lane])
@@ -139,11 +139,11 @@ class Turns:
             heappush(self._sorted, _ranked(lane, score))
 
     def _scored(self, lanes: list[Lane]) -> list[float]:
-        """Return the scores, the first being the least."""
+        """Return the scores; the first lane has the least."""
         if self._promoted_after is not None:
             return [FIRST] * len(lanes)
         credited, now, unit = self._scale
-        return scores([(lane.head[0], lane.planned, credited[lane.payer], lane.pace) for lane in lanes], now, unit)
+        return scores([(lane.head[0], lane.planned, credited[lane.payer]) for lane in lanes], now, unit)
 
     def _found(self) -> Lane:
         self._searches -= 1

@@ -1,7 +1,7 @@
-"""Waiting jobs in lanes: the jobs of a lane are alike in everything but age.
+"""Waiting jobs in lanes: the jobs of a lane differ only in age.
 
-They rank by the time at which they became eligible, then by id, so their order among themselves never changes, and a
-job that is refused keeps back all behind it in its lane. Only the heads of lanes have to be compared.
+They rank by the time at which they became eligible, then by id, so their order within a lane never changes, and a
+refused job keeps back all behind it in its lane. Only the heads of lanes have to be compared.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputui.domain.job import NORMAL_PRIORITY, JobId
+from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
 from gputui.domain.policy.gpus.placement import Ask
-from gputui.domain.policy.order import pace
 
 
 class Waiting(NamedTuple):
-    """Jobs that wait for their turn and for GPUs: one, or elements of an array with consecutive ids."""
+    """Jobs that wait for their turn and for GPUs: a single job, or elements of an array with consecutive ids."""
 
     since: float
-    """Second since the epoch from which on they were eligible."""
+    """Second since the epoch from which they were eligible."""
     id: JobId
-    """Id of the first."""
+    """Id of the first job."""
     count: int = 1  # type: ignore[assignment]  # tuple.count, which nobody needs here
 
 
 class LanePlace(NamedTuple):
-    """Place given by hand beside another job, by the parameters of whose score the job is ranked."""
+    """Place given by hand beside another job, whose parameters then determine the score."""
 
     tenant: str
     planned: float
-    gpus: int
     beside: JobId
     tie: float
     """Below 0 it goes before the other, above 0 behind it."""
@@ -43,9 +41,7 @@ class Stands(NamedTuple):
     tenant: str
     """Tenant whose fair share counts."""
     planned: float
-    """Seconds planned that count."""
-    gpus: int
-    """GPUs asked for that count, of a range the fewest."""
+    """Planned seconds that count."""
 
 
 class LaneKey(NamedTuple):
@@ -55,64 +51,64 @@ class LaneKey(NamedTuple):
     ask: Ask
     priority: int = NORMAL_PRIORITY
     duration: float = 0.0
-    """Seconds that each is planned to run."""
+    """Planned seconds of each job."""
     nice: int = 0
     topped: float = 0.0
-    """Time at which it was put on top by hand, in seconds since the epoch; 0: it was not."""
+    """Time at which it was put at the head of the queue by hand, in seconds since the epoch; 0: it was not."""
     array: JobId | None = None
     array_limit: int = 0
     placed: LanePlace | None = None
 
     @property
     def stands(self) -> Stands:
-        """Values that its score is computed from, beside the wait: its own, or those of the job beside which it was
-        put."""
+        """Inputs of its score other than the wait: its own, or those of the job beside which it is placed."""
         if self.placed is not None:
-            return Stands(self.placed.tenant, self.placed.planned, self.placed.gpus)
-        return Stands(self.tenant, self.duration, self.ask.minimum)
+            return Stands(self.placed.tenant, self.placed.planned)
+        return Stands(self.tenant, self.duration)
 
 
 class Lane(Struct, eq=False):
-    """Jobs alike, in their order. A lane is never changed: a change makes the next one, as boards share lanes."""
+    """Jobs of equal kind in their order.
+
+    Immutable, since copies of cluster states share lanes; a change makes a new lane.
+    """
 
     key: LaneKey
     head: Waiting
     items: list[Waiting]
-    """List that other lanes may share; items before `first` are gone or the head's."""
+    """List that other lanes may share; items before `first` are gone or belong to the head."""
     first: int
-    """Place behind the head."""
+    """Position of the first item behind the head."""
     end: int
     payer: str
     """Tenant whose fair share counts in their score."""
     planned: float
-    """Seconds planned that count in their score."""
-    pace: float
-    """Rate at which the jobs age, by the GPUs that count in their score."""
+    """Planned seconds that count in their score."""
 
     @property
     def waiting(self) -> Iterator[Waiting]:
-        """Items that wait in the lane."""
+        """Waiting items of the lane."""
         yield self.head
         yield from self.items[self.first : self.end]
 
 
 def lane_of(key: LaneKey, items: list[Waiting]) -> Lane:
-    """Return the lane of these, which are in order; the list is the lane's own from now on."""
-    payer, planned, gpus = key.stands
-    return Lane(key, items[0], items, 1, len(items), payer, planned, pace(gpus))
+    """Return the lane of these items, which are sorted; the lane owns the list from now on."""
+    payer, planned = key.stands
+    return Lane(key, items[0], items, 1, len(items), payer, planned)
 
 
 def with_item(lane: Lane, item: Waiting) -> Lane:
-    """Return the lane with one more that waits in it: mostly at the end."""
+    """Return the lane with one more waiting item, usually at the end."""
     last = lane.items[lane.end - 1] if lane.first < lane.end else lane.head
     if last < item and lane.end == len(lane.items):
         lane.items.append(item)  # lanes that share the list end before it
-        return Lane(lane.key, lane.head, lane.items, lane.first, lane.end + 1, lane.payer, lane.planned, lane.pace)
+        return Lane(lane.key, lane.head, lane.items, lane.first, lane.end + 1, lane.payer, lane.planned)
     return lane_of(lane.key, sorted((*lane.waiting, item)))
 
 
 def without_item(lane: Lane, item: Waiting) -> Lane | None:
-    """Return the lane without the first job of `item`; None when no other waits in it."""
+    """Return the lane without the first job of `item`; None if no other job waits in it."""
     head, first = lane.head, lane.first
     if item.id == head.id:
         if head.count > 1:
@@ -121,7 +117,7 @@ def without_item(lane: Lane, item: Waiting) -> Lane | None:
             following, first = lane.items[first], first + 1
         else:
             return None
-        return Lane(lane.key, following, lane.items, first, lane.end, lane.payer, lane.planned, lane.pace)
+        return Lane(lane.key, following, lane.items, first, lane.end, lane.payer, lane.planned)
     others = []
     for each in lane.waiting:
         if each.id <= item.id < each.id + each.count and each.since == item.since:
@@ -132,7 +128,7 @@ def without_item(lane: Lane, item: Waiting) -> Lane | None:
 
 
 def _without(item: Waiting, job_id: JobId) -> list[Waiting]:
-    """Return the parts of it before and behind one of its jobs."""
+    """Return the parts of the item before and behind one of its jobs."""
     before, behind = job_id - item.id, item.id + item.count - job_id - 1
     parts = [Waiting(item.since, item.id, before), Waiting(item.since, job_id + 1, behind)]
     return [part for part in parts if part.count]

@@ -1,4 +1,4 @@
-"""Options of `docker run` that a site forbids, and those that only its operators may use where a queue is shared."""
+"""Options of `docker run` that a site forbids, and options that only operators may use in a shared queue."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _NAMES: Mapping[str, str] = MappingProxyType(
     {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
 )
 DOCKER_SOCKET = "docker_socket"
-"""Key for mounts of an engine's socket, which is as good as root."""
+"""Key for mounts of an engine's socket, which amount to root access."""
 ALLOWABLE = (
     *(_NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
     DOCKER_SOCKET,
 )
-"""Names of options that the site may forbid, or allow to everybody."""
+"""Names of options that the site may forbid, or allow to all users."""
 SOCKETS = ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock")
 _FOR_OPERATORS = frozenset(
     {"privileged", "device", "device_cgroup_rule", "cap_add", "volumes_from", "userns", "cgroup_parent"}
 )
 _SCHEDULING = frozenset({"rtprio", "nice"})
-"""Limits that the kernel lets only root raise, and with which a job takes the processors from all others."""
+"""Limits that only root may raise, and with which a job could take the processors from all others."""
 _NAMESPACES = frozenset({"pid", "ipc", "uts", "network", "cgroupns"})
 
 
 class OptionRules(Struct, frozen=True):
-    """Rules that hold for one submitter."""
+    """Rules for one submitter."""
 
     allow: AllowSettings
     is_restricted: bool = False
-    """True if the queue is shared and the submitter is no operator."""
+    """True if the queue is shared and the submitter is not an operator."""
 
 
 class OptionRefusal(Struct, frozen=True):
@@ -55,7 +55,10 @@ class MountSource(Struct, frozen=True):
 
 
 def option_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[OptionRefusal]:
-    """Yield why each option is refused that is; mounts of the host aside, whose paths have to be resolved."""
+    """Yield why each refused option is refused.
+
+    Mounts of host paths are checked separately, since their paths must be resolved.
+    """
     for field in options.__struct_fields__:
         value = getattr(options, field)
         name = _NAMES.get(field, field)
@@ -73,7 +76,7 @@ def option_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[O
 
 
 def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
-    """Yield what of the host a job wants mounted, as it is written."""
+    """Yield the host paths that a job wants mounted, as written."""
     for text in options.volumes:
         if (path := docker_args.volume_source(text)).startswith("/"):
             yield MountSource("--volume", path)
@@ -131,7 +134,7 @@ def _binds_by_driver(text: str) -> bool:
     """Return whether a volume is a directory of the host under another name."""
     spec = docker_args.mount(text)
     driver = spec.get("volume-driver")
-    is_foreign = driver not in {"", "local"}  # a plugin may mount what it likes
+    is_foreign = driver not in {"", "local"}  # a plugin may mount any path
     return is_foreign or any(option.partition("=")[0] == "device" for option in spec.every("volume-opt"))
 
 

@@ -1,4 +1,4 @@
-"""Plan of a moment: which jobs start now, and why each other job waits. Used by the scheduler and all forecasts."""
+"""Plan for one moment: which jobs start now, and why each other job waits. Used by the scheduler and all forecasts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputui.domain.job import JobId, Placement
+from gputui.domain.job import Placement
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import Reach, expected_starts
 from gputui.domain.policy.gates import GateContext, first_gate, may_be_gated
@@ -21,7 +22,7 @@ from gputui.domain.state import Reason
 
 
 class Preemption(Struct, frozen=True):
-    """Decided, not yet acted on: this running job makes way for that waiting one."""
+    """Decision to preempt a running job for a waiting one, not carried out yet."""
 
     victim: JobId
     by: JobId
@@ -38,33 +39,33 @@ class Plan(Struct, frozen=True):
     reservations: tuple[Placement, ...] = ()
     """GPUs kept for the first job that cannot start yet."""
     preemptions: tuple[Preemption, ...] = ()
-    """Running jobs that are to make way for it."""
+    """Running jobs that are to be preempted for it."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
     """Expected starts, where they are known."""
     forecast_until: datetime | None = None
-    """End of the forecast; None: it covers every start that can be foreseen."""
+    """End of the forecast; None: it covers every foreseeable start."""
     promised_at: datetime | None = None
     """Time at which the reserved GPUs become available to it."""
     fragmentation: int = 0
-    """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
+    """Number of free GPUs that no waiting job can use, although jobs wait for GPUs."""
     windows: tuple[WindowView, ...] = ()
-    """Reservations that are not over."""
+    """Reservations that have not ended."""
 
 
 class StartDecision(NamedTuple):
-    """Decision of a moment, in masks; reasons and forecast are computed from it."""
+    """Decision of one plan, as masks; reasons and forecast are computed from it."""
 
     context: PlanningContext
     waiting: OrderedQueue
     gated: Gated
-    """Jobs that may not start whatever is free."""
+    """Jobs that may not start even on free GPUs."""
     outcome: Outcome
 
 
 def decide_starts(
     snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None
 ) -> StartDecision:
-    """Start what its turn and the free GPUs allow, and keep GPUs for the first job that does not fit."""
+    """Start the jobs that may start, in order, and reserve GPUs for the first job that does not fit."""
     context = PlanningContext.at(snapshot, settings, now)
     situation = GateContext.of(snapshot, settings.scheduler, now, as_submitter=settings.runtime.run_as_submitter)
     waiting = order_queue(context, known)
@@ -91,9 +92,9 @@ def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateCont
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None) -> Plan:
-    """Return which jobs start now, and for the others the reason and the expected start.
+    """Return the jobs that start now, and reason and expected start of the others.
 
-    What is `known` from an earlier look only saves work.
+    `known` caches facts of an earlier plan; it only saves work.
     """
     context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
     reach = Reach()
@@ -123,7 +124,7 @@ def _preemptions(outcome: Outcome) -> tuple[Preemption, ...]:
 
 
 def fragmentation(context: PlanningContext) -> int:
-    """Free GPUs that no waiting job can use, though some want GPUs."""
+    """Return the number of free GPUs that no waiting job can use, although some want GPUs."""
     asks = {key.ask for key in context.cluster.lanes if key.ask.maximum}
     stranded = 0
     for node, free in enumerate(context.cluster.free):

@@ -1,4 +1,4 @@
-"""Planning context: a snapshot converted to the cluster state that decisions are made on."""
+"""Planning context: a snapshot converted to the cluster state for decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property, partial
 from msgspec import Struct, field
 
 from gputui.domain.entries import Entries
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.backfill import BackfillReservation
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
 from gputui.domain.policy.dependency import Dependencies
@@ -22,41 +23,40 @@ from gputui.domain.policy.gpus.index import GpuIndex
 from gputui.domain.policy.gpus.recently_freed import recently_freed
 from gputui.domain.policy.gpus.sharing import SharedGpus
 from gputui.domain.policy.lanes import LaneKey, LanePlace
-from gputui.domain.policy.order import topped
+from gputui.domain.policy.order import topped_at_number
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at
-from gputui.domain.policy.reservations import reservation_views
-from gputui.domain.policy.reserved_gpus import Scene, judge_reservations
+from gputui.domain.policy.reservations import Scene, judge_reservations, reservation_views
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import JobState
 
 
 class JobLookup:
-    """Jobs by id, put in order when the first one is sought."""
+    """Jobs by id, indexed at the first lookup."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         self._jobs = jobs
         self._entries: Entries | None = None
 
     def job(self, job_id: JobId) -> Job | None:
-        """Return the job of that id, or the entry of an array that stands for it; None when it is gone."""
+        """Return the job with that id, or the array entry that contains it; None if it is gone."""
         if self._entries is None:
             self._entries = Entries({job.id: job for job in self._jobs})
         return self._entries.entry(job_id)
 
 
 def predict_runtime(found: JobLookup, durations: Durations, job_id: JobId) -> float | None:
-    """Return the seconds that a job is predicted to run, from how long its like have run.
+    """Return the predicted runtime of a job in seconds, from past runs of its kind.
 
-    No method of a Look: what a board holds on to must not hold the board. In such a circle a plan for 10,000 jobs
-    would stay in memory, with a hundred thousand objects, until old garbage is collected, and that is rare.
+    Not a method of PlanningContext: the cluster state keeps a reference to it, and a reference cycle would keep a plan
+    for 10,000 jobs with a hundred thousand objects in memory until the next, rare collection of old garbage.
     """
     job = found.job(job_id)
     return None if job is None else durations.prediction(job)
 
 
 class PlanningContext(Struct, dict=True):
-    """Input of a plan: the state of the cluster, and the way from there back to jobs and times."""
+    """Input of a plan: the state of the cluster, and the mapping back to jobs and times."""
 
     snapshot: Snapshot
     settings: Settings
@@ -72,14 +72,14 @@ class PlanningContext(Struct, dict=True):
     sources: dict[JobId, DurationSource] = field(default_factory=dict)
     """Sources of the planned ends of running jobs."""
     making_way: dict[JobId, JobId] = field(default_factory=dict)
-    """Running jobs that are preempted, and for whom."""
+    """Running jobs that are preempted, each with the job that preempts it."""
     victims: Victims | None = None
-    """Running jobs that may be preempted now; None while the site wants no preemption."""
+    """Running jobs that may be preempted now; None if the site has preemption off."""
     windows: tuple[WindowView, ...] = ()
 
     @classmethod
     def at(cls, snapshot: Snapshot, settings: Settings, now: datetime) -> PlanningContext:
-        """Return the context of a snapshot, with no job queued in it yet."""
+        """Return the context of a snapshot, still without queued jobs."""
         windows = reservation_views(settings.policy, snapshot.controls, now)
         settings = effective_settings(settings, snapshot.controls)
         gpus = GpuIndex.of(snapshot.nodes, settings.policy)
@@ -105,7 +105,7 @@ class PlanningContext(Struct, dict=True):
         return context
 
     def _count(self, job: Job) -> None:
-        """Take the job's attempts into account: those that are over, and the one under way."""
+        """Account for the job's attempts, past and current."""
         for attempt in job.attempts:
             if attempt.gpus and attempt.started_at and attempt.ended_at:
                 gpus = len(attempt.gpus) * attempt.gpu_share
@@ -126,19 +126,19 @@ class PlanningContext(Struct, dict=True):
                 self.making_way[job.id] = by
 
     def key(self, job: Job, planned: float) -> LaneKey:
-        """Return the lane of a job that is planned to run so many seconds."""
+        """Return the lane of a job with that many planned seconds."""
         ask, array, stands = self.gpus.ask(job), job.array, job.placed if job.state is JobState.PENDING else None
         limit = None if array is None else array.limit
-        when = topped(job) if job.topped_at else 0.0
+        when = topped_at_number(job) if job.topped_at else 0.0
         nice = max(0, stands.nice if stands else job.spec.nice)
         key = LaneKey(job.spec.tenant, ask, job.priority, planned, nice, when)
         if stands is not None:
             as_planned = self.durations.planned(stands.time_limit)
-            key = key._replace(placed=LanePlace(stands.tenant, as_planned, stands.gpus, stands.beside, stands.tie))
+            key = key._replace(placed=LanePlace(stands.tenant, as_planned, stands.beside, stands.tie))
         return key if array is None or limit is None else key._replace(array=array.id, array_limit=limit)
 
     def job(self, job_id: JobId) -> Job | None:
-        """Return the job of that id, or the entry of an array that stands for it; None when it is gone."""
+        """Return the job with that id, or the array entry that contains it; None if it is gone."""
         return self.found.job(job_id)
 
     @cached_property
@@ -147,7 +147,7 @@ class PlanningContext(Struct, dict=True):
         return Dependencies.of(self.snapshot.jobs, self.snapshot.unreadable)
 
     def since(self, job: Job) -> float:
-        """Return the second since which the job waits, counting the time alone for which it could run."""
+        """Return the start, in seconds since the epoch, of the job's wait, counting only time in which it could run."""
         if job.placed is not None:
             return job.placed.since
         if job.state is not JobState.PENDING:  # it will wait again
@@ -156,12 +156,12 @@ class PlanningContext(Struct, dict=True):
         return eligible_since(job, self.dependencies.ended_at(job, self.now) if depends else None, self.now)
 
     def expected(self, job_id: JobId) -> Planned:
-        """Return how long a job is expected to run once it has started."""
+        """Return the expected runtime of a job once it has started."""
         job = self.job(job_id)
         return Planned(self.durations.longest, DurationSource.DEFAULT) if job is None else self.durations.expected(job)
 
     def make_way(self, hold: BackfillReservation | None) -> None:
-        """Take those for gone, when their grace is over, that are to make way for the head."""
+        """Treat the victims of the head as gone at the end of their grace period."""
         if hold is None:
             return
         for job_id in hold.preempts:
@@ -169,5 +169,5 @@ class PlanningContext(Struct, dict=True):
             self.making_way[job_id] = hold.id
 
     def when(self, second: float) -> datetime:
-        """Return the time of a second of the cluster state."""
+        """Return the time for a second of the cluster state."""
         return self.now + timedelta(seconds=second - self.second)

@@ -1,8 +1,7 @@
 """Preemption: which running jobs make way for the head of the queue, if any.
 
-The order of what is wanted of a set of victims: that it suffices; then that least work is lost, in GPU-seconds since
-their attempts began; then that they are few; then that they are the youngest. So no victim is one too many. Nobody is
-preempted for a job that would not start then all the same.
+Criteria for a set of victims, in this order: it suffices; least work is lost, in GPU-seconds since the attempts began;
+fewest jobs; youngest jobs. So no victim is superfluous. No job is preempted for one that would not start anyway.
 """
 
 from __future__ import annotations
@@ -14,19 +13,20 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import CLASSES, Attempt, Job, JobId, whole_class
-from gputui.domain.policy.backfill import BackfillReservation, gpus_kept_for_others
+from gputui.domain.job import Job
+from gputui.domain.job_spec import CLASSES, JobId, whole_class
+from gputui.domain.policy.backfill import BackfillReservation, QueueHead, gpus_kept_for_others
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.gpus.index import GpuIndex
 from gputui.domain.policy.gpus.placement import choose
 from gputui.domain.policy.gpus.recently_freed import SETTLING, SOON, gpu_masks
-from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, moment
+from gputui.domain.state import JobState, utc_moment
 
 
 class Candidate(NamedTuple):
@@ -46,62 +46,59 @@ class Candidate(NamedTuple):
 
 
 Choice: TypeAlias = tuple[int, int, tuple[int, ...]]
-"""Lost GPU-seconds, how many jobs, and which (by `Candidate.young`): the least is the best."""
+"""Lost GPU-seconds, number of jobs, and the jobs (by `Candidate.young`); the least is the best."""
 
 
 class Victims(Struct, frozen=True):
     """Running jobs that may be preempted now, and the limits on preemption."""
 
     grace: float
-    """Seconds from the polite signal to SIGKILL."""
+    """Seconds from the stop signal to SIGKILL."""
     allowed: int
     """Number of jobs that may still be preempted within this hour."""
     candidates: tuple[Candidate, ...]
     sound: tuple[int, ...]
     """GPUs by node that will be free once the job that holds them has ended."""
     served: frozenset[JobId]
-    """Jobs that others make way for now, or did a moment ago."""
+    """Jobs that others are being preempted for, or were a moment ago."""
 
     def promise(
         self,
         planned: BackfillReservation | None,
         cluster: ClusterState,
-        key: LaneKey,
-        item: Waiting,
-        need: int,
+        head: QueueHead,
         now: float,
     ) -> BackfillReservation | None:
-        """Return the head's reservation: `planned`, unless GPUs come free sooner, by themselves or by preemption."""
-        hold = self._promise(planned, cluster, key, item, need, now)
+        """Return the head's reservation: `planned`, unless GPUs become free sooner, by themselves or by preemption."""
+        hold = self._promise(planned, cluster, head, now)
         if hold is not None:
-            hold.is_firm = bool(hold.preempts) or item.id in self.served
+            hold.is_firm = bool(hold.preempts) or head.item.id in self.served
         return hold
 
     def _promise(
         self,
         planned: BackfillReservation | None,
         cluster: ClusterState,
-        key: LaneKey,
-        item: Waiting,
-        need: int,
+        head: QueueHead,
         now: float,
     ) -> BackfillReservation | None:
         soon = now + self.grace
-        if need > key.ask.minimum or key.ask.whole_nodes or key.ask.share:
+        ask = head.key.ask
+        if head.need > ask.minimum or ask.whole_nodes or ask.share:
             return planned
         coming = self._coming(cluster)
         at = max((run.ends(now) for run in cluster.runs.values() if run.leaving is not None), default=now + SOON)
-        hold = _hold(cluster, key, item, need, coming, at)
-        if hold is not None and (planned is None or hold.at < planned.at or item.id in self.served):
-            return hold  # one that others make way for waits for their GPUs, though others are foreseen to end sooner
+        hold = _hold(cluster, head, coming, at)
+        if hold is not None and (planned is None or hold.at < planned.at or head.item.id in self.served):
+            return hold  # the head waits for the GPUs of its victims, even if others are now expected to end sooner
         if hold is not None or (planned is not None and planned.at <= max(soon, now + SOON)):
             return planned
         at = max(at, soon)
-        found = self._choose(cluster, key, item, need, coming, at)
+        found = self._choose(cluster, head, coming, at)
         return planned if found is None or (planned is not None and planned.at <= at) else found
 
     def _coming(self, cluster: ClusterState) -> list[int]:
-        """Return by node the GPUs that are free or will be without stopping anybody else."""
+        """Return the GPUs that are free or will be without stopping another job, by node."""
         masks = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
         shares = cluster.shares.copy()
         for run in cluster.runs.values():
@@ -110,9 +107,10 @@ class Victims(Struct, frozen=True):
         return masks
 
     def _choose(
-        self, cluster: ClusterState, key: LaneKey, item: Waiting, need: int, coming: list[int], at: float
+        self, cluster: ClusterState, head: QueueHead, coming: list[int], at: float
     ) -> BackfillReservation | None:
-        """Return the reservation with the best victims; None unless the head would start once they have ended."""
+        """Return the reservation with the best victims; None if the head would not start once they have ended."""
+        key, item, need = head
         grade = whole_class(key.priority)
         below = [found for found in self.candidates if found.grade < grade and found.id in cluster.runs]
         if not below:
@@ -132,7 +130,7 @@ class Victims(Struct, frozen=True):
         for job_id in ids:
             for node, mask in cluster.runs[job_id].grant:
                 coming[node] |= mask & self.sound[node]
-        hold = _hold(cluster, key, item, need, coming, at)
+        hold = _hold(cluster, head, coming, at)
         if hold is None or not _would_start(cluster, item.id, ids, coming, at):
             return None
         hold.preempts = ids
@@ -140,9 +138,9 @@ class Victims(Struct, frozen=True):
 
 
 def cheapest_victims(gains: Sequence[tuple[Candidate, int]], wanted: int, most: int) -> Choice | None:
-    """Return the best set of at most `most` candidates whose gains add up to `wanted`; None when there is none.
+    """Return the best set of at most `most` candidates whose gains add up to `wanted`; None if there is none.
 
-    Dynamic programming over how many were taken and how much they gain: a knapsack that is to be filled cheaply.
+    Dynamic programming over the number of jobs taken and their gain, as for a knapsack of minimum cost.
     """
     best: dict[tuple[int, int], Choice] = {(0, 0): (0, 0, ())}
     for one, gain in sorted(gains):
@@ -159,10 +157,9 @@ def _part(cluster: ClusterState, job_id: JobId, node: int) -> int:
     return next((mask for number, mask in cluster.runs[job_id].grant if number == node), 0)
 
 
-def _hold(
-    cluster: ClusterState, key: LaneKey, item: Waiting, need: int, free: Sequence[int], at: float
-) -> BackfillReservation | None:
-    """Return the reservation for a job if these GPUs were free at that time; None when they do not suffice."""
+def _hold(cluster: ClusterState, head: QueueHead, free: Sequence[int], at: float) -> BackfillReservation | None:
+    """Return the reservation for a job if these GPUs were free at that time; None if they do not suffice."""
+    key, item, need = head
     usable = [mask & able for mask, able in zip(free, key.ask.eligible, strict=True)]
     if others := gpus_kept_for_others(cluster, key, at, at + key.duration):
         usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
@@ -178,7 +175,7 @@ def _hold(
 def _would_start(
     cluster: ClusterState, job_id: JobId, victims: Sequence[JobId], free: Sequence[int], at: float
 ) -> bool:
-    """Return whether the job is what starts once they have ended, and nobody ahead of it takes its GPUs."""
+    """Return whether the job would start once they have ended, so that no job ahead of it takes its GPUs."""
     then = cluster.copy()
     for run in cluster.runs.values():
         if run.leaving is not None or run.id in victims:
@@ -191,7 +188,7 @@ HOUR = timedelta(hours=1)
 
 
 def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, now: datetime) -> Victims | None:
-    """Return the jobs that may be preempted now; None while the site wants no preemption."""
+    """Return the jobs that may be preempted now; None if the site has preemption off."""
     if not settings.preemption:
         return None
     up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
@@ -226,7 +223,7 @@ def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
 
 
 def lost_work(attempt: Attempt, now: datetime) -> int:
-    """GPU-seconds since it began."""
+    """Return the GPU-seconds since it began."""
     began = attempt.started_at or attempt.claimed_at or now
     return max(0, int(len(attempt.gpus) * attempt.gpu_share * (now - began).total_seconds()))
 
@@ -239,7 +236,7 @@ def _is_sound(row: GpuView) -> bool:
 
 
 def grace_of(job: Job, cause: Cause, settings: Settings) -> timedelta:
-    """Return how long an attempt told to end for that cause has before it is killed: its own --stop-timeout, if any."""
+    """Return the grace period of an attempt that is stopped for that cause; its own --stop-timeout takes precedence."""
     if cause.code is CauseCode.PREEMPTED:
         return settings.policy.preemption_grace
     own = job.spec.options.stop_timeout
@@ -247,13 +244,13 @@ def grace_of(job: Job, cause: Cause, settings: Settings) -> timedelta:
 
 
 def leaves_at(job: Job, settings: Settings) -> float | None:
-    """Return the second by which an attempt that was told to end is over; None when it was not."""
+    """Return the second by which a stopping attempt will have ended; None if it is not stopping."""
     stopping = job.stopping
     return (stopping.at + grace_of(job, stopping.cause, settings)).timestamp() if stopping else None
 
 
 def preemption_cause(preemptor: Job) -> Cause:
-    """Return the cause recorded for a job that is preempted by this one."""
+    """Return the cause recorded for a job that this one preempts."""
     name = CLASSES[whole_class(preemptor.priority)]
     whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
     text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
@@ -261,12 +258,12 @@ def preemption_cause(preemptor: Job) -> Cause:
 
 
 def is_making_way(job: Job) -> bool:
-    """Return whether it was preempted and still has to end."""
+    """Return whether it was preempted and has not ended yet."""
     return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
 
 
 def jobs_served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
-    """Jobs that others make way for, or did a moment ago."""
+    """Return the jobs that others are being preempted for, or were a moment ago."""
     latest = (job.attempts[-1] for job in jobs if job.attempts)
     ways = (attempt for attempt in latest if attempt.preempted_by is not None)
     return frozenset(
@@ -288,7 +285,7 @@ def was_preempted(job: Job) -> bool:
 
 
 def describe_preemption(job: Job, now: datetime) -> tuple[str, datetime]:
-    """`preempted at 12:00 UTC for job 12`, of a job whose last attempt was; and that time."""
+    """Return `preempted at 12:00 UTC for job 12` and that time, for a job whose last attempt was preempted."""
     attempt = job.attempts[-1]
     at = attempt.preempted_at or attempt.ended_at or now
-    return f"preempted at {moment(at, now)} for job {attempt.preempted_by}", at
+    return f"preempted at {utc_moment(at, now)} for job {attempt.preempted_by}", at

@@ -1,5 +1,6 @@
-"""Queue order: the waiting jobs of a snapshot, first to start first. Every plan goes through all of them, so it must
-be fast.
+"""Queue order: the waiting jobs of a snapshot, first to start first.
+
+Every plan processes all of them, so speed matters.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.fairshare import usage_ratios
 from gputui.domain.policy.gpus.index import is_plain
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.order import FIRST, credit, level, pace, scores
+from gputui.domain.policy.order import FIRST, credit, level, scores
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.state import JobState
 
@@ -29,9 +31,9 @@ class QueuedJob(NamedTuple):
 
 
 class OrderedQueue(Struct, eq=False):
-    """Waiting jobs, their lanes and how they wait in them: three lists side by side, with no object a job.
+    """Waiting jobs with their lanes and lane items: three parallel lists, to avoid an object per job.
 
-    An entry of several runs of elements is in it once for each run.
+    An entry of several runs of elements occurs once for each run.
     """
 
     jobs: list[Job]
@@ -42,7 +44,7 @@ class OrderedQueue(Struct, eq=False):
         return map(QueuedJob, self.jobs, self.keys, self.items)
 
     def entry(self, place: int) -> QueuedJob:
-        """Return the one of that place."""
+        """Return the entry at that position."""
         return QueuedJob(self.jobs[place], self.keys[place], self.items[place])
 
     def ids(self) -> tuple[JobId, ...]:
@@ -61,14 +63,14 @@ class OrderedQueue(Struct, eq=False):
         return lanes.items()
 
     def at(self, places: Iterable[int]) -> OrderedQueue:
-        """Return those of these places."""
+        """Return the entries at these positions."""
         jobs, keys, items = self.jobs, self.keys, self.items
         chosen = list(places)
         return OrderedQueue([jobs[n] for n in chosen], [keys[n] for n in chosen], [items[n] for n in chosen])
 
 
 _Kind: TypeAlias = tuple[str, int, int, int, float, int]
-"""Tenant, fewest and most GPUs, priority, seconds planned, nice: one lane for all that differ in nothing else."""
+"""Tenant, fewest and most GPUs, priority, planned seconds, nice; jobs that differ in nothing else share a lane."""
 
 
 class _Seen(NamedTuple):
@@ -76,16 +78,16 @@ class _Seen(NamedTuple):
 
     job: Job
     kind: _Kind | None
-    """Kind of the request; None when it asks for more than numbers."""
+    """Kind of the request; None if it has requirements beyond these numbers."""
     planned: float
     items: tuple[Waiting, ...]
-    """Empty while its eligible wait does not simply grow with the clock."""
+    """Empty unless its eligible wait simply grows with the clock."""
 
 
 class OrderCache:
-    """Cache of how jobs wait, kept between plans: it saves work and changes no result.
+    """Cache of jobs' lane items, kept between plans: it saves work and does not change results.
 
-    It holds for a job as long as that is the very same object.
+    A cached item is valid for the identical job object only.
     """
 
     def __init__(self) -> None:
@@ -93,11 +95,11 @@ class OrderCache:
         self._seen: dict[JobId, _Seen] = {}
 
     def at(self, context: PlanningContext) -> dict[JobId, _Seen]:
-        """Return what still holds at this look, to be added to."""
+        """Return the part that is still valid for this plan, to be extended."""
         basis = context.durations.basis
         if len(self._seen) > 2 * len(context.waiting) + _FEW:
             self._seen = {}
-        elif basis != self._basis:  # some job has ended, and those like it are planned to run as long
+        elif basis != self._basis:  # a job has ended, so that jobs of its kind have another planned runtime
             self._plan_anew(context.durations)
         self._basis = basis
         return self._seen
@@ -113,10 +115,10 @@ _FEW = 1000
 
 
 def order_queue(context: PlanningContext, known: OrderCache | None = None) -> OrderedQueue:
-    """Return all waiting jobs, first to start first: in the order of their ranks."""
+    """Return all waiting jobs by rank, first to start first."""
     line = queue_lanes(context, context.waiting, (known or OrderCache()).at(context))
     items = line.items
-    # sorts by one number each, the least important first: a fraction of one sort by all of them
+    # one sort per key, the least important first, is several times faster than one sort by all keys
     places = sorted(range(len(items)), key=[item.id for item in items].__getitem__)
     if any(key.placed for key in line.keys):
         ties = [(placed.beside, placed.tie) if (placed := key.placed) else (item.id, 0.0) for key, item in line.turns()]
@@ -132,7 +134,7 @@ def order_queue(context: PlanningContext, known: OrderCache | None = None) -> Or
 
 
 def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
-    """Return the score of each, the highest being the least; `promoted` says whether any is."""
+    """Return the score of each; the highest is the least. `promoted` tells whether any job is promoted."""
     credited = credit_by_tenant(context, line)
     waits = [_wait(key, item.since, credited) for key, item in line.turns()]
     now, after = context.second, context.cluster.rules.promote_after
@@ -142,15 +144,15 @@ def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> 
     return [FIRST if item.since + after <= now else score for item, score in zip(line.items, found, strict=True)]
 
 
-def _wait(key: LaneKey, since: float, credited: Mapping[str, float]) -> tuple[float, float, float, float]:
+def _wait(key: LaneKey, since: float, credited: Mapping[str, float]) -> tuple[float, float, float]:
     placed = key.placed
     if placed is None:
-        return (since, key.duration, credited[key.tenant], pace(key.ask.minimum))
-    return (since, placed.planned, credited[placed.tenant], pace(placed.gpus))
+        return (since, key.duration, credited[key.tenant])
+    return (since, placed.planned, credited[placed.tenant])
 
 
 def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
-    """Return the level of each, the highest being the least."""
+    """Return the level of each; the highest is the least."""
     now, after = context.second, context.cluster.rules.promote_after
     if not promoted:
         return [-level(key[2], key[4]) if key[4] else -key[2] for key in line.keys]
@@ -158,7 +160,7 @@ def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> 
 
 
 def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId, _Seen] | None = None) -> OrderedQueue:
-    """Return the jobs as they wait in their lanes, in no order; what was not `seen` before is added to that."""
+    """Return the jobs as items of their lanes, unsorted; adds new ones to `seen`."""
     seen = {} if seen is None else seen
     lanes: dict[_Kind, LaneKey] = {}
     seconds, asks = context.durations.seconds, context.gpus.asks
@@ -188,7 +190,7 @@ def _as_it_waits(job: Job, planned: float, context: PlanningContext) -> _Seen:
     spec, began = job.spec, job.waiting_since or job.submitted_at
     moves = job.waited or job.held or job.not_before or job.placed or spec.begin_at or spec.after or spec.after_any
     is_fixed = not moves and began <= context.now and job.state is JobState.PENDING
-    items = _waiting(job, began.timestamp()) if is_fixed else ()  # what look.since() says, in a fraction of the time
+    items = _waiting(job, began.timestamp()) if is_fixed else ()  # the result of `since`, much faster
     return _Seen(job, _kind(job, planned), planned, items)
 
 
@@ -199,7 +201,7 @@ def _waiting(job: Job, since: float) -> tuple[Waiting, ...]:
 
 
 def _kind(job: Job, planned: float) -> _Kind | None:
-    """Return the numbers that its lane is known by; None when it asks for more than numbers."""
+    """Return the numbers that identify its lane; None if it has requirements beyond these numbers."""
     request = job.spec.gpus
     if job.topped_at or job.placed or not is_plain(job) or (job.array is not None and job.array.limit is not None):
         return None
@@ -207,13 +209,13 @@ def _kind(job: Job, planned: float) -> _Kind | None:
 
 
 def credit_by_tenant(context: PlanningContext, line: OrderedQueue) -> dict[str, float]:
-    """Return the seconds credited to the jobs of every tenant in line, or in whose place others are."""
+    """Return the credited seconds for the jobs of every tenant in line, or beside whose jobs others are placed."""
     placed = {key.placed.tenant: 0.0 for key in line.keys if key.placed}
     used = placed | usage_by_tenant(context, context.waiting)
     return {tenant: credit(ratio, context.settings.policy) for tenant, ratio in used.items()}
 
 
 def usage_by_tenant(context: PlanningContext, waiting: Iterable[Job]) -> dict[str, float]:
-    """Return U/S of every tenant that waits, runs or has run."""
+    """Return U/S of every tenant with jobs waiting, running or past."""
     names = {job.spec.tenant for job in waiting}
     return usage_ratios(context.cluster.ledger.used(context.second), context.cluster.rules.weights, names)

@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
-from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.gpu import GpuState, GpuView, HealthCode
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.backfill import BackfillReservation, gpus_needed
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
 from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_unsatisfiable
@@ -26,11 +27,11 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted
 from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
-from gputui.domain.state import PendingReason, Reason, moment
+from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.units import format_duration, format_size, listed, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
-"""End of a reason's sentence, behind the place in the queue, and the times in it."""
+"""End of a reason's sentence, after the place in the queue, and the times in it."""
 
 
 class Gated(NamedTuple):
@@ -45,9 +46,9 @@ class _Turn(NamedTuple):
     """Refused turn of a job, or of elements of an array."""
 
     place: int
-    """Position among those that could start and do not."""
+    """Position among the eligible jobs that do not start."""
     ahead: int
-    """Number of jobs before it that could start and do not."""
+    """Number of eligible jobs before it that do not start."""
     first: JobId
     refused: Refused
     behind: Refused
@@ -55,9 +56,9 @@ class _Turn(NamedTuple):
 
 
 class Reasons(Mapping[JobId, Reason]):
-    """Reasons of all jobs that wait and do not start, in their order. Each is made when it is first asked for.
+    """Reasons of all waiting jobs that do not start, in order; each is computed on first access.
 
-    What it is made from is changed by nobody any more once it is here.
+    Its inputs do not change any more.
     """
 
     def __init__(self, context: PlanningContext, outcome: Outcome, waiting: OrderedQueue, gated: Gated) -> None:
@@ -68,7 +69,7 @@ class Reasons(Mapping[JobId, Reason]):
         rows = [row for node in context.gpus.rows for row in node]
         unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
         self._blind = (unread or [""])[0] or "no GPU is known" if len(unread) == len(rows) else ""
-        """Reason for which no GPU at all can be judged; empty when one can."""
+        """Reason why no GPU can be judged free at all; empty when one can."""
         self._firsts = {outcome.first_refused, outcome.hold.id if outcome.hold else None}
         """Jobs that wait for no job ahead of them."""
         self._tails: dict[tuple[LaneKey, Refused], Tail] = {}
@@ -77,7 +78,7 @@ class Reasons(Mapping[JobId, Reason]):
 
     @property
     def gated(self) -> Mapping[JobId, Reason]:
-        """Reasons of the jobs and entries that cannot start whatever is free, by their own ids."""
+        """Reasons of the jobs and entries that cannot start even on free GPUs, by their own ids."""
         return self._gated.why
 
     def __getitem__(self, job_id: JobId) -> Reason:
@@ -119,7 +120,7 @@ class Reasons(Mapping[JobId, Reason]):
         return self is other or super().__eq__(other)
 
     def _first(self, item: Waiting) -> JobId | None:
-        """Return the first of its jobs that does not start; None when all do."""
+        """Return the first of its jobs that does not start; None if all start."""
         if item.count == 1:
             return None if item.id in self._started else item.id
         return next((job_id for job_id in range(item.id, item.id + item.count) if job_id not in self._started), None)
@@ -130,14 +131,14 @@ class Reasons(Mapping[JobId, Reason]):
 
     @cached_property
     def _able(self) -> OrderedQueue:
-        """Jobs that are eligible and do not start."""
+        """Eligible jobs that do not start."""
         jobs, items, why = self._line.jobs, self._line.items, self._gated.why
         places = [n for n, job in enumerate(jobs) if job.id not in why and self._first(items[n]) is not None]
         return self._line.at(places)
 
     @cached_property
     def _turns(self) -> dict[JobId, _Turn]:
-        """Place in `_able` and refusal of each entry, by the id of its first job that waits on."""
+        """Position in `_able` and refusal of each entry, by the id of its first job that keeps waiting."""
         told, able = self._outcome.refusals, self._able
         latest: dict[LaneKey, Refused] = {}
         found: dict[JobId, _Turn] = {}
@@ -158,7 +159,7 @@ class Reasons(Mapping[JobId, Reason]):
         return found
 
     def _as_for(self, key: LaneKey, item: Waiting, refused: Refused) -> Refused:
-        """Return the refusal of one before it in its lane, with the GPUs that this one takes at this moment."""
+        """Return the refusal of one before it in its lane, with the GPUs that this job accepts now."""
         cluster = self._context.cluster
         if key.ask.minimum == key.ask.maximum or refused.why in _BEFORE_ITS_NEED:
             return refused
@@ -196,13 +197,13 @@ class Reasons(Mapping[JobId, Reason]):
         return Reason(code, text, times)
 
     def _remedy(self, entry: QueuedJob) -> str:
-        """Return what lets a host job start on a machine without Docker."""
+        """Return how a host job can start on a machine without Docker."""
         if not entry.job.spec.is_host or self._blind != UNANSWERED:
             return ""
         return "; if this machine has no Docker, start the scheduler with --runtime process"
 
     def _turn(self, entry: QueuedJob, refused: Refused, text: str) -> tuple[PendingReason, str]:
-        """Return the code of a job that waits for GPUs, and its sentence, which begins as `text`."""
+        """Return the code of a job that waits for GPUs, and its sentence, which begins with `text`."""
         if is_unsatisfiable(entry.key.ask):
             return PendingReason.RESOURCES, text
         if refused.why is Refusal.STANDING:
@@ -228,7 +229,7 @@ class Reasons(Mapping[JobId, Reason]):
         return text
 
     def _making_way(self, job_id: JobId) -> str:
-        """`; job 12 is being preempted for it, up to 60 s grace`."""
+        """Return `; job 12 is being preempted for it, up to 60 s grace`."""
         ids = sorted(victim for victim, by in self._context.making_way.items() if by == job_id)
         if not ids:
             return ""
@@ -237,7 +238,7 @@ class Reasons(Mapping[JobId, Reason]):
         return f"; {who} being preempted for it, up to {grace:g} s grace"
 
     def _planned(self, job_id: JobId) -> str:
-        """Return the source of the planned end of a job that starts only now."""
+        """Return the source of the planned end of a job that starts in this plan."""
         return self._context.expected(job_id).source.value
 
     def _backfill(self) -> str:
@@ -249,12 +250,12 @@ class Reasons(Mapping[JobId, Reason]):
         return f"; would run past {self._time(hold.at)}, when {_gpus_are(hold)} reserved for job {self._shown(hold.id)}"
 
     def _shown(self, job_id: JobId) -> str:
-        """Return the id as lists show it: `5_19` for an element of an array."""
+        """Return the displayed id: `5_19` for an element of an array."""
         job = self._context.job(job_id)
         return str(job_id) if job is None else (job.element(job_id) if job.runs else job).shown_id
 
     def _taken(self, entry: QueuedJob, refused: Refused) -> str:
-        """Return advice for the user of a job that waits because it is planned to run so long."""
+        """Return advice for the user of a job that waits because of its long planned runtime."""
         hold, second, planned = self._outcome.hold, self._context.second, self._context.durations.planned_for(entry.job)
         backfill = refused.why is Refusal.BACKFILL and hold is not None and not hold.is_firm
         window = refused.why is Refusal.WINDOW and any(second < keep.start for keep in self._against(entry))
@@ -301,7 +302,7 @@ class Reasons(Mapping[JobId, Reason]):
         return f"{self._needs(entry, Refused(refused.why, need))}: {holds}"
 
     def _owed(self, tenant: str) -> int:
-        """GPUs promised to the tenant's first job that does not fit."""
+        """Return the GPUs promised to the tenant's first job that does not fit."""
         hold, head = self._outcome.hold, self._outcome.head
         return size(hold.grant) if hold and head and head.tenant == tenant else 0
 
@@ -311,10 +312,10 @@ class Reasons(Mapping[JobId, Reason]):
         return describe_request(entry.job, entry.key.ask, refused.need, fewer)
 
     def _time(self, second: float) -> str:
-        """`14:32 UTC`, with the date when it is not today's; remembered as told of."""
+        """Return `14:32 UTC`, with the date unless it is today, and record the time for the sentence."""
         at = self._context.when(second)
         self._times.append(at)
-        return moment(at, self._context.now)
+        return utc_moment(at, self._context.now)
 
 
 def _gpus_are(hold: BackfillReservation) -> str:
@@ -328,7 +329,7 @@ def _are(count: int) -> str:
 
 _QUOTAS = frozenset({Refusal.ARRAY, Refusal.CPU, Refusal.QUOTA})
 _BEFORE_ITS_NEED = _QUOTAS | {Refusal.STANDING}
-"""Refusals that come before it is known how many GPUs the job takes."""
+"""Refusals that are checked before the number of accepted GPUs is known."""
 
 
 _MOST = 3
@@ -336,7 +337,7 @@ _MOST = 3
 
 
 def describe_shared_gpus(cluster: ClusterState, gpus: GpuIndex, ask: Ask) -> str:
-    """`; GPU 3 has 6G left beside jobs 4 and 9`, for each shared GPU that the job could use; empty without any."""
+    """Return `; GPU 3 has 6G left beside jobs 4 and 9`, for each usable shared GPU; empty without any."""
     found = [place for place in cluster.shares.uses if ask.eligible[place[0]] & place[1]]
     found.sort(key=lambda place: (-cluster.shares.left(place), place))
     told = [_told(cluster, gpus, place) for place in found[:_MOST]]
@@ -359,7 +360,7 @@ def _told(cluster: ClusterState, gpus: GpuIndex, place: GpuBit) -> str:
 
 
 def _at_least(size: int) -> str:
-    """Return the size, never rounded up: users ask for what looks left."""
+    """Return the size, never rounded up: users request the displayed amount."""
     shown = 1024**3 if size >= 10 * 1024**3 else 1024**3 // 10
     return format_size(size - size % shown if size >= 1024**3 else size)
 
@@ -368,23 +369,25 @@ def _names(jobs: list[JobId]) -> str:
     return f"job {jobs[0]}" if len(jobs) == 1 else f"jobs {listed(jobs)}"
 
 
+_HELD = "held by jobs"
 _IN_WORDS = {
-    GpuState.ALLOCATED: "held by jobs",
+    GpuState.ALLOCATED: _HELD,
     GpuState.FOREIGN: "used by others",
     GpuState.DRAINED: "drained",
     GpuState.UNKNOWN: "unknown",
 }
+_ORDER = (*_IN_WORDS.values(), "sick", "lost")
 
 
 class Supply:
-    """State of the GPUs that suit a request, with the starts of this plan counted as held."""
+    """State of the GPUs that suit a request, counting the starts of this plan."""
 
     def __init__(self, context: PlanningContext) -> None:
         self._context = context
         self._words: dict[Ask, str] = {}
 
     def describe(self, ask: Ask) -> str:
-        """`3 free, 4 held by jobs, 1 drained`, of those GPUs alone that could ever do."""
+        """Return `3 free, 4 held by jobs, 1 drained`, counting suitable GPUs only."""
         words = self._words.get(ask)
         if words is None:
             words = self._words[ask] = self._count(ask)
@@ -409,14 +412,21 @@ def _chosen(node: tuple[GpuView, ...], mask: int) -> list[GpuView]:
 
 
 def _in_words(rows: list[GpuView], free: int) -> str:
-    states = Counter(row.state for row in rows)
-    states[GpuState.ALLOCATED] += states[GpuState.FREE] - free
-    counts = [f"{states[state]} {word}" for state, word in _IN_WORDS.items() if states[state]]
+    words = Counter(map(_word, rows))
+    words[_HELD] += words.pop("", 0) - free
+    counts = [f"{words[word]} {word}" for word in _ORDER if words[word]]
     return ", ".join((f"{free} free", *counts))
 
 
+def _word(row: GpuView) -> str:
+    """Return why the GPU is not free, in a word; empty for a free one."""
+    if row.state is GpuState.DRAINED and not row.health.is_schedulable:
+        return "lost" if row.health.code is HealthCode.LOST else "sick"
+    return _IN_WORDS.get(row.state, "")
+
+
 def describe_request(job: Job, ask: Ask, need: int, fewer: str) -> str:
-    """Return `needs 2 GPUs of model H100 with 40G`; `fewer` says when it takes less than the `need` of now."""
+    """Return `needs 2 GPUs of model H100 with 40G`; `fewer` says when it accepts fewer than `need`."""
     request = job.spec.gpus
     words = [_wants(ask, need, fewer) if ask.minimum < ask.maximum else f"needs {plural(need, 'GPU')}"]
     words += [f"of model {request.model}"] if request.model else []
@@ -430,7 +440,7 @@ def describe_request(job: Job, ask: Ask, need: int, fewer: str) -> str:
 
 
 def _wants(ask: Ask, need: int, fewer: str) -> str:
-    """Return `wants 4 GPUs, takes 2 from 14:51 UTC`, of a request for a range."""
+    """Return `wants 4 GPUs, takes 2 from 14:51 UTC` for a request with a range."""
     words = f"wants {plural(ask.maximum, 'GPU')}"
     if need < ask.maximum:
         words += f", will take {need}"
@@ -440,5 +450,5 @@ def _wants(ask: Ask, need: int, fewer: str) -> str:
 
 
 def gated_jobs(reasons: Mapping[JobId, Reason]) -> Mapping[JobId, Reason]:
-    """Return the reasons of jobs and entries that cannot start whatever is free; no sentence is made for it."""
+    """Return the reasons of jobs and entries that cannot start even on free GPUs, without computing other sentences."""
     return reasons.gated if isinstance(reasons, Reasons) else {}

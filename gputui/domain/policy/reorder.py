@@ -1,7 +1,7 @@
-"""Moving waiting jobs by hand: the place beside another, which a job keeps as both of them age.
+"""Moving waiting jobs by hand: the place beside another job, which is kept as both age.
 
-A job that is put beside another gets that job's priority and standing, which is what its score is made of, and a tie
-that says on which side it stands. So they rank alike at every moment, and nobody else changes places.
+A job that is placed beside another gets that job's priority and score parameters, and a tie breaker for the side. So
+both have the same rank at all times, and no other job changes its place.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.job import Job, JobId, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.order import pace, score
+from gputui.domain.policy.order import score
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderedQueue, credit_by_tenant, order_queue
 from gputui.domain.runs import Spans, spans_of
@@ -24,33 +25,33 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 
 Root: TypeAlias = tuple[JobId, float]
-"""Job whose rank a job has, and the side of it on which it stands."""
+"""Job whose rank a job has, and the side of it."""
 
 
 class QueueStanding(NamedTuple):
-    """Waiting job, or entry of an array, in its place."""
+    """Waiting job, or entry of an array, in its place in the order."""
 
     job: Job
     key: LaneKey
     since: float
-    """Second since the epoch from which on it counts as eligible."""
+    """Second since the epoch from which it counts as eligible."""
     score: float
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Parts of its rank but for its root: jobs with the same stand together at all times."""
+        """Parts of its rank except its root; jobs with the same group stay together at all times."""
         key = self.key
         return (key.topped, key.priority, key.nice, self.since, key.stands)
 
     @property
     def first(self) -> Root:
-        """Root of the first job that it stands for."""
+        """Root of its first job."""
         placed = self.key.placed
         return (placed.beside, placed.tie) if placed else (self.job.id, 0.0)
 
     @property
     def last(self) -> Root:
-        """Root of the last job that it stands for."""
+        """Root of its last job."""
         placed, runs = self.key.placed, self.job.runs
         if placed:
             return (placed.beside, placed.tie)
@@ -58,21 +59,21 @@ class QueueStanding(NamedTuple):
 
 
 class Move(Struct, frozen=True):
-    """New places of jobs, or why they have none."""
+    """New places of jobs, or the reason why they have none."""
 
     places: tuple[Placing, ...] | None = None
-    """New places; None: no change of places, empty: back to the original places."""
+    """New places; None: no change of places; empty: back to the original places."""
     past: JobId | None = None
-    """Job that they pass and come to stand beside."""
+    """Job that they move past and are then beside."""
     passes: int = 0
-    """Number of rows that they go past with that, the neighbour among them."""
+    """Number of rows that they move past, including the neighbour."""
     step: int = 0
     """-1 up, 1 down."""
     refusal: str = ""
 
 
 def queue_standings(snapshot: Snapshot, settings: Settings, now: datetime) -> list[QueueStanding]:
-    """Return the waiting jobs, first to start first, each with the score that the plan orders by."""
+    """Return the waiting jobs, first to start first, each with its score parameters."""
     context = PlanningContext.at(snapshot, settings, now)
     line = order_queue(context)
     scores = _scores(context, line)
@@ -87,8 +88,8 @@ def _scores(context: PlanningContext, line: OrderedQueue) -> Callable[[LaneKey, 
     credited, policy = credit_by_tenant(context, line), context.settings.policy
 
     def points(key: LaneKey, item: Waiting) -> float:
-        payer, planned, gpus = key.stands
-        return score(max(0.0, context.second - item.since), planned, credited[payer], pace(gpus), policy)
+        payer, planned = key.stands
+        return score(max(0.0, context.second - item.since), planned, credited[payer], policy)
 
     return points
 
@@ -99,10 +100,10 @@ def move_by_steps(
     steps: Iterable[int],
     before: Sequence[QueueStanding] | None = None,
 ) -> Move:
-    """Return the move of jobs by places up (-1) and down (1), one after another.
+    """Return the move of jobs up (-1) or down (1) by these steps, one after another.
 
-    Several jobs come to stand together, in the order that they have. `before` is the order that the move is told
-    against, if that is another one. A step that cannot be made is refused, and the others count.
+    Several jobs end up together, in their present order. `before` is the order against which the move is described, if
+    that is another one. Impossible steps are skipped.
     """
     resting, moving, up_at, down_at = _parted(order, spans_of(job_ids))
     if not moving:
@@ -121,7 +122,7 @@ def move_by_steps(
 
 
 def _parted(order: Sequence[QueueStanding], wanted: Spans) -> tuple[list[QueueStanding], list[QueueStanding], int, int]:
-    """Return what rests and what moves, and how many rest before the first and before the last of these."""
+    """Return the resting and the moving jobs, and how many rest before the first and before the last moving one."""
     resting: list[QueueStanding] = []
     moving: list[QueueStanding] = []
     up_at = down_at = 0
@@ -133,12 +134,12 @@ def _parted(order: Sequence[QueueStanding], wanted: Spans) -> tuple[list[QueueSt
         if left is not None:
             resting.append(standing._replace(job=left))
         if taken is not None:
-            down_at = len(resting)  # what is left of its entry is no neighbour
+            down_at = len(resting)  # the rest of its entry is not a neighbour
     return resting, moving, up_at, down_at
 
 
 def _net(steps: Iterable[int], least: int, most: int) -> tuple[int, str]:
-    """Return the steps in all, within the queue, and why the last of them could not be made."""
+    """Return the sum of the steps, limited to the queue, and why the last step was impossible."""
     net, refusal = 0, ""
     for step in steps:
         refusal = ""
@@ -172,7 +173,7 @@ def _behind(resting: Sequence[QueueStanding], target: int, moving: Sequence[Queu
 def _between(
     other: QueueStanding, root: JobId, low: float, high: float, moving: Sequence[QueueStanding]
 ) -> tuple[Placing, ...]:
-    """Return the places with ties between these two; none where numbers are not fine enough for them."""
+    """Return the places with ties between these two; None if floats are not fine enough."""
     count = len(moving)
     ties = [low + (high - low) * number / (count + 1) for number in range(count + 2)]
     if any(tie >= following for tie, following in pairwise(ties)):
@@ -195,12 +196,11 @@ def _rank_of(other: QueueStanding, root: JobId) -> Placed:
         priority=key.priority,
         nice=key.nice,
         topped_at=job.topped_at,
-        gpus=key.stands.gpus,
     )
 
 
 def _told(before: Sequence[QueueStanding], after: Sequence[QueueStanding], moving: Sequence[QueueStanding]) -> Move:
-    """Return the number of rows passed in all, and the nearest of them."""
+    """Return the total number of rows passed, and the nearest of them."""
     mine = moving[0].job
     ups = _ahead(before, mine) - _ahead(after, mine)
     if ups:
@@ -211,5 +211,5 @@ def _told(before: Sequence[QueueStanding], after: Sequence[QueueStanding], movin
 
 
 def _ahead(order: Iterable[QueueStanding], job: Job) -> set[JobId]:
-    """Return the rows before that of this job, which may be a part of its row."""
+    """Return the rows before the row that contains this job."""
     return {each.job.id for each in takewhile(lambda each: not each.job.has(job.id), order)}

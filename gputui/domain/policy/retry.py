@@ -1,4 +1,4 @@
-"""Retries: whether a job whose attempt has ended is done, tried again after a pause, or given up."""
+"""Retries: whether a job whose attempt has ended is finished, retried after a pause, or held."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Blame, Cause, CauseCode
-from gputui.domain.job import DEFAULT_BACKOFF, Attempt, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.policy.fast_failures import repeated_failures
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
 
 JITTER = 0.1
-"""Largest part of a pause that is added at random, so that jobs that failed together do not all return together."""
+"""Maximum random part added to a pause, so that jobs that failed together do not all return together."""
 
 _BROKE_ITS_GPUS = frozenset({CauseCode.GPU_LOST, CauseCode.GPU_SETUP_FAILED})
 
 
 def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timedelta:
-    """The pause after so many failures in a row: first x 2^(failures - 1), capped, and up to a tenth more.
+    """Return the pause after that many failures in a row: first x 2^(failures - 1), capped, and up to a tenth more.
 
     The jitter comes from a hash of `seed`, so that the same failure always gives the same pause.
     """
-    import hashlib  # loads OpenSSL: not for every command
+    import hashlib  # loads OpenSSL, which few commands need
 
     pause = min(cap.total_seconds(), first.total_seconds() * 2.0 ** min(failures - 1, 40))
     share = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest()) / 2**32
@@ -38,9 +40,9 @@ def cancel_cause(job: Job) -> Cause:
 
 
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
-    """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
+    """Return the job after its last attempt ended at `at`, because of `cause` (None: it succeeded)."""
     if job.stopping is not None and _may_be_our_doing(cause) and not _made_it(job, cause):
-        cause = job.stopping.cause  # how it died follows from our having told it to
+        cause = job.stopping.cause  # its exit follows from our own stop request
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
     ended = ended.evolve(
@@ -58,18 +60,18 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
 
 
 def _may_be_our_doing(cause: Cause | None) -> bool:
-    """Return whether a job that was told to end may have ended so for that reason; lost containers were to end too."""
+    """Return whether the end of a job that was told to stop may result from that; lost containers count as well."""
     return cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
 
 
 def _made_it(job: Job, cause: Cause | None) -> bool:
-    """Return whether it was preempted but completed before its grace was over."""
+    """Return whether it was preempted but completed during its grace period."""
     preempted = job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
     return preempted and cause is None and not job.cancel_requested
 
 
 def requeued(job: Job, at: datetime) -> Job:
-    """Return the job, put back in the queue as a user asked: its retries and the GPUs to avoid are forgotten.
+    """Return the job, put back in the queue by a user; its retries and the GPUs to avoid are reset.
 
     It keeps its eligible wait, unless it ran until its time limit: then it had its turn.
     """
@@ -106,14 +108,14 @@ def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -
 
 
 def is_retried(job: Job, cause: Cause) -> bool:
-    """Return whether the job wants to be tried again after this, as long as its retries last."""
+    """Return whether the job wants a retry after this, as long as retries are left."""
     if not job.spec.retry_on:
         return cause.blame is Blame.JOB
     return is_asked_for(job, cause) or (cause.blame is Blame.JOB and str(job.exit_code) in job.spec.retry_on)
 
 
 def is_asked_for(job: Job, cause: Cause) -> bool:
-    """Return whether a word of its `retry_on` stands for this cause."""
+    """Return whether a word of its `retry_on` matches this cause."""
     return any(cause.code in RETRY_WORDS.get(word, ()) for word in job.spec.retry_on)
 
 
@@ -124,7 +126,7 @@ RETRY_WORDS: Mapping[str, frozenset[CauseCode]] = {
     "GPU_OOM": frozenset({CauseCode.GPU_OUT_OF_MEMORY}),
     "TIMEOUT": frozenset({CauseCode.TIME_LIMIT}),
 }
-"""Words allowed in `retry_on` beside exit codes."""
+"""Words allowed in `retry_on` besides exit codes."""
 
 _END = {
     CauseCode.OUT_OF_MEMORY: JobState.OUT_OF_MEMORY,
@@ -148,13 +150,13 @@ def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSetting
 
 
 def _at_fault(cause: Cause, attempt: Attempt) -> tuple[str, ...]:
-    """Return the attempt's GPUs that the cause names, or its only one; none where no single GPU can be blamed."""
+    """Return the attempt's GPUs that the cause names, or its only GPU; empty if no single GPU can be blamed."""
     named = tuple(uuid for uuid in attempt.gpus if uuid in cause.gpus or uuid in cause.text)
     return named or (attempt.gpus if len(attempt.gpus) == 1 else ())
 
 
 def _infrastructure_failures(job: Job) -> int:
-    """Return the number of latest attempts in a row that the infrastructure failed."""
+    """Return the number of latest consecutive attempts that failed because of the infrastructure."""
     count = 0
     for attempt in reversed(job.attempts):
         cause = attempt.cause

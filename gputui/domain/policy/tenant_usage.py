@@ -20,7 +20,7 @@ class TenantUsage(Struct, frozen=True):
 
     tenant: TenantSettings
     source: str | None
-    """`file` or `command`; None: nothing is set for it, it merely has or had jobs."""
+    """`file` or `command`; None: nothing is set for it, but it has or had jobs."""
     gpus: int
     """Number of GPUs that it holds."""
     running: int
@@ -28,11 +28,11 @@ class TenantUsage(Struct, frozen=True):
     fair_share: float
     """F: 1 used nothing, 0.5 exactly its share."""
     gpu_seconds: float
-    """Used, those of long ago counted for less."""
+    """GPU-seconds used, older use decayed."""
 
 
 def tenant_usage(snapshot: Snapshot, settings: Settings, now: datetime) -> tuple[TenantUsage, ...]:
-    """Return the use of every tenant that is configured, or has or had jobs, by name."""
+    """Return the usage of every tenant that is configured, or has or had jobs, by name."""
     context = PlanningContext.at(snapshot, settings, now)
     waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
     pending: Counter[str] = Counter()

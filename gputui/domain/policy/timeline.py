@@ -1,4 +1,4 @@
-"""Timeline: which job has which GPUs from when to when, running now or forecast."""
+"""Timeline: which job has which GPUs when, running now or forecast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import RunningJob
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.forecast import Reach, expected_runs
@@ -29,7 +30,7 @@ class BarKind(Enum):
     RUNNING = "runs"
     PLANNED = "is planned"
     HEAD = "is promised these GPUs"
-    """The first job that does not fit yet: others may not get into its way."""
+    """The first job that does not fit yet; others must not delay it."""
 
 
 class Bar(Struct, frozen=True):
@@ -43,15 +44,15 @@ class Bar(Struct, frozen=True):
     end: datetime
     """Planned end."""
     source: DurationSource
-    """Source of that end: a limit ends the job, the others are guesses."""
+    """Source of the planned end; only a limit is certain."""
     is_overrun: bool = False
     """True if the job has run longer than planned."""
     makes_way_for: JobId | None = None
-    """Job for which it is stopped at the end, to start again later."""
+    """Job that preempts it at the end; it starts again later."""
 
 
 class KeptWindow(Struct, frozen=True):
-    """GPUs kept for somebody by a reservation."""
+    """GPUs that a reservation keeps."""
 
     name: str
     start: datetime
@@ -66,23 +67,23 @@ class Timeline(Struct, frozen=True, dict=True):
 
     at: datetime
     bars: tuple[Bar, ...] = ()
-    """Running jobs, then the others in the order of their starts."""
+    """Running jobs, then forecast starts in order."""
     windows: tuple[KeptWindow, ...] = ()
     order: tuple[JobId, ...] = ()
     """Ids of all waiting jobs, first to start first."""
     promise: Bar | None = None
-    """Reservation of the head of the queue now; its bar among the others is where the forecast puts it."""
+    """Current reservation of the head of the queue; its bar among the others shows the forecast instead."""
     until: datetime | None = None
-    """End of the forecast; None: it covers every start that can be foreseen."""
+    """End of the forecast; None: it covers every foreseeable start."""
 
     @cached_property
     def starts(self) -> Mapping[JobId, datetime]:
-        """Expected start of each waiting job, where known, those that start now included."""
+        """Expected start of each waiting job, where known, including those that start now."""
         return {bar.job_id: bar.start for bar in self.bars if bar.kind is not BarKind.RUNNING}
 
     @cached_property
     def by_gpu(self) -> Mapping[str, tuple[Bar, ...]]:
-        """The bars of each GPU, by UUID, first to start first."""
+        """Return the bars of each GPU, by UUID, first to start first."""
         found: dict[str, list[Bar]] = {}
         for bar in sorted(self.bars, key=lambda bar: bar.start):
             for uuid in bar.gpus:
@@ -97,7 +98,7 @@ def timeline(
     most: int = MOST,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Timeline:
-    """Return the running jobs and the first `most` forecast starts; it stops early once `is_wanted` says no."""
+    """Return the running jobs and the first `most` forecast starts; stops early once `is_wanted` returns False."""
     decided = decide_starts(snapshot, settings, now)
     context, outcome = decided.context, decided.outcome
     head = outcome.hold
@@ -130,7 +131,7 @@ def _promise(decided: StartDecision) -> Bar | None:
 
 
 def _running(context: PlanningContext, jobs: Iterable[Job]) -> Iterator[Bar]:
-    """Yield bars of the jobs that hold GPUs, including drained GPUs that nobody gets after them."""
+    """Yield bars of the jobs that hold GPUs, including drained GPUs that no job gets afterwards."""
     for job in jobs:
         run = context.cluster.runs.get(job.id) if job.state.is_active else None
         if run is None or not job.attempts or job.attempts[-1].is_over:

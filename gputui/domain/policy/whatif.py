@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from gputui.domain.edit import Edit
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
-from gputui.domain.job import Job, JobId, Placed, Placing
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import keep_wait
 from gputui.domain.policy.timeline import BarKind, Timeline, timeline
@@ -23,7 +24,7 @@ from gputui.domain.state import JobState
 
 SnapshotChange: TypeAlias = Callable[[Snapshot], Snapshot]
 LEAST = timedelta(seconds=1)
-"""A start that moves by less does not shift."""
+"""A start that moves by less counts as unchanged."""
 
 
 class Shift(Struct, frozen=True):
@@ -71,7 +72,7 @@ class Comparison(Struct, frozen=True, dict=True):
 
     @cached_property
     def moves(self) -> tuple[PlaceChange, ...]:
-        """The waiting jobs that come to stand in another place of the queue, in the order after the change."""
+        """Return the waiting jobs that change their place in the queue, in the order after the change."""
         before = {job_id: place for place, job_id in enumerate(self.before.order, 1)}
         return tuple(
             PlaceChange(job_id, before[job_id], place)
@@ -93,24 +94,27 @@ def compared(
     before: Timeline | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Comparison:
-    """Return both timelines; `before` where it is known already. The result is useless once `is_wanted` says no."""
+    """Return both timelines.
+
+    Pass `before` if it is known already. The result is useless once `is_wanted` returns False.
+    """
     before = before or timeline(snapshot, settings, now, is_wanted=is_wanted)
     return Comparison(before, timeline(change(snapshot), settings, now, is_wanted=is_wanted))
 
 
 def prioritised(job_ids: Iterable[JobId], value: int, at: datetime, *, relative: bool = False) -> SnapshotChange:
-    """The jobs get this priority, or so much more of it."""
+    """Return the change that sets or adds to the priority of these jobs."""
     return _changed_jobs(job_ids, lambda job: job.prioritised(value, relative=relative), at)
 
 
 def topped(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """The jobs are put first."""
+    """Return the change that puts the jobs at the head of the queue."""
     wanted = spans_of(job_ids)
     return lambda snapshot: _changed(snapshot, wanted, lambda job: job.topped(at))
 
 
 def placed(places: Iterable[Placing], at: datetime) -> SnapshotChange:
-    """The waiting jobs stand beside others."""
+    """Return the change that places the waiting jobs beside others."""
     changes = [_changed_jobs(each.ids, partial(_put, placed=each.placed), at) for each in places]
     return lambda snapshot: reduce(lambda changed, change: change(changed), changes, snapshot)
 
@@ -120,19 +124,19 @@ def _put(job: Job, placed: Placed) -> Job:
 
 
 def held(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """The waiting jobs are kept from starting."""
+    """Return the change that holds the waiting jobs."""
     return _changed_jobs(job_ids, lambda job: _waiting(job, job.evolve(held=True, hold_reason=None)), at)
 
 
 def released(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """The jobs may start again, and so may others of their image and tenant that failed fast."""
+    """Return the change that releases the jobs, and with them those of their image and tenant that failed fast."""
     return _changed_jobs(
         job_ids, lambda job: _waiting(job, job.evolve(held=False, hold_reason=None, released_at=at)), at
     )
 
 
 def requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """The jobs wait again, with the age they had, and what they held is free."""
+    """Return the change that requeues the jobs with their present age and releases their GPUs."""
     wanted = spans_of(job_ids)
 
     def again(job: Job) -> Job:
@@ -150,7 +154,7 @@ def requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
 
 
 def cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
-    """The jobs are gone, and what they held is free."""
+    """Return the change that removes the jobs and releases their GPUs."""
     gone = spans_of(job_ids)
 
     def change(snapshot: Snapshot) -> Snapshot:
@@ -162,7 +166,7 @@ def cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
 
 
 def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
-    """The GPUs take no further jobs; those on them run on."""
+    """Return the change that drains the GPUs; jobs on them keep running."""
     names, drain = frozenset(uuids), Drain("", "", at)
 
     def change(view: GpuView) -> GpuView:
@@ -175,7 +179,10 @@ def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
 
 
 def resumed(uuids: Iterable[str]) -> SnapshotChange:
-    """Return GPUs as after a resume: those drained or stopped by an Xid take jobs, unless another cause forbids it."""
+    """Return the change that resumes GPUs.
+
+    Drained ones and those stopped by an Xid take jobs, unless another cause forbids it.
+    """
     names = frozenset(uuids)
 
     def change(view: GpuView) -> GpuView:
@@ -189,7 +196,7 @@ def resumed(uuids: Iterable[str]) -> SnapshotChange:
 
 
 def edited(ids: Iterable[JobId], edit: Edit, at: datetime) -> SnapshotChange:
-    """The waiting jobs ask for that, or the running ones for that time limit."""
+    """Return the change that edits the waiting jobs, or the time limit of the running ones."""
     return _changed_jobs(ids, lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
 
 
@@ -198,12 +205,12 @@ def _may_edit(job: Job, edit: Edit) -> bool:
 
 
 def replaced(job: Job) -> SnapshotChange:
-    """The job is as this one."""
+    """Return the change that replaces the job by this one."""
     return lambda snapshot: _changed(snapshot, spans_of(job.ids), lambda other: job if other.id == job.id else None)
 
 
 def submitted(*jobs: Job) -> SnapshotChange:
-    """The jobs wait as well."""
+    """Return the change that adds these waiting jobs."""
     return lambda snapshot: replace(snapshot, jobs=(*snapshot.jobs, *jobs))
 
 
@@ -217,19 +224,19 @@ def _freed(view: GpuView, gone: Spans) -> GpuView:
 
 
 def _undrained(view: GpuView) -> GpuState:
-    """Return the state without its drain, which is all that the snapshot showed of it."""
+    """Return the state without the drain, as far as the snapshot shows it."""
     if view.stale or not view.health.is_schedulable or view.sample is None:
         return GpuState.UNKNOWN
     return GpuState.FOREIGN if view.holders else GpuState.FREE
 
 
 def _waiting(before: Job, after: Job) -> Job:
-    """Return the job after a change that only a waiting one can be given."""
+    """Return the job after a change that applies only to waiting jobs."""
     return after if before.state is JobState.PENDING else before
 
 
 def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: datetime) -> SnapshotChange:
-    """Return the change of a snapshot in which these jobs are edited and keep their eligible waits."""
+    """Return the change that edits these jobs and keeps their eligible waits."""
     wanted = spans_of(job_ids)
 
     def change(snapshot: Snapshot) -> Snapshot:
@@ -240,13 +247,13 @@ def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: date
 
 
 def _changed(snapshot: Snapshot, wanted: Spans, change: Callable[[Job], Job | None]) -> Snapshot:
-    """Return the snapshot after the change of the jobs wanted, be they a part of an entry; None: gone."""
+    """Return the snapshot with a change to the wanted jobs, even if they are part of an entry; None removes a job."""
     jobs: list[Job | None] = []
     for job in snapshot.jobs:
         taken, left = job.divided(wanted)
         jobs += (change(taken), left) if taken else (left,)
     found = [job for job in jobs if job is not None]
-    if len(found) > len(snapshot.jobs):  # an entry is two now
+    if len(found) > len(snapshot.jobs):  # an entry was split in two
         found.sort(key=lambda job: job.id)
     return replace(snapshot, jobs=tuple(found))
 

@@ -15,7 +15,8 @@ from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
 from gputui.domain.entries import numbered
 from gputui.domain.gpu import Drain, Gpu
-from gputui.domain.job import Job, JobId, Placing, Submission
+from gputui.domain.job import Job, Placing
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 from gputui.domain.snapshot import Controls
@@ -37,9 +38,9 @@ DEFAULT_POLICY = PolicySettings()
 
 
 class Actions:
-    """Actions of one actor. Every method blocks on disk, and is all or nothing over the ids it is given.
+    """Actions of one actor. Every method blocks on disk, and applies to all of its ids or none.
 
-    Methods that return ids return those of the jobs they changed.
+    Methods that return ids return those of the changed jobs.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Actions:
         self.on_change: Callable[[UndoableChange], None] = lambda change: None
         """Called in the transaction with each change that can be undone."""
         self.on_progress: Callable[[int, int], None] = lambda done, total: None
-        """Called now and then with the number of jobs done and their total; an exception undoes the action."""
+        """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
         self._context = context = ActionContext(
             store,
             clock,
@@ -77,7 +78,7 @@ class Actions:
         """
         context, admission = self._context, self._admission
         jobs = admission.new_jobs(submissions, recurring)
-        if recurring is None:  # a recurring job was vouched for when it was added
+        if recurring is None:  # the submitter of a recurring job was verified when it was added
             jobs = admission.vouched(jobs)
         if not jobs:
             return ()
@@ -90,26 +91,26 @@ class Actions:
         return tuple(chain.from_iterable(range(first, first + job.count) for first, job in zip(ids, jobs, strict=True)))
 
     def rehearse(self, submissions: Iterable[Submission]) -> tuple[Job, ...]:
-        """Return the jobs that `submit` would put into the queue, under ids that they may get; raises what it would."""
+        """Return the jobs that `submit` would put into the queue, with provisional ids; raises the same errors."""
         store, jobs = self._context.store, self._admission.new_jobs(submissions, None)
         self._admission.check_caps(jobs, store.controls())
         check_within(store, jobs, self._context.policy)
         return tuple(numbered(jobs, store.jobs().highest + 1))
 
     def edit(self, job_id: JobId, edit: Edit, seen: Job | None = None) -> bool:
-        """Change what a job asks for, of a running one its time limit; return whether that changed anything.
+        """Edit a waiting job, or the time limit of a running one; return whether that changed anything.
 
-        Its wait begins anew where it asks for more. `seen` is the job as the editor showed it: nothing is changed where
-        it was changed since.
+        Its wait starts again if it asks for more. `seen` is the job as the editor showed it: a job that has changed
+        since then is not edited.
         """
         return bool(self.edit_all((job_id,), edit, seen))
 
     def edit_all(self, ids: Iterable[JobId], edit: Edit, seen: Job | None = None) -> tuple[JobId, ...]:
-        """Change what jobs ask for, elements of one entry together."""
+        """Edit several jobs, elements of one entry together."""
         return self._edits.apply(ids, edit, seen)
 
     def rehearse_edit(self, job_id: JobId, edit: Edit) -> Job:
-        """Return the job as `edit` would leave it; raises what that would raise."""
+        """Return the job as `edit` would leave it; raises the same errors."""
         return self._edits.rehearse(job_id, edit)
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
@@ -129,18 +130,18 @@ class Actions:
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Run jobs again: a running one is stopped first. Only an operator's requeue keeps their wait.
 
-        The members of a shared queue could otherwise cut a long job into slices, each with the wait of all before it.
+        Otherwise members of a shared queue could divide a long job into parts, each with the wait of all before it.
         """
         keeps_wait = self._context.may_operate
         return change_jobs(self._context, ids, "requeue", partial(job_changes.requeued, keeps_wait=keeps_wait))
 
     def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
-        """Send running jobs a signal; only their submitters and operators may."""
+        """Send running jobs a signal; allowed to their submitters and operators."""
         change = partial(running_jobs.signalled, self._context, number=number)
         return change_jobs(self._context, ids, "signal", change)
 
     def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Stop the processes of running jobs, which keep their GPUs; only submitters and operators may."""
+        """Stop the processes of running jobs, which keep their GPUs; allowed to submitters and operators."""
         return change_jobs(self._context, ids, "suspend", partial(running_jobs.suspended, self._context))
 
     def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
@@ -153,18 +154,18 @@ class Actions:
         return change_jobs(self._context, ids, "priority", self._ranked(lambda job: job.prioritised(value)))
 
     def add_priority(self, ids: Iterable[JobId], delta: int) -> tuple[JobId, ...]:
-        """Raise or lower the priority, staying within 0 to 100."""
+        """Raise or lower the priority, within 0 to 100."""
         return change_jobs(
             self._context, ids, "priority", self._ranked(lambda job: job.prioritised(delta, relative=True))
         )
 
     def _ranked(self, change: Callable[[Job], Job]) -> Callable[[Job], Job]:
-        """Return the change of priority or place, with the actor as who made it."""
+        """Return the change of priority or place, with the actor recorded."""
         by = self._context.actor.user
         return lambda job: job_changes.ranked(job, change(job), by)
 
     def rehearse_priority(self, ids: Iterable[JobId], value: int, *, relative: bool, top: bool) -> None:
-        """Raise what `set_priority`, `add_priority` or `top` would raise for these jobs."""
+        """Raise the errors that `set_priority`, `add_priority` or `top` would raise for these jobs."""
         store, now = self._context.store, self._context.now()
         caps = self._context.caps(store.controls())
         if not (relative or top):
@@ -178,7 +179,7 @@ class Actions:
         return change_jobs(self._context, ids, "top", self._ranked(lambda job: job.topped(now)))
 
     def place(self, places: Iterable[Placing]) -> tuple[JobId, ...]:
-        """Put waiting jobs beside others, with the priority and the rank of these."""
+        """Put waiting jobs beside others, with these jobs' priority and rank."""
         by = self._context.actor.user
         with self._context.store.transaction():
             moved = [
@@ -214,7 +215,7 @@ class Actions:
         )
 
     def undo(self, changes: Iterable[UndoableChange]) -> list[tuple[UndoableChange, str]]:
-        """Undo the changes, latest first; return each with the reason why it was not undone, or an empty one."""
+        """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
         context, done = self._context, []
         with context.store.transaction() as transaction:
             latest_first = list(changes)[::-1]
@@ -238,13 +239,13 @@ class Actions:
         return self._recurring.add(recurrence, submission)
 
     def remove_recurring(self, ids: Iterable[JobId]) -> None:
-        """Remove recurring jobs. The jobs that they have submitted stay."""
+        """Remove recurring jobs. Jobs that they have submitted stay."""
         self._recurring.remove(ids)
 
     def pause_recurring(self, ids: Iterable[JobId]) -> None:
-        """Make no runs of these recurring jobs until they are resumed."""
+        """Pause these recurring jobs until they are resumed."""
         self._recurring.set_paused(ids, "pause", paused=True)
 
     def resume_recurring(self, ids: Iterable[JobId]) -> None:
-        """Make runs of these recurring jobs again. Runs that were due meanwhile are not made up for."""
+        """Resume these recurring jobs. Runs that were due meanwhile are not made up."""
         self._recurring.set_paused(ids, "resume", paused=False)

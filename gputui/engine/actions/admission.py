@@ -1,4 +1,4 @@
-"""Admission: checks what a new or edited job asks for against the site's rules, and proves who submitted it."""
+"""Admission: checks the request of a new or edited job against the site's rules, and records proof of its submitter."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from msgspec.structs import replace
 
 from gputui.domain.entries import new_entries
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import Job, JobId, JobSpec, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.dependency import has_failed
 from gputui.domain.snapshot import Controls
 from gputui.engine.actions.context import ActionContext
 from gputui.engine.actions.limits import within_time_limits
 
 MAX_ARRAY = 100_000
-"""Elements of an array at most."""
+"""Maximum number of elements of an array."""
 
 
 class Admission:
-    """Checks of one actor's submissions and edits."""
+    """Checks submissions and edits of one actor."""
 
     def __init__(self, context: ActionContext) -> None:
         self._context = context
 
     def new_jobs(self, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
-        """Return the submitted jobs, without ids yet; raises GputuiError for specs that are not allowed."""
+        """Return the submitted jobs, without ids yet; raises GputuiError for forbidden specs."""
         jobs: list[Job] = []
         place = 0
         for submission in submissions:
@@ -51,21 +52,22 @@ class Admission:
         )
 
     def check_spec(self, spec: JobSpec) -> JobSpec:
-        """Return the spec of a new job as it is stored; raises GputuiError for one that is not allowed."""
+        """Return the spec of a new job as it is stored; raises GputuiError for a forbidden one."""
         if self._context.permissions:
             self._context.permissions.check_leader(spec, self._context.actor.uid)
         return self.with_dependencies(self.within_limits(spec))
 
     def within_limits(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with the site's time limit; raises InputError for options or times that are not allowed."""
+        """Return the spec with the site's time limit; raises InputError for forbidden options or times."""
         if self._context.permissions:
             self._context.permissions.check(spec, self._context.actor.uid)
         return within_time_limits(spec, self._context.settings)
 
     def with_dependencies(self, spec: JobSpec) -> JobSpec:
-        """Return the spec with a failed element of each array it waits for that is in history, where no tick sees it.
+        """Return the spec with a failed element added for each awaited array in history, which ticks do not read.
 
-        Raises NotFoundError for jobs that do not exist. A new job has no id yet, so it can close no circle.
+        Raises NotFoundError for jobs that do not exist. A new job has no id yet, so it cannot cause a circular
+        dependency.
         """
         store = self._context.store
         for job_id in spec.after_any:
@@ -90,7 +92,7 @@ class Admission:
         return [job if proven[id(job.spec)] is job.spec else job.evolve(spec=proven[id(job.spec)]) for job in jobs]
 
     def revouched(self, before: JobSpec, after: JobSpec) -> JobSpec:
-        """Return an edited spec, with a new proof if it runs something else: that is for its submitter alone."""
+        """Return an edited spec, with a new proof if it runs something else, which only its submitter may do."""
         if not before.warrant or after.runs_as_much_as(before):
             return after
         if before.warrant.partition("/")[0] != str(self._context.actor.uid):

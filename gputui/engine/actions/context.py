@@ -1,4 +1,4 @@
-"""State that all actions of one actor share: store, clock and settings, and how they audit and report changes."""
+"""State shared by all actions of one actor: store, clock and settings, audit, and reports of changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gputui.ports import Clock, JobStore, Transaction
 
 T = TypeVar("T")
 _REPORT_EVERY = 100
-"""Jobs between two reports of progress."""
+"""Number of jobs between two reports of progress."""
 
 
 class ActionContext(Struct, frozen=True):
@@ -30,11 +30,11 @@ class ActionContext(Struct, frozen=True):
     settings: SchedulerSettings
     policy: PolicySettings
     permissions: UserPermissions | None
-    """The site's rules; None where everything is allowed."""
+    """The site's rules; None if everything is allowed."""
     on_change: Callable[[UndoableChange], None]
     """Called in the transaction with each change that can be undone."""
     on_progress: Callable[[int, int], None]
-    """Called now and then with the number of jobs done and their total; an exception undoes the action."""
+    """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
@@ -58,9 +58,9 @@ class ActionContext(Struct, frozen=True):
 
     @property
     def may_operate(self) -> bool:
-        """Return whether the actor is an operator; in a queue that is not shared everyone is."""
+        """Return whether the actor is an operator; in a private queue every user is."""
         return self.permissions is None or self.permissions.may_operate(self.actor.uid)
 
     def caps(self, controls: Controls) -> PriorityCaps:
-        """Return the highest priorities that the actor may give."""
+        """Return the highest priorities that the actor may assign."""
         return PriorityCaps(self.policy, controls, self.permissions, self.actor.uid)

@@ -1,4 +1,4 @@
-"""Edits of jobs. An edit may not make a job wait for itself, nor ask for more than a submission may."""
+"""Edits of jobs. An edit may not make a job wait for itself, nor exceed the limits of a submission."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gputui.domain import runs
 from gputui.domain.audit import target_of
 from gputui.domain.edit import Edit, differs
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.job import Job, JobId, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.engine.actions.admission import Admission
@@ -43,7 +44,7 @@ class Edits:
     def apply(self, ids: Iterable[JobId], edit: Edit, seen: Job | None) -> tuple[JobId, ...]:
         """Edit the jobs, elements of one entry together; return the ids of the changed ones.
 
-        `seen` is the job as its editor showed it: nothing is changed where it was changed since.
+        `seen` is the job as its editor showed it: a job that has changed since then is not edited.
         """
         context, dependencies = self._context, self._known_dependencies(edit)
         changed: list[JobId] = []
@@ -63,7 +64,7 @@ class Edits:
         return tuple(changed)
 
     def rehearse(self, job_id: JobId, edit: Edit) -> Job:
-        """Return the job as the edit would leave it; raises what `apply` would."""
+        """Return the job as the edit would leave it; raises the same errors as `apply`."""
         store = self._context.store
         return self._edited(store, store.get(job_id), edit, self._known_dependencies(edit))
 
@@ -86,20 +87,20 @@ class Edits:
         return after
 
     def _signed(self, before: Job, edited: Job) -> Job:
-        """Return the edited job with the actor as who held it or changed its priority, where the edit did so."""
+        """Return the edited job with the actor recorded for a changed hold state or priority."""
         by = self._context.actor.user
         edited = edited.evolve(held_by=by) if edited.held_at != before.held_at and edited.held else edited
         return edited.evolve(ranked_by=by) if edited.priority != before.priority else edited
 
 
 def check_unchanged(now: Job, seen: Job | None) -> None:
-    """Raise GputuiError where the job was changed since the editor showed it."""
+    """Raise GputuiError if the job was changed since the editor showed it."""
     if seen is not None and differs(seen, now):
         raise GputuiError(f"job {now.shown_id} was changed meanwhile: nothing is edited", hint="edit it as it is now")
 
 
 def check_no_circle(queue: EditableQueue, job: Job, spec: JobSpec) -> None:
-    """Raise InputError where the job would wait for itself, directly, through others or as an element of its array."""
+    """Raise InputError if the job would wait for itself: directly, through others, or as an element of its array."""
     seen: set[JobId] = set()
     todo = [*spec.after, *spec.after_any]
     while todo:

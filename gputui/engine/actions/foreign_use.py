@@ -1,7 +1,7 @@
-"""Acts on processes and containers that are not gputui's, each with an audit entry before it and one with its result.
+"""Actions on foreign processes and containers, each with an audit entry before it and one with its result.
 
-Nothing here goes through the scheduler: it may run as root, and would lend its rights to whoever can write the queue.
-The acts are done by this very process, with the rights of the person at the keyboard.
+They do not go through the scheduler: it may run as root, and would lend its rights to all who can write the queue. This
+process carries them out itself, with the rights of its user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_signal(text: str, where: str) -> str:
 
 
 class AuditTrail:
-    """Writes the audit entries of one act: before it is done, and its result or refusal."""
+    """Writes the audit entries of one action: before it is carried out, and its result or refusal."""
 
     def __init__(self, write: Callable[[str, str, str, str], None], verb: str, about: str, before: str) -> None:
         self._write = write
@@ -53,7 +53,7 @@ class AuditTrail:
 
     @contextmanager
     def noting_refusals(self, prefix: str = "") -> Iterator[None]:
-        """Write an entry about an error, and raise it again."""
+        """Write an entry about an error, and re-raise it."""
         try:
             yield
         except GputuiError as error:
@@ -62,7 +62,10 @@ class AuditTrail:
 
 
 class ForeignUse:
-    """Processes and containers of others, for one actor. Calls block, come from any thread, and raise GputuiError."""
+    """Foreign processes and containers, for one actor.
+
+    Methods block, may be called from any thread, and raise GputuiError.
+    """
 
     def __init__(
         self,
@@ -85,11 +88,11 @@ class ForeignUse:
         self._patience = patience
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
-        """Return the processes that live, by pid, and with `with_parents` their parents."""
+        """Return the live processes by pid, and with `with_parents` their parents."""
         return self._host.rows(pids, with_parents=with_parents)
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
-        """Return `NAME=value` of a process; refused for the processes of others, except to root."""
+        """Return `NAME=value` of a process; refused for other users' processes, except to root."""
         return self._host.environment(target)
 
     def container(self, name: str) -> ContainerDetail:
@@ -106,7 +109,7 @@ class ForeignUse:
             self._containers.close()
 
     def signal(self, target: ProcessTarget, name: str) -> str:
-        """Send INT, TERM or KILL to a process that is no job's; return the result in words."""
+        """Send INT, TERM or KILL to a process that belongs to no job; return the result as text."""
         trail = AuditTrail(self._audit, "signal", f"pid {target.pid}", self._words(target))
         with trail.noting_refusals(f"{name}: "):
             self._check_signal(target)
@@ -115,7 +118,7 @@ class ForeignUse:
         return f"{name} to {target.sentence}: {outcome.sentence}"
 
     def stop(self, container_id: str) -> str:
-        """Stop a foreign container as `docker stop` does; return the result in words."""
+        """Stop a foreign container as `docker stop` does; return the result as text."""
         trail = AuditTrail(self._audit, "stop-container", f"container {container_id}", "")
         with trail.noting_refusals():
             self._check_writable()
@@ -167,7 +170,7 @@ class ForeignUse:
         try:
             environment = self._host.environment(target)
         except GputuiError:
-            return None  # then the signal is refused too, or the process is gone
+            return None  # then the signal is refused too, or the process has ended
         tag = next((word.removeprefix(_TAG) for word in environment if word.startswith(_TAG)), "")
         tags = {f"{self._store.store_id}:{job.id}:{job.attempt.number}": job for job in active if job.attempt}
         return tags.get(tag)
@@ -180,7 +183,7 @@ class ForeignUse:
 
 
 def _check_stoppable(detail: ContainerDetail) -> None:
-    """Raise GputuiError for a container of a job, of this queue or another, and for one that does not run."""
+    """Raise GputuiError for a container of a job, of this queue or another, and for one that is not running."""
     if detail.store or detail.job:
         text = f"container {detail.name} belongs to job {detail.job or '?'} of the gputui queue {detail.store or '?'}"
         raise GputuiError(text, hint=f"cancel the job: gputui cancel {detail.job}" if detail.job else None)

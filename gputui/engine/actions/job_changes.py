@@ -11,7 +11,8 @@ from gputui.domain import runs
 from gputui.domain.audit import target_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobId, Placed
+from gputui.domain.job import Job, Placed
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy import eligible_wait
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.state import JobState
@@ -28,7 +29,7 @@ class QueueJobs(Protocol):
 
 
 class EligibleWaits:
-    """Eligible waits of changed jobs at one moment. Reads the whole queue only where a job depends on others."""
+    """Eligible waits of changed jobs at one moment. Reads the whole queue only if a job depends on others."""
 
     def __init__(self, queue: QueueJobs, now: datetime) -> None:
         self._queue = queue
@@ -52,7 +53,7 @@ def change_jobs(
 ) -> tuple[JobId, ...]:
     """Change the jobs with these ids, elements of one entry together; return the ids of the changed ones.
 
-    Raises GputuiError, and changes nothing, where one of them may not be changed.
+    Raises GputuiError, and changes nothing, if one of them may not be changed.
     """
     changed: list[JobId] = []
     wanted = tuple(dict.fromkeys(ids))
@@ -77,22 +78,22 @@ def cancelled(job: Job, by: str = "") -> Job:
 
 
 def held(job: Job, by: str, at: datetime) -> Job:
-    """Return the waiting job, held by a user; raises GputuiError for others."""
+    """Return the waiting job, held by a user; raises GputuiError if it is not waiting."""
     if job.state is not JobState.PENDING:
         hint = "cancel or requeue it"
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
     if job.held and job.hold_reason is None:
-        return job  # by whoever held it first
+        return job  # still held by the first user who held it
     return job.evolve(held=True, hold_reason=None, held_by=by, held_at=at)
 
 
 def ranked(before: Job, after: Job, by: str) -> Job:
-    """Return the job with another priority or place, and who gave it that; unchanged where nothing differs."""
+    """Return the job with another priority or place, and the user who changed it; unchanged if nothing differs."""
     return before if after == before else after.evolve(ranked_by=by)
 
 
 def released(job: Job, now: datetime) -> Job:
-    """Return the job, released, with its image and tenant should the fast-failure guard have paused them.
+    """Return the job, released, together with its image and tenant if the fast-failure guard has paused them.
 
     The job may use the GPUs that failed it again: a user who releases it has had them repaired, or wants a new try.
     """
@@ -103,14 +104,14 @@ def released(job: Job, now: datetime) -> Job:
 
 
 def moved(job: Job, placed: Placed, by: str) -> Job:
-    """Return the waiting job beside another; raises GputuiError for others."""
+    """Return the waiting job beside another; raises GputuiError if it is not waiting."""
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
     return ranked(job, job.put(placed), by)
 
 
 def requeued(job: Job, *, keeps_wait: bool) -> Job:
-    """Return the job with a request to run it again; raises GputuiError for one that waits."""
+    """Return the job with a request to run it again; raises GputuiError if it is waiting."""
     if job.state is JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is waiting already")
     job = job.evolve(requeue_requested=True, cancel_requested=False)
@@ -118,7 +119,7 @@ def requeued(job: Job, *, keeps_wait: bool) -> Job:
 
 
 def _requests(job: Job) -> str:
-    """Return the job's state and what users requested for it, as the audit log shows it."""
+    """Return the job's state and the users' requests for it, as text for the audit log."""
     words = [f"priority {job.priority}"]
     words += ["held"] if job.held else []
     words += [f"released {job.released_at.isoformat()}"] if job.released_at else []

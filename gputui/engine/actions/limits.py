@@ -1,6 +1,6 @@
-"""Limits on jobs: longest time, jobs waiting, tenants open to a user and their highest priority.
+"""Limits on jobs: longest time, waiting jobs, tenants open to a user and their highest priority.
 
-The number of waiting jobs is checked at submission alone: a retried, requeued or preempted job is never refused.
+The number of waiting jobs is checked only at submission: a retried, requeued or preempted job is never refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY, Job, JobId, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec
 from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
@@ -24,7 +25,7 @@ from gputui.ports import JobStore
 
 
 def within_time_limits(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
-    """Return the spec with the site's time limit; raises InputError for more time, or for a warning without effect."""
+    """Return the spec with the site's time limit; raises InputError for a longer one or a pointless warning."""
     longest, limit = settings.max_time, spec.time_limit
     if longest is not None and limit is not None and limit > longest:
         text = f"{format_duration(limit)} is longer than a job may run here"
@@ -38,7 +39,7 @@ def within_time_limits(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
 
 
 def check_warning(spec: JobSpec) -> None:
-    """Raise InputError for a warning of a time limit without one, or before the start."""
+    """Raise InputError for a warning without a time limit, or before the start."""
     limit = spec.time_limit
     if spec.warning is not None and limit is None:
         raise InputError("warns of a time limit, but the job has none", where="--signal", hint="add --time-limit")
@@ -54,15 +55,15 @@ def check_priority(value: int) -> None:
 
 
 ControlsCheck: TypeAlias = Callable[[Controls], None]
-"""Raises GputuiError for jobs that may not be submitted by the operators' settings."""
+"""Raises GputuiError for jobs that the operators' settings do not allow."""
 
 
 def submit_within(
     store: JobStore, jobs: Sequence[Job], actor: Actor, policy: PolicySettings, check: ControlsCheck
 ) -> tuple[JobId, ...]:
-    """Submit all jobs or none; raises GputuiError where more would wait than a tenant may have waiting.
+    """Submit all jobs or none; raises GputuiError if a tenant would exceed its cap of waiting jobs.
 
-    The queue is loaded only if a tenant may be capped; then nothing comes between the count and the submission.
+    The queue is loaded only if a tenant may be capped; then no write can come between the count and the submission.
     """
     tenants = {job.spec.tenant for job in jobs}
     of_file = any(tenant.pending is not None and tenant.name in tenants for tenant in policy.tenants)
@@ -77,7 +78,7 @@ def submit_within(
 
 
 def check_within(store: JobStore, jobs: Sequence[Job], policy: PolicySettings) -> None:
-    """Raise GputuiError where `submit_within` would, as the queue is now; nothing is written."""
+    """Raise GputuiError if `submit_within` would, for the present queue; nothing is written."""
     waiting = _counted(job for job in store.jobs().values() if job.state is JobState.PENDING)
     _check_waiting(waiting, jobs, effective_policy(policy, store.controls()))
 
@@ -115,7 +116,7 @@ class PriorityCaps:
         self._is_free = self._is_shared and permissions is not None and permissions.is_operator(uid)
 
     def most(self, tenant: str) -> int:
-        """Return the highest priority: in a shared queue any for operators, and 50 where none is set."""
+        """Return the highest priority: in a shared queue any for operators, and 50 if none is set."""
         if self._is_free:
             return MAX_PRIORITY
         most = self._set.get(tenant)
@@ -124,12 +125,12 @@ class PriorityCaps:
         return most
 
     def check_new(self, spec: JobSpec) -> None:
-        """Raise InputError for a job of a tenant of others, or with more priority than allowed."""
+        """Raise InputError for a job of another user's tenant, or with a higher priority than allowed."""
         self._check_user(spec.tenant)
         self._check_waiting(spec.tenant, spec.priority, "--priority")
 
     def check(self, before: Job, after: Job) -> None:
-        """Raise InputError where a job is raised to more than allowed, or put before all others."""
+        """Raise InputError if a job is raised to more than allowed, or put before all others."""
         tenant = after.spec.tenant
         if after.priority > before.priority:
             self._check_waiting(tenant, after.priority, "priority")
@@ -141,7 +142,7 @@ class PriorityCaps:
             raise InputError(text, where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
     def _may_place(self, tenant: str) -> bool:
-        """Return whether this user may move jobs by hand: past others' jobs that is worth as much as any priority."""
+        """Return whether this user may move jobs by hand: passing others' jobs amounts to any priority."""
         return not self._is_shared or self.most(tenant) == MAX_PRIORITY
 
     def _check_user(self, tenant: str) -> None:

@@ -1,6 +1,6 @@
-"""Permissions of users: which of docker run's options they may use. Checked at submission and again at the start.
+"""Permissions of users: which options of docker run they may use. Checked at submission and again at the start.
 
-The second check counts where a group shares the queue: its members can write the store without our commands.
+The second check matters in a shared queue: its members can write the store without our commands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault
-from gputui.domain.job import JobSpec
+from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import (
     SOCKETS,
     MountSource,
@@ -36,7 +36,7 @@ class UserPermissions:
         self._settings = settings
 
     def check(self, spec: JobSpec, uid: int) -> None:
-        """Raise InputError, or InputErrors with all of them, for options that this user may not ask for."""
+        """Raise InputError, or InputErrors with all of them, for options that this user may not use."""
         errors = tuple(
             InputError(each.what, where=each.option, hint=each.hint) for each in self._refusals(spec, self._rules(uid))
         )
@@ -44,7 +44,7 @@ class UserPermissions:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
 
     def check_leader(self, spec: JobSpec, uid: int) -> None:
-        """Raise InputError for a host job that the process that schedules now cannot run as this user."""
+        """Raise InputError for a host job that the current scheduler cannot run as this user."""
         if not spec.is_host or not self.is_shared:
             return
         from gputui.engine.files.leadership import current_leader  # its codec is no business of the ground
@@ -58,7 +58,7 @@ class UserPermissions:
     def at_start(self, spec: JobSpec, uid: int | None) -> JobSpec:
         """Return the spec to start, with links in its mounts resolved where mounts are restricted.
 
-        Raises RuntimeFault for what this user may not ask for; None: nobody knows who submitted it.
+        Raises RuntimeFault for options that this user may not use; uid None: the submitter is unknown.
         """
         rules = self._rules(uid)
         try:
@@ -66,7 +66,7 @@ class UserPermissions:
                 raise _not_allowed(f"{each.option}: {each.what} ({each.hint})")
             is_free = rules.allow.mounts is None and not rules.is_restricted
             return spec if is_free else _resolved(spec)
-        except ValueError as error:  # no command of ours wrote this
+        except ValueError as error:  # not written by our own commands
             raise _not_allowed(f"an option cannot be read: {error}") from error
 
     def _rules(self, uid: int | None) -> OptionRules:
@@ -90,7 +90,7 @@ class UserPermissions:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether others than its owner may write the queue."""
+        """Return whether users other than its owner may write the queue."""
         if self._settings.store.group is not None:
             return True
         try:
@@ -99,13 +99,13 @@ class UserPermissions:
             return False
 
     def may_operate(self, uid: int) -> bool:
-        """Return whether this user is an operator; in a queue that is not shared everyone is."""
+        """Return whether this user is an operator; in a private queue every user is."""
         return not self.is_shared or self.is_operator(uid)
 
     def may_enter(self, uid: int, submitter: int | None) -> bool:
         """Return whether this user may attach to an attempt of that proven submitter, and run commands in it.
 
-        Only its submitter may, and operators: who enters a job acts with the rights of its submitter.
+        Only its submitter and operators may, since commands in a job have the rights of its submitter.
         """
         return self.is_operator(uid) or (submitter is not None and uid == submitter)
 
@@ -144,7 +144,7 @@ def _real(source: MountSource) -> str:
 
 
 def _resolved(spec: JobSpec) -> JobSpec:
-    """Return the spec whose mounts are named by paths without links, as they were judged."""
+    """Return the spec with mount paths without links, as they were checked."""
     volumes = tuple(_resolved_volume(text) for text in spec.options.volumes)
     mounts = tuple(_resolved_mount(text) for text in spec.options.mounts)
     return replace(spec, options=replace(spec.options, volumes=volumes, mounts=mounts))

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import Admission
@@ -26,8 +26,8 @@ _DIRECTORY = "/zoneinfo/"
 def find_zone(name: str) -> tzinfo:
     """Return the time zone of that name in the IANA database; raises InputError."""
     if name == "UTC":
-        return UTC  # known on hosts without the database too
-    from zoneinfo import ZoneInfo  # it takes milliseconds, and no other command needs it
+        return UTC  # also known on hosts without the database
+    from zoneinfo import ZoneInfo  # takes milliseconds, and no other command needs it
 
     try:
         return ZoneInfo(name)
@@ -39,9 +39,9 @@ def find_zone(name: str) -> tzinfo:
 def local_zone_name(
     environ: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME, text: Path = _TIMEZONE
 ) -> str:
-    """Return the name of this host's time zone, as TZ, /etc/localtime or /etc/timezone have it.
+    """Return the name of this host's time zone, from TZ, /etc/localtime or /etc/timezone.
 
-    Raises InputError where none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
+    Raises InputError if none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
     """
     if environ.get("TZ"):
         candidates = [environ["TZ"].removeprefix(":")]
@@ -77,14 +77,14 @@ def _is_known(name: str) -> bool:
 
 
 class RecurringActions:
-    """Recurring jobs of one actor. Every method is all or nothing over the ids it is given."""
+    """Recurring jobs of one actor. Every method applies to all of its ids or none."""
 
     def __init__(self, context: ActionContext, admission: Admission) -> None:
         self._context = context
         self._admission = admission
 
     def add(self, recurrence: Recurrence, submission: Submission) -> JobId:
-        """Add a recurring job; return its id, which no job has."""
+        """Add a recurring job; return its id, which differs from all job ids."""
         context = self._context
         self._admission.check_spec(submission.spec)
         context.caps(context.store.controls()).check_new(submission.spec)
@@ -98,7 +98,7 @@ class RecurringActions:
         return entry.id
 
     def remove(self, ids: Iterable[JobId]) -> None:
-        """Remove recurring jobs. The jobs that they have submitted stay."""
+        """Remove recurring jobs. Jobs that they have submitted stay."""
         with self._context.store.transaction() as transaction:
             for one in dict.fromkeys(ids):
                 before = _found(transaction, one)
@@ -106,7 +106,7 @@ class RecurringActions:
                 self._context.audit(transaction, "remove", f"recurring {one}", _words(before), "")
 
     def set_paused(self, ids: Iterable[JobId], verb: str, *, paused: bool) -> None:
-        """Pause or resume recurring jobs. Runs that were due meanwhile are not made up for."""
+        """Pause or resume recurring jobs. Runs that were due meanwhile are not made up."""
         with self._context.store.transaction() as transaction:
             for one in dict.fromkeys(ids):
                 before = _found(transaction, one)

@@ -1,4 +1,4 @@
-"""Actions on reservations and the standing rule: written into the store beside the settings file's, and audited."""
+"""Actions on reservations and the standing rule: written into the store and audited; the settings file has its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Controls, StandingRule
 from gputui.ports import Clock, JobStore, Transaction
 
 _REMEMBERED = timedelta(days=30)
-"""Time after its end during which a reservation's name is not given to another."""
+"""Time after its end during which a reservation's name is not reused."""
 
 
 class Reservations:
@@ -42,11 +42,11 @@ class Reservations:
         return named
 
     def checked(self, window: Window, gpus: Iterable[Gpu]) -> Window:
-        """Return the reservation as `add` would store it; raises what that would raise."""
+        """Return the reservation as `add` would store it; raises the same errors."""
         return self._checked(window, gpus, self._store.controls())
 
     def remove(self, name: str) -> None:
-        """Remove a reservation that is not over and was added by an action."""
+        """Remove a reservation that has not ended and was added by an action."""
         with self._store.transaction() as transaction:
             controls, now = transaction.controls(), self._clock.now()
             found = [window for window in controls.reservations if window.name == name and window.end > now]
@@ -100,7 +100,7 @@ def beneficiary(window: Window) -> str:
 
 
 def _unjudged(controls: Controls, window: Window) -> Controls:
-    """Return the controls without the outcome of an earlier window of that name and start."""
+    """Return the controls without claim and release of an earlier window with that name and start."""
     claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
     released = {key: at for key, at in controls.released.items() if key != window.key}
     return replace(controls, claimed=claimed, released=released)

@@ -1,4 +1,4 @@
-"""Changes of running jobs: which ones there are, who may make them, and within which limits."""
+"""Changes of running jobs: kinds of changes, who may make them, and within which limits."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_owner(context: ActionContext, job: Job, what: str) -> None:
 
 
 def is_owner(context: ActionContext, job: Job) -> bool:
-    """Return whether the actor submitted the job: by the proof of its submitter where there is one."""
+    """Return whether the actor submitted the job; the proof of its submitter decides if there is one."""
     uid, slash, _ = job.spec.warrant.partition("/")
     return uid == str(context.actor.uid) if slash else job.submitted_by == context.actor.user
 
 
 def check_editable(job: Job, edit: Edit | None = None) -> None:
-    """Raise GputuiError for a job that cannot be edited, or not so: of a running one only few things can change."""
+    """Raise GputuiError if the job cannot be edited in this way: of a running job, few fields can change."""
     if job.cancel_requested:
         raise GputuiError(f"job {job.shown_id} is being cancelled")
     if job.state is JobState.PENDING:
@@ -43,7 +43,7 @@ def check_editable(job: Job, edit: Edit | None = None) -> None:
 
 
 def edited_while_running(context: ActionContext, before: Job, edit: Edit) -> Job:
-    """Return the running job after the edit; raises GputuiError where it or the actor may not."""
+    """Return the running job after the edit; raises GputuiError if the job or the actor does not allow it."""
     check_owner(context, before, "change it while it runs")
     after = edit.on(before, context.now())
     if after.spec.time_limit != before.spec.time_limit:
@@ -53,7 +53,7 @@ def edited_while_running(context: ActionContext, before: Job, edit: Edit) -> Job
 
 
 def signalled(context: ActionContext, job: Job, number: int) -> Job:
-    """Return the running job with a request to send it a signal; raises GputuiError for others."""
+    """Return the running job with a request to send it a signal; raises GputuiError if it is not running."""
     check_owner(context, job, "send it signals")
     if job.state is not JobState.RUNNING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
@@ -67,7 +67,7 @@ def signalled(context: ActionContext, job: Job, number: int) -> Job:
 
 
 def suspended(context: ActionContext, job: Job) -> Job:
-    """Return the running job with a request to suspend it; raises GputuiError for others."""
+    """Return the running job with a request to suspend it; raises GputuiError if it is not running."""
     check_owner(context, job, "suspend it")
     if job.state is not JobState.RUNNING:
         hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
@@ -76,7 +76,7 @@ def suspended(context: ActionContext, job: Job) -> Job:
 
 
 def unsuspended(context: ActionContext, job: Job) -> Job:
-    """Return the job with a request to let it continue; raises GputuiError where the actor may not."""
+    """Return the job with a request to let it continue; raises GputuiError if the actor may not."""
     check_owner(context, job, "let it continue")
     return job.evolve(suspended=False, suspended_by="")
 
@@ -86,13 +86,13 @@ def _check_limit(context: ActionContext, before: Job, after: Job) -> None:
     if after.limit_at is not None and limit is not None and after.limit_at <= now:
         text = f"job {before.shown_id} has run for {format_duration(_ran(before, now))}"
         hint = "give it longer than that, or cancel it"
-        raise InputError(f"{text}: a limit of {format_duration(limit)} is over already", where=_LIMIT, hint=hint)
+        raise InputError(f"{text}: the limit of {format_duration(limit)} has already passed", where=_LIMIT, hint=hint)
     if _seconds(limit) > _seconds(before.spec.time_limit) and not context.may_operate:
         _check_extension(context, limit)
 
 
 def _check_extension(context: ActionContext, limit: timedelta | None) -> None:
-    """Raise InputError where only operators may give so much time."""
+    """Raise InputError if only operators may give that much time."""
     longest = context.settings.max_time
     if context.policy.extend == "operator":
         hint = "ask one: the setting policy.extend"

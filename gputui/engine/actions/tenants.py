@@ -1,4 +1,4 @@
-"""Actions on tenants: weights and caps, written into the store in place of the settings file's, and audited."""
+"""Actions on tenants: weights and caps, written into the store and audited; they override the settings file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tenants:
             self._audit(transaction, name, before, after)
 
     def remove(self, name: str) -> None:
-        """Remove a tenant's row: the settings file's, if there is one, applies again."""
+        """Remove a tenant's values; those of the settings file, if any, apply again."""
         with self._store.transaction() as transaction:
             controls = transaction.controls()
             before = next((tenant for tenant in controls.tenants if tenant.name == name), None)
@@ -61,7 +61,7 @@ class Tenants:
             self._audit(transaction, name, before, of_file)
 
     def _check_may(self, before: TenantSettings | None, after: TenantSettings | None) -> None:
-        """Raise GputuiError for a member of a shared queue who would change a highest priority, or the users."""
+        """Raise GputuiError if a member of a shared queue would change a highest priority, or the users."""
         if _guarded(before) == _guarded(after) or self._permissions is None:
             return
         if not self._permissions.may_operate(self._actor.uid):

@@ -32,14 +32,14 @@ class JobChange(Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Changed fields, with their values before."""
+        """Changed fields with their previous values."""
         pairs = ((name, getattr(self.before, name), getattr(self.after, name)) for name in Job.__struct_fields__)
         return {name: before for name, before, after in pairs if before != after}
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
-        """Revert the change; return why not, or an empty string. Time during which the job was held is no waiting.
+        """Revert the change; return why not, or an empty string. Time on hold does not count as waiting.
 
-        Of an array the elements are reverted that are still as the action left them.
+        Of an array, only those elements are reverted that are still as the action left them.
         """
         try:
             parts = list(transaction.chosen(self.before.ids))

@@ -1,4 +1,4 @@
-"""Opening files in the state directory safely, with the modes for its owner alone or for the group that shares it."""
+"""Opens files in the state directory safely, with the modes for its owner or for the group that shares it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def is_shared(state: Path) -> bool:
-    """Return whether the store has given the state directory to a group."""
+    """Return whether a group shares the state directory."""
     return state.stat().st_mode & _SHARED == _SHARED
 
 
 def set_file_mode(fd: int, mode: int) -> None:
-    """Give an open file its mode whatever the umask, if it is ours; raises OSError for a file planted by others."""
+    """Set the mode of an open file regardless of the umask; raises OSError for a file planted by another user."""
     status = os.fstat(fd)
     if os.geteuid() not in {0, status.st_uid}:
         return
@@ -30,7 +30,7 @@ def set_file_mode(fd: int, mode: int) -> None:
 
 
 def open_file(path: Path | str, flags: int, mode: int, *, at: int | None = None) -> int:
-    """Open a regular file, never through a link in the last place, and settle its mode; raises OSError."""
+    """Open a regular file, without following a link as its last component, and set its mode; raises OSError."""
     fd = open_regular(path, flags, mode, at=at)
     try:
         set_file_mode(fd, mode)
@@ -41,28 +41,44 @@ def open_file(path: Path | str, flags: int, mode: int, *, at: int | None = None)
 
 
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o600, *, at: int | None = None) -> int:
-    """Open a regular file, never through a link in the last place; never blocks. Raises OSError for anything else."""
+    """Open a regular file, without following a link as its last component and without blocking.
+
+    Raises OSError for others.
+    """
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=at)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.ELOOP, "it is no regular file", str(path))
+        raise OSError(errno.ELOOP, "it is not a regular file", str(path))
     return fd
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a regular file holds; raises OSError for a FIFO, a link and the like instead of waiting on it."""
+    """Return the contents of a regular file; raises OSError for a FIFO, a link and the like instead of blocking."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read()
 
 
 def new_file(path: Path, mode: int) -> int:
-    """Make a new file in the place of whatever has its name, with that mode; raises OSError."""
+    """Create a new file with that mode, replacing any file of that name; raises OSError."""
     path.unlink(missing_ok=True)
     return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
 
 
+def replace_file(path: Path, data: bytes, mode: int) -> None:
+    """Put a new file in the place of this one in one step, and leave nothing else behind; raises OSError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(new_file(partial, mode), "wb") as file:
+            file.write(data)
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
 def is_file(path: Path) -> bool:
-    """Return whether there is a regular file, no link to one."""
+    """Return whether it is a regular file, not a link to one."""
     return path.is_file() and not path.is_symlink()
 
 
@@ -73,10 +89,10 @@ def file_mode(state: Path) -> int:
 
 @contextmanager
 def folder_in(state: Path, place: str) -> Iterator[Path]:
-    """Make and open a directory below the state directory; yield a path to it that nobody can swap.
+    """Create and open a directory below the state directory; yield a path to it that no user can redirect.
 
-    In a shared state directory a member may have put links there. None is followed, but for one that root or this user
-    made, as for logs on another disk. Raises OSError.
+    In a shared state directory a member may have planted links. None is followed, except those made by root or this
+    user, as for logs on another disk. Raises OSError.
     """
     mode = 0o2770 if is_shared(state) else 0o700
     here = os.open(state, _DIRECTORY)

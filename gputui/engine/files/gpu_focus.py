@@ -1,6 +1,6 @@
 """GPU that a console shows in detail, as a file for the leader: only its probe can read PCIe and NVLink.
 
-The file names the GPU. The console renews it while the page is open; it lapses by itself, so a killed console leaves
+The file names the GPU. The console renews it while the page is open; it expires by itself, so a killed console leaves
 nothing behind. It may be lost at any time.
 """
 
@@ -12,28 +12,58 @@ import re
 import time
 from pathlib import Path
 
-from gputui.engine.files.file_modes import new_file, open_regular
+from gputui.engine.files.file_modes import open_regular, replace_file
+from gputui.ports import GpuProbe
 
 FOCUS_FILE = "gpu-focus"
 LAPSES_AFTER = 5.0
-"""Seconds after which a focus that is not renewed is over."""
+"""Seconds after which a focus expires unless it is renewed."""
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]{1,80}")
 
 
+class GpuFocus:
+    """GPU to read in detail: the one that this console shows, or else the one that another console shows."""
+
+    def __init__(self, directory: Path, mode: int) -> None:
+        self._directory = directory
+        self._mode = mode
+        self._shown: str | None = None
+        """UUID of the GPU that this process shows in detail."""
+        self._read: str | None = None
+        """UUID of the GPU that the probe was asked to read in detail."""
+        self._probe: GpuProbe | None = None
+
+    def use(self, probe: GpuProbe | None) -> None:
+        """Set the probe of this process; None: it does not schedule."""
+        self._probe, self._read = probe, None
+
+    def show(self, uuid: str | None) -> None:
+        """Request readings of the GPU that this process shows. Never blocks."""
+        self._shown = uuid
+        if self._probe is not None:
+            self._probe.want_pcie(uuid)
+
+    def follow(self) -> None:
+        """Have the probe read the GPU that is shown, here or elsewhere."""
+        wanted = self._shown or read_focus(self._directory)
+        if self._probe is not None and wanted != self._read:
+            self._read = wanted
+            self._probe.want_pcie(wanted)
+
+    def publish(self) -> None:
+        """Tell the leader, in another process, which GPU this one shows."""
+        if self._shown is not None:
+            write_focus(self._directory, self._shown, self._mode)
+
+
 def write_focus(directory: Path, uuid: str, mode: int) -> None:
-    """Write the GPU that this console shows. Where the directory is not writable the readings stay unknown."""
-    partial = directory / f".{FOCUS_FILE}.{os.getpid()}"
-    try:
-        with os.fdopen(new_file(partial, mode), "w") as file:
-            file.write(uuid)
-        partial.replace(directory / FOCUS_FILE)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+    """Write the GPU that this console shows. If the directory is not writable, its readings stay unknown."""
+    with contextlib.suppress(OSError):
+        replace_file(directory / FOCUS_FILE, uuid.encode(), mode)
 
 
 def read_focus(directory: Path) -> str | None:
-    """Return the UUID of the GPU that some console shows now; None when none does."""
+    """Return the UUID of the GPU that some console shows now; None if none does."""
     try:
         fd = open_regular(directory / FOCUS_FILE)
     except OSError:

@@ -1,4 +1,4 @@
-"""History of every GPU in the last hour, written by the leader: graphs are filled when a console is opened.
+"""History of every GPU in the last hour, written by the leader, so that a new console starts with filled graphs.
 
 One file with a line of JSON for each step of ten seconds. It may be lost at any time, so it is never synced to disk,
 and a torn line is skipped.
@@ -15,7 +15,7 @@ import msgspec
 
 from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.files.file_modes import new_file, open_file, read_file
+from gputui.engine.files.file_modes import open_file, read_file, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _DIGITS = 3
 
 
 class GpuLog:
-    """Writer of the GPU history. Blocks for a moment every ten seconds; errors lose a step."""
+    """Writer of the GPU history. Blocks briefly every ten seconds; errors lose a step."""
 
     def __init__(self, directory: Path, mode: int = 0o600) -> None:
         self._path = directory / FILE
@@ -50,26 +50,18 @@ class GpuLog:
         line = msgspec.json.encode(TakenStep(step.at, {uuid: _short(step) for uuid, step in step.gpus.items()}))
         fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
         with os.fdopen(fd, "ab", buffering=0) as file:
-            file.write(b"\n" + line)  # the line before may have been torn
+            file.write(b"\n" + line)  # the previous line may be torn
         self._lines += 1
 
     def _shorten(self) -> None:
-        """Rewrite the file with the last hour alone."""
+        """Rewrite the file with the last hour only."""
         kept = _lines(self._path)[-KEPT:]
-        partial = self._path.with_name(f".{FILE}.{os.getpid()}")
-        try:
-            with os.fdopen(new_file(partial, self._mode), "wb") as file:
-                file.write(b"\n".join(kept))
-            partial.replace(self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
+        replace_file(self._path, b"\n".join(kept), self._mode)
         self._lines = len(kept)
 
 
 def read(directory: Path) -> list[TakenStep]:
-    """Return the written steps, oldest first; none where there is no file."""
+    """Return the recorded steps, oldest first; empty if there is no file."""
     steps = []
     for line in _lines(directory / FILE)[-2 * KEPT :]:
         with contextlib.suppress(msgspec.MsgspecError):

@@ -1,8 +1,9 @@
 """Leadership of a state directory: the process that holds the lock on `scheduler.lock` schedules there.
 
-The kernel frees a flock the moment its holder dies, however it dies, so no lock is ever stale. The file's contents tell
-others who leads and when the leader last gave a sign of life, by the monotonic clock, which all processes of a machine
-share and which nobody sets. Leading does not depend on them: a leader on a full disk has no name until there is space.
+The kernel releases a flock the moment its holder dies, however it dies, so no lock is ever stale. The file's contents
+tell others who leads and when the leader last sent a heartbeat, on the monotonic clock, which all processes of a
+machine share and which cannot be set. Leadership does not depend on them: a leader on a full disk has no name until
+there is space.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from gputui.engine.files.file_modes import open_regular, set_file_mode
 
 LOCK_FILE = "scheduler.lock"
 SILENT_AFTER = 10.0
-"""Seconds without a sign of life after which a leader does not respond, unless its ticks are rarer."""
+"""Seconds without a heartbeat after which a leader counts as not responding, unless its ticks are rarer."""
 BEAT_EVERY = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 _SIZE = 1024
 """Bytes of the record. It is padded and overwritten in place: that works on a full disk once the block is there."""
 _READS = 3
 
 
 class _Sign(msgspec.Struct):
-    """Sign of life in the record; absent where an older gputui leads."""
+    """Heartbeat in the record; absent if an older gputui leads."""
 
     alive_at: float | None = None
     """Seconds of the monotonic clock."""
     patience: float = SILENT_AFTER
-    """Seconds without a newer sign after which the leader does not respond."""
+    """Seconds without a newer heartbeat after which the leader counts as not responding."""
 
 
 class Leadership:
@@ -59,7 +60,7 @@ class Leadership:
         return self._fd is not None
 
     def holds(self) -> bool:
-        """Return whether this process still holds it: not once the file was removed or replaced."""
+        """Return whether this process still holds it; False once the file was removed or replaced."""
         if self._fd is None:
             return False
         try:
@@ -71,7 +72,7 @@ class Leadership:
     def acquire(self, me: Leader) -> bool:
         """Take the leadership if it is free; return whether this process has it now.
 
-        Raises OSError, which names the file, where the file can be neither made nor locked.
+        Raises OSError, which names the file, if the file can be neither created nor locked.
         """
         if self._fd is not None:
             return True
@@ -87,7 +88,7 @@ class Leadership:
         return True
 
     def _is_taken(self, fd: int) -> bool:
-        """Lock the file and give it its mode; the descriptor is closed where that fails."""
+        """Lock the file and set its mode; closes the descriptor on failure."""
         is_taken = False
         try:
             if _lock(fd):
@@ -99,12 +100,12 @@ class Leadership:
         return is_taken
 
     def beat(self) -> None:
-        """Give a sign of life, at most one in `BEAT_EVERY` seconds."""
+        """Send a heartbeat, at most one in `BEAT_EVERY` seconds."""
         if time.monotonic() - self._beat_at >= BEAT_EVERY:
             self._write()
 
     def _write(self) -> None:
-        """Write the leader's name and sign of life. On a full disk the leader has no name until there is space."""
+        """Write the leader's name and heartbeat. On a full disk the leader has no name until there is space."""
         if self._fd is None:
             return
         self._beat_at = time.monotonic()
@@ -117,10 +118,10 @@ class Leadership:
             self._is_named = True
 
     def _forget_old_name(self, error: OSError) -> None:
-        """Clear the name of an earlier leader, which would be taken for ours; log it once."""
+        """Clear the name of a previous leader, which would be taken for ours; log it once."""
         if self._is_named:
             self._is_named = False
-            import logging  # not for every command
+            import logging  # rarely needed
 
             logging.getLogger(__name__).warning("%s: cannot write who schedules: %s", self._path, error.strerror)
         if self._fd is not None:
@@ -128,10 +129,10 @@ class Leadership:
                 os.ftruncate(self._fd, 0)
 
     def release(self) -> None:
-        """Release the lock to other processes. The record stays, and means nothing without the lock."""
+        """Release the lock to other processes. The record stays, and is meaningless without the lock."""
         fd, self._fd = self._fd, None
         if fd is not None:
-            with contextlib.suppress(OSError):  # the descriptor is gone all the same
+            with contextlib.suppress(OSError):  # the descriptor is closed all the same
                 os.close(fd)
 
 
@@ -146,7 +147,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _lock(fd: int) -> bool:
-    """Lock the file, trying a few times: a process that reads it holds the lock for an instant."""
+    """Lock the file, with a few retries: a process that reads it holds the lock for an instant."""
     for pause in (0.002, 0.005, 0.01, 0):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,9 +159,9 @@ def _lock(fd: int) -> bool:
 
 
 def current_leader(directory: Path) -> Leader | None:
-    """Return the process that schedules in the directory; None when there is none.
+    """Return the process that schedules in the directory; None if there is none.
 
-    `silent_for` of a leader that does not respond tells for how long it has not.
+    `silent_for` tells for how long a leader has not responded.
     """
     try:
         fd = open_regular(directory / LOCK_FILE)
@@ -183,11 +184,11 @@ def _read(fd: int) -> Leader:
             text = os.pread(fd, 4 * _SIZE, 0)
             leader, sign = msgspec.json.decode(text, type=Leader), msgspec.json.decode(text, type=_Sign)
             return replace(leader, silent_for=_silence(sign))
-        time.sleep(0.001)  # caught while it is written
+        time.sleep(0.001)  # read while it was being written
     return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
 
 
 def _silence(sign: _Sign) -> timedelta:
-    """Return for how long the leader has not responded; zero while it does."""
+    """Return for how long the leader has not responded; zero if it responds."""
     age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
     return timedelta(seconds=age) if age > sign.patience else timedelta()

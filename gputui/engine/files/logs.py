@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.tail import tail_start
 from gputui.ports import JobStore, LogStream, Runtime
 
@@ -34,10 +36,10 @@ class Logs:
         follow: bool = False,
         stamped: bool = False,
     ) -> LogStream:
-        """Return the lines of the attempt (None: the latest), from the last `tail` on.
+        """Return the lines of the attempt (None: the latest), starting at the last `tail` lines.
 
         With `follow` the stream of a running attempt continues until it ends or is closed. With `stamped` lines begin
-        with their times where the runtime knows them; a saved log has none.
+        with their times if the runtime knows them; a saved log has none.
         """
         job = self._store.get(job_id)
         chosen = _choose(job, attempt)
@@ -52,7 +54,7 @@ class Logs:
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as fault:
-            if path.exists():  # saved, and the container removed, since we looked
+            if path.exists():  # saved, and its container removed, since the check above
                 return FileLog(path, tail)
             if not chosen.is_over:
                 raise

@@ -1,7 +1,7 @@
-"""Telemetry of attempts on disk, beside their logs: sums that the next scheduler goes on with, then the series alone.
+"""Telemetry of attempts on disk, beside their logs: sums that the next scheduler continues, later only the series.
 
-A file is replaced as a whole. It may be lost at any time: then the graphs are, and a running attempt's figures cover
-less time.
+A file is replaced as a whole. It may be lost at any time: then the graphs are lost too, and a running attempt's figures
+cover less time.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.attempt import Attempt
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files.file_modes import file_mode, folder_in, new_file, open_regular
 
 _MOST = 1 << 18
-"""Bytes of a file that are read."""
+"""Maximum number of bytes that are read."""
 
 
 class TelemetryFile(Struct, omit_defaults=True):
     """Contents of the file of an attempt."""
 
     container_id: str = ""
-    """Container that it is about: a queue that was set up anew gives out the same numbers again."""
+    """Container of the attempt; a queue that was set up again reuses the same numbers."""
     tally: TallyRecord | None = None
     """Sums of an attempt that runs."""
     series: str = ""
@@ -53,7 +55,7 @@ def encode_ended(container_id: str, series: Series) -> bytes:
 
 
 def read(directory: Path, job_id: JobId, attempt: int, container_id: str | None) -> TelemetryFile | None:
-    """Return the contents, if they are about that container; None where there are none or they make no sense."""
+    """Return the contents if they belong to that container; None if missing or invalid."""
     try:
         with os.fdopen(open_regular(directory / telemetry_path(job_id, attempt)), "rb") as file:
             found = _DECODER.decode(file.read(_MOST))
@@ -63,7 +65,7 @@ def read(directory: Path, job_id: JobId, attempt: int, container_id: str | None)
 
 
 def write(directory: Path, job_id: JobId, attempt: int, data: bytes, *, durably: bool) -> None:
-    """Put these contents in place of the file's; raises OSError."""
+    """Replace the contents of the file; raises OSError."""
     place, _, name = telemetry_path(job_id, attempt).rpartition("/")
     with folder_in(directory, place) as folder:
         partial = folder / f".{name}.{os.getpid()}.{threading.get_native_id()}"

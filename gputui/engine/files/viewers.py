@@ -1,7 +1,7 @@
-"""People who wait to attach to a job: a lock for each in `viewers/`, which the kernel frees when its process ends.
+"""Users who wait to attach to a job: a lock for each in `viewers/`, which the kernel releases when its process ends.
 
-A container that nobody is attached to at its start loses the begin of its output. So the scheduler starts an
-interactive one only when the lock of its job is free, or after some seconds. Beside the locks are marks of input.
+A container that no client is attached to at its start loses the beginning of its output. So the scheduler starts an
+interactive one only when the lock of its job is free, or after some seconds. The directory also holds input marks.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.engine.files.file_modes import file_mode, folder_in, open_file, open_regular
 
 FOLDER = "viewers"
 PATIENCE = 5.0
-"""Seconds that a start waits for somebody to attach."""
+"""Seconds that a start waits for a client to attach."""
 _LOOK_EVERY = 0.01
 _MARK_EVERY = 1.0
 
 
 class AttachWait:
-    """Wait of a user who attaches to a job. Without rights to make the lock, the start does not wait."""
+    """Wait of a user who attaches to a job. Without rights to create the lock, the start does not wait."""
 
     def __init__(self, directory: Path, job_id: JobId) -> None:
         self._directory = directory
@@ -45,7 +45,7 @@ class AttachWait:
 
 
 def wait_for_viewer(directory: Path, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
-    """Return when nobody waits to attach to the job any more, after `PATIENCE` seconds at the latest."""
+    """Return when no user waits to attach to the job any more, after `PATIENCE` seconds at the latest."""
     for _ in range(round(PATIENCE / _LOOK_EVERY)):
         if not _is_awaited(directory / FOLDER / str(job_id)):
             return
@@ -67,7 +67,7 @@ def _is_awaited(path: Path) -> bool:
 
 
 class InputMark:
-    """Record of the last input that people sent into a job, for its idle timeout: the time of a file."""
+    """Record of a job's last input, for its idle timeout: the modification time of a file."""
 
     def __init__(self, directory: Path, job_id: JobId) -> None:
         self._directory = directory

@@ -1,8 +1,8 @@
 """Announces ended jobs, sick GPUs and a full disk to commands, a webhook and mail, without delaying any tick.
 
-Whether an end has been announced is stored in the job, so a killed scheduler announces it when it is back: each end is
-announced at least once, and a receiver recognises a repetition by the event's id. Health of GPUs and the disk are
-announced by the scheduler that saw them. Each target has an outbox of its own: a slow one delays no other.
+Whether an end has been announced is stored in the job, so a restarted scheduler announces it: each end is announced at
+least once, and a receiver recognises a repetition by the event's id. Health of GPUs and the disk are announced by the
+scheduler that saw them. Each target has its own outbox: a slow one delays no other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Announcer:
         monitor: Monitor = NO_MONITOR,
         weekly: WeeklyReport | None = None,
     ) -> None:
-        """Make an outbox for each sink; `workers` makes its executor, given a name."""
+        """Create an outbox for each sink; `workers` creates its executor, given a name."""
         self._weekly = weekly
         self._store = store
         self._settings = settings
@@ -52,11 +52,11 @@ class Announcer:
         self._under_way: dict[str, tuple[Event, Job]] = {}
         """Ends of jobs, by event id, that are being announced or are not recorded as announced yet."""
         self._jobs: Entries | None = None
-        """Jobs whose ends have been looked through; None where that is to be done again."""
+        """Jobs whose ends have been examined; None if they have to be examined again."""
         self._views: tuple[GpuView, ...] | None = None
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:
-        """Return the targets that do not work, and how many deliveries were dropped."""
+        """Return notices of failing targets, and of dropped deliveries."""
         return tuple(Notice("warning", text) for outbox in self._outboxes for text in outbox.notices(now))
 
     def update(self, jobs: Entries, views: tuple[GpuView, ...], now: datetime) -> None:
@@ -85,7 +85,7 @@ class Announcer:
                 outbox.put(event, now)
 
     def close(self) -> None:
-        """Begin no further delivery."""
+        """Start no further delivery."""
         for outbox in self._outboxes:
             outbox.close()
         if self._weekly is not None:
@@ -108,7 +108,7 @@ class Announcer:
             self.announce(event, now)
 
     def _finished(self) -> list[tuple[Event, Job]]:
-        """Return the ends that everybody has heard of, or that were given up."""
+        """Return the ends that every target has received, or that were dropped."""
         return [
             (event, job)
             for event, job in self._under_way.values()
@@ -132,11 +132,11 @@ class Announcer:
 log = logging.getLogger(__name__)
 
 BUSY = 64
-"""Unfinished deliveries from which an event that only this target wants waits in the store."""
+"""Number of unfinished deliveries from which an event for this target only stays in the store."""
 MOST = 1000
-"""Unfinished deliveries from which further ones are dropped: other targets want these events too, and do not wait."""
+"""Number of unfinished deliveries from which further ones are dropped, since other targets do not wait for this one."""
 TOLD_FOR = timedelta(hours=1)
-"""Time for which a notice names dropped deliveries, after the last."""
+"""Time for which a notice mentions dropped deliveries, after the last one."""
 _FIRST_PAUSE = timedelta(seconds=5)
 _LONGEST_PAUSE = timedelta(minutes=20)
 
@@ -179,7 +179,7 @@ class Outbox:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether so many deliveries wait that new ones should stay in the store."""
+        """Return whether too many deliveries wait; new ones should then stay in the store."""
         return len(self._waiting) >= BUSY
 
     def holds(self, event_id: str) -> bool:
@@ -187,7 +187,7 @@ class Outbox:
         return event_id in self._waiting
 
     def put(self, event: Event, now: datetime) -> None:
-        """Deliver the event, at once if a worker is free; drop it when too many wait."""
+        """Deliver the event, at once if a worker is free; drop it if too many wait."""
         with self._lock:
             if len(self._waiting) >= MOST:
                 self._lose(event, now, f"{MOST} deliveries wait already")
@@ -196,7 +196,7 @@ class Outbox:
         self._begin(delivery)
 
     def try_again(self, now: datetime) -> None:
-        """Begin the deliveries whose pause is over."""
+        """Start the deliveries whose pause is over."""
         with self._lock:
             resting = [each for each in self._waiting.values() if each.tries and not each.under_way]
         for delivery in resting:
@@ -210,7 +210,7 @@ class Outbox:
                 self._begin(delivery)
 
     def notices(self, now: datetime) -> list[str]:
-        """Return sentences about what does not work here."""
+        """Return sentences about problems of this target."""
         with self._lock:
             said = [f"hooks.{self.name}: {self._fault}"] if self._fault else []
             if self._lost_at is not None and now - self._lost_at > TOLD_FOR:
@@ -220,7 +220,7 @@ class Outbox:
             return said
 
     def close(self) -> None:
-        """Begin no further delivery."""
+        """Start no further delivery."""
         self._workers.shutdown(wait=False)
 
     def _begin(self, delivery: _Delivery) -> None:

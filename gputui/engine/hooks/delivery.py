@@ -1,4 +1,4 @@
-"""Delivery of an event to a command, a webhook or by mail. A call may take its whole timeout; workers make it."""
+"""Delivery of an event to a command, a webhook or by mail. A call may take its whole timeout, so workers make it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.event import Event
+from gputui.domain.event import PAGE, Event
 from gputui.domain.settings import HookSettings
 from gputui.domain.text import plain
 
@@ -30,14 +30,14 @@ __all__ = ["Deliver", "NotDeliveredError", "sinks"]
 MOST_KEPT = 64 * 1024
 """Bytes of a command's stderr that are kept."""
 _LOOK_EVERY = 0.2
-"""Seconds between two checks whether a command has ended whose child keeps its stderr open."""
+"""Seconds between two checks whether a command has ended while its child keeps stderr open."""
 
 Deliver: TypeAlias = Callable[[Event], None]
 """Delivers an event; raises NotDeliveredError."""
 
 
 def sinks(settings: HookSettings, host: str) -> Iterator[tuple[str, Callable[[Event], bool], Deliver]]:
-    """Yield each configured target: its name, which events it wants, and how to deliver them."""
+    """Yield each configured target: its name, the events it receives, and its delivery function."""
     seconds = settings.timeout.total_seconds()
     if settings.on_job_end:
         yield "on_job_end", _about_job, partial(_run, settings.on_job_end, host, seconds)
@@ -99,7 +99,7 @@ def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict
 
 @contextmanager
 def _input(given: bytes) -> Iterator[int]:
-    """Open a file in memory that holds the input: a command that does not read it blocks nobody."""
+    """Create a file in memory with the input, so that a command that does not read it blocks nothing."""
     fd = os.memfd_create("gputui-event", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
@@ -111,9 +111,9 @@ def _input(given: bytes) -> Iterator[int]:
 
 
 def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
-    """Return the last of what the command writes on stderr until it ends; None when its time is over before.
+    """Return the end of the command's stderr once it has ended; None if the time is over first.
 
-    What it writes beyond `MOST_KEPT` bytes is read and let go of. A child that keeps stderr open is not waited for.
+    Output beyond `MOST_KEPT` bytes is discarded. A child that keeps stderr open is not waited for.
     """
     assert process.stderr is not None
     stream, kept = process.stderr.fileno(), b""
@@ -151,11 +151,13 @@ def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: 
     message["X-Gputui-Event"] = plain(event.id)
     told = event.data.get("table") or json.dumps(event.document(host), indent=2)
     message.set_content(f"{event.text}\n\n{told}\n")
+    if page := event.data.get(PAGE):
+        message.add_attachment(page, subtype="html", filename=f"gputui-report-{event.at:%Y-%m-%d}.html")
     _spawn((sendmail, "-t", "-i"), message.as_bytes(), seconds, {})
 
 
 MOST_READ = 2048
-"""Bytes of a refusal that are read, for the sentence about it."""
+"""Bytes of a refusal that are read for its description."""
 
 
 class NotDeliveredError(GputuiError):
@@ -174,7 +176,7 @@ class _Deadline:
         self._timer.start()
 
     def watch(self, connection: socket.socket) -> None:
-        """Shut this connection down too; a copy is kept, because TLS takes the socket itself away."""
+        """Shut this connection down too; keeps a copy, because TLS takes over the socket."""
         with self._lock:
             self._connections.append(connection.dup())
         if self.is_over:
@@ -196,7 +198,7 @@ class _Deadline:
 
 
 def post(url: str, body: bytes, seconds: float) -> None:
-    """POST JSON; raise NotDeliveredError unless the answer comes in time and is 2xx."""
+    """POST JSON; raise NotDeliveredError unless a 2xx answer arrives in time."""
     from urllib3.exceptions import HTTPError
 
     deadline = _Deadline(seconds)
@@ -236,7 +238,7 @@ def _answer(url: str, body: bytes, seconds: float, deadline: _Deadline) -> Itera
 
 
 def _manager(url: str, deadline: _Deadline) -> PoolManager:
-    """Return a manager whose connections the deadline watches, over the proxy that the environment names, if any."""
+    """Return a manager whose connections the deadline watches, through the proxy of the environment, if any."""
     import urllib3
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.util import parse_url
@@ -269,7 +271,7 @@ def _watched(connection: socket.socket, deadline: _Deadline) -> socket.socket:
 
 
 def _judge(response: BaseHTTPResponse) -> None:
-    """Raise NotDeliveredError for every answer but 2xx; a redirect is not followed, since it would lose the event."""
+    """Raise NotDeliveredError unless the answer is 2xx; redirects are not followed, as they lose the event."""
     if 200 <= response.status < 300:
         return
     what = f"answered {response.status}"
@@ -282,7 +284,7 @@ def _judge(response: BaseHTTPResponse) -> None:
 
 
 def _beginning(response: BaseHTTPResponse) -> str:
-    """Return the first line of a refusal, as far as it came in time."""
+    """Return the first line of a refusal, as far as it arrived in time."""
     from urllib3.exceptions import HTTPError
 
     try:

@@ -1,4 +1,4 @@
-"""The weekly report: made by a worker once a week, and given to the hooks that want it.
+"""The weekly report: created by a worker once a week, and sent to the hooks that receive it.
 
 The time of the last report is kept in a file, so that the next scheduler does not send it again.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,22 +16,25 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.event import Event, weekly_report
+from gputui.domain.event import PAGE, Event, weekly_report
 from gputui.domain.text import plain
 from gputui.domain.weekly import WEEK, WeeklyTime
-from gputui.engine.files.file_modes import file_mode, new_file, read_file
+from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 log = logging.getLogger(__name__)
 
 FILE = "weekly-report"
 REPORT_WITHIN = 300.0
-"""Seconds that a report may take to be made."""
+"""Maximum seconds for creating a report."""
 MakeReport: TypeAlias = Callable[[datetime, datetime], Mapping[str, Any]]
-"""Returns the report of a period: `report`, as its JSON, and `table`, as text. Takes seconds; raises GputuiError."""
+"""Returns the report of a period: `report`, as its JSON, `table`, as text, and `page`, as HTML.
+
+Takes seconds; raises GputuiError.
+"""
 
 
 class WeeklyReport:
-    """Reports that are due. `update` is called at every tick and never blocks."""
+    """Creates reports that are due. `update` is called at every tick and never blocks."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class WeeklyReport:
         workers: Executor,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """A report that was due longer than `max_age` ago is left out."""
+        """A report that was due longer than `max_age` ago is skipped."""
         self._path = directory / FILE
         self._at = at
         self._max_age = max_age
@@ -52,10 +54,10 @@ class WeeklyReport:
         self._wake = wake
         self._made: Event | None = None
         self._begun: datetime | None = None
-        """Time of the report that is being made, or was made last."""
+        """Time of the report that is being created, or was created last."""
 
     def update(self, now: datetime) -> Event | None:
-        """Return the report that is ready to be sent; begin the one that is due."""
+        """Return the report that is ready to be sent; start the one that is due."""
         made, self._made = self._made, None
         due = self._at.last(now)
         if due != self._begun and now - due <= self._max_age:
@@ -64,7 +66,7 @@ class WeeklyReport:
         return made
 
     def close(self) -> None:
-        """Begin no further report."""
+        """Start no further report."""
         self._workers.shutdown(wait=False)
 
     def _work(self, due: datetime) -> None:
@@ -88,17 +90,14 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{FILE}.{os.getpid()}")
-    with os.fdopen(new_file(partial, file_mode(path.parent)), "wb") as file:
-        file.write(f"{text}\n".encode())
-    partial.replace(path)
+    replace_file(path, f"{text}\n".encode(), file_mode(path.parent))
 
 
 def made_report(options: Sequence[str], since: datetime, until: datetime) -> Mapping[str, Any]:
-    """Return the report of a period, made by processes with these options, which take no time from this one."""
+    """Return the report of a period, created by other processes, which take no time from this one."""
     period = ("report", "--since", since.isoformat(), "--until", until.isoformat())
-    table, report = (_output_of(*options, *period, "--format", form) for form in ("table", "json"))
-    return {"table": table, "report": json.loads(report)}
+    table, report, page = (_output_of(*options, *period, "--format", form) for form in ("table", "json", "html"))
+    return {"table": table, "report": json.loads(report), PAGE: page}
 
 
 def _output_of(*words: str) -> str:

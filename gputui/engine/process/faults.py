@@ -1,4 +1,4 @@
-"""Counts faults of parts that are restarted after each, and turns them into notices."""
+"""Counts faults of parts that are restarted after each fault, and creates notices about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN_FOR = 600.0
 
 
 class SchedulingFailedError(GputuiError):
-    """Scheduling failed again and again in this process; `fault` is the last error."""
+    """Scheduling failed repeatedly in this process; `fault` is the last error."""
 
     def __init__(self, part: str, fault: BaseException, times: int) -> None:
         often = f"scheduling in this process failed {times} times within a minute"
@@ -50,7 +50,7 @@ class Faults:
         self._last: tuple[float, Notice] | None = None
 
     def add(self, part: str, fault: BaseException) -> SchedulingFailedError | None:
-        """Record a fault; return the error to give up with if there were too many within a minute."""
+        """Record a fault; return the error to stop with if there were too many within a minute."""
         now = self._clock()
         words = (
             f"the scheduler failed in {part} and continues: {describe_fault(fault)}; gputui.log in the state directory"

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gputui.domain.errors import GputuiError
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STORE_POLL = 0.1
-"""Seconds between two checks of the store's version where no watch reports writes."""
+"""Seconds between two checks of the store's version if no watch reports writes."""
 STORE_CHECK = 1.0
-"""Seconds between two checks where a watch does: a writer may have been killed before it reported."""
+"""Seconds between two checks if a watch does: a writer may have been killed before it reported."""
 MAINTENANCE_INTERVAL = 10.0
 AGAIN_AFTER = 1.0
 """Seconds after which a failed part is restarted."""
 MOST_FAULTS = 4
 """Faults within a minute that are tolerated; with one more this process gives up."""
 END_TICK_WITHIN = 30.0
-"""Seconds that a tick under way may take when the loop ends."""
+"""Seconds that the current tick may take when the loop ends."""
 MIN_PAUSE = 0.01
-"""Least seconds between two ticks, so that a burst of events costs a few ticks and not one each."""
+"""Minimum seconds between two ticks, so that a burst of events does not cost one tick each."""
 
 
 class Loop:
-    """Runs ticks one at a time until stopped: on an interval, and at once after an event."""
+    """Runs ticks one at a time until stopped: at an interval, and immediately after an event."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class Loop:
         faults: Faults | None = None,
         told: Callable[[], None] = lambda: None,
         monitor: Monitor = NO_MONITOR,
+        housekeeping: Callable[[datetime], object] = lambda _: None,
     ) -> None:
+        """`housekeeping` is called every ten seconds, in the thread of maintenance."""
+        self._housekeeping = housekeeping
         self._monitor = monitor
         self._scheduler = scheduler
         self._store = store
@@ -78,7 +81,7 @@ class Loop:
         self._is_tuned = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first.
+        """Schedule until `stop` is set or the leadership is lost. The current tick is completed first.
 
         Raises SchedulingFailedError when parts of it failed too often.
         """
@@ -101,7 +104,7 @@ class Loop:
             raise self._given_up
 
     async def _end_tick(self) -> None:
-        """Wait for a tick under way, up to `END_TICK_WITHIN`; one that hangs is left alone."""
+        """Wait for the current tick, up to `END_TICK_WITHIN`; one that hangs is abandoned."""
         executors = (self._thread, self._maintenance_thread)
         for executor in executors:
             executor.shutdown()
@@ -135,7 +138,7 @@ class Loop:
             self._lost.set()
         try:
             self._told()
-        except Exception:  # a border: the notice comes with the next picture
+        except Exception:  # a border: the next snapshot has the notice
             log.exception("a fault could not be reported")
 
     async def _keep_time(self) -> None:
@@ -149,7 +152,10 @@ class Loop:
             timer.shutdown(wait=False)
 
     def _timer(self) -> AsyncIOScheduler:
-        """Return a timer that calls its jobs in the event loop: as tasks, those due at its end would be cancelled."""
+        """Return a timer that calls its jobs directly in the event loop.
+
+        As tasks, due jobs would be cancelled at its end.
+        """
         from apscheduler.events import EVENT_JOB_ERROR
         from apscheduler.executors.debug import DebugExecutor
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -175,7 +181,7 @@ class Loop:
         self._scheduler.relist()
 
     def _maintain(self) -> None:
-        """Start maintenance in a thread of its own."""
+        """Start maintenance in its own thread."""
         if self._maintenance.done():
             self._maintenance = self._maintenance_thread.submit(self._maintain_now)
 
@@ -183,9 +189,10 @@ class Loop:
         memory_tuning.SWEEPER.tend(time.monotonic())
         try:
             self._store.maintain(self._clock.now())
-        except GputuiError as error:
+            self._housekeeping(self._clock.now())
+        except (GputuiError, OSError) as error:
             log.warning("maintenance has to wait: %s", error)
-        except Exception:  # a border: nobody asks this thread how it went
+        except Exception:  # a border: no caller reads the result of this thread
             log.exception("maintenance failed")
 
     async def _watch_store(self) -> None:
@@ -222,7 +229,7 @@ class Loop:
             self._waker.wake()
 
     def _version(self) -> object:
-        """Return the store's version; None where it cannot be read, which the next tick reports."""
+        """Return the store's version; None if it cannot be read, which the next tick reports."""
         try:
             return self._store.version()
         except GputuiError:
@@ -240,9 +247,9 @@ class Loop:
             await asyncio.sleep(MIN_PAUSE)
 
     def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set an alarm for the moment at which time alone calls for a tick.
+        """Set an alarm for the time at which a tick is due without any event.
 
-        Work that a tick was due to do and could not is left to the interval, or ticks would follow one another.
+        Work that a tick could not do although it was due is left to the interval, to avoid a loop of ticks.
         """
         if self._alarm is not None:
             self._alarm.cancel()
@@ -251,14 +258,14 @@ class Loop:
         self._alarm = loop.call_later(left, self._waker.wake) if soon else None
 
     def tick(self) -> bool:
-        """Run a tick; return False, without one, where another process may be scheduling."""
+        """Run a tick; return False, without a tick, if another process may be scheduling."""
         if not self._holds():
             return False
         before = self._version()
         self._ticked_at = time.monotonic()
         self._scheduler.tick(self._clock.now())
         self._tune_gc()
-        # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
+        # Our own writes cause one more tick; so do another process's between `before` and reading the store.
         self._seen = before
         return True
 
@@ -286,7 +293,7 @@ class Waker:
         if loop is not None and not loop.is_closed():
             try:
                 loop.call_soon_threadsafe(self._event.set)
-            except RuntimeError:  # closed since the line above
+            except RuntimeError:  # closed since the check above
                 return
 
     async def wait(self) -> None:

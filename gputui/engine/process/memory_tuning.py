@@ -1,12 +1,12 @@
 """Tunes the memory of a long-lived process: Python's garbage collector and glibc's malloc.
 
-A collection stops every thread, the screen included. To collect ten thousand jobs with their rows and plans takes some
-tenths of a second, and Python would begin it in the middle of a key. So only young objects are collected, and all
-others when nobody is typing.
+A collection stops every thread, including the screen. Collecting ten thousand jobs with their rows and plans takes some
+tenths of a second, and Python could start it during a key press. So only young objects are collected, and all others
+when nobody is typing.
 
-A queue of ten thousand jobs makes lists of a hundred kilobytes many times a second, in several threads. glibc would
-keep a heap for each thread, and after some such lists place the next ones among small objects that stay: after ten
-minutes of that, 44 of 74 MB were holes.
+A queue of ten thousand jobs creates lists of a hundred kilobytes many times a second, in several threads. glibc would
+keep a heap for each thread, and place later lists among small long-lived objects: after ten minutes 44 of 74 MB were
+holes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ A plan for thousands of jobs makes and drops more than that every second. Object
 NEVER = 1_000_000
 """Collections of younger objects before Python itself collects old ones."""
 EVERY, AT_LAST = 300.0, 1800.0
-"""Seconds between two full collections while nobody types, and between two in any case."""
+"""Seconds between two full collections while nobody types, and the maximum between two."""
 STILL = 3.0
-"""Seconds without a key after which nobody is typing."""
+"""Seconds without a key press after which nobody counts as typing."""
 
 
 class Sweeper(Struct):
@@ -48,7 +48,7 @@ class Sweeper(Struct):
         return since >= AT_LAST or (since >= EVERY and now - self.touched_at >= STILL)
 
     def tend(self, now: float) -> None:
-        """Run a full collection if one is due; called every few seconds, from any thread."""
+        """Run a full collection if one is due; call it every few seconds, from any thread."""
         if self.is_due(now):
             self.swept_at = now
             gc.collect()
@@ -61,7 +61,7 @@ SWEEPER = Sweeper()
 def configure_gc() -> None:
     """Exclude the present objects, mostly the queue, from collections: they stay, and have no cycles.
 
-    Call it once, and have `SWEEPER` tended from then on.
+    Call it once, and call `SWEEPER.tend` regularly from then on.
     """
     gc.set_threshold(YOUNG, 10, NEVER)
     gc.freeze()
@@ -70,15 +70,15 @@ def configure_gc() -> None:
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3). Setting a threshold ends its automatic growth."""
 LARGE = 64 * 1024
-"""Bytes from which an allocation is mapped by itself, and returned to the system when it is freed."""
+"""Size from which an allocation is mapped separately, and returned to the system when it is freed."""
 SPARE = 1024 * 1024
 """Bytes that may stay free at the end of the heap."""
 
 
 def configure_malloc() -> None:
-    """Use one heap for all threads; Python runs them in turn anyway. Only glibc has several heaps."""
+    """Use one heap for all threads, since Python runs one at a time anyway. Only glibc has several heaps."""
     libc = ctypes.CDLL(None)
-    with contextlib.suppress(AttributeError):  # another C library, which has other habits
+    with contextlib.suppress(AttributeError):  # another C library
         libc.mallopt(_ARENA_MAX, 1)
         libc.mallopt(_MMAP_THRESHOLD, LARGE)
         libc.mallopt(_TRIM_THRESHOLD, SPARE)

@@ -24,11 +24,11 @@ RECORDED = frozenset(
         "remove",
     }
 )
-"""Calls that act on attempts, and the listing by which a runtime shows that it answers."""
+"""Calls that act on attempts, and the listing, which shows that a runtime answers."""
 
 
 class MonitoredRuntime:
-    """Passes everything on to a runtime; calls among `RECORDED` are timed and their results recorded."""
+    """Passes all calls on to a runtime; calls among `RECORDED` are timed and their results recorded."""
 
     def __init__(self, runtime: Runtime, monitor: Monitor) -> None:
         self._runtime = runtime

@@ -1,7 +1,7 @@
-"""Relay into jobs for users who may not talk to the engine: a socket in the state directory.
+"""Relay into jobs for users without access to the engine: a socket in the state directory.
 
-Each connection gets a process of its own, which asks the kernel who connected (`gputui.console.relay`). So no stream of
-a job passes through the scheduler's process, and a stream outlives it.
+Each connection gets its own process, which asks the kernel who connected (`gputui.console.relay`). So no stream of a
+job passes through the scheduler's process, and a stream outlives it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 SOCKET = "relay"
 """Name of the socket in the state directory."""
 MOST = 64
-"""Connections at a time."""
+"""Maximum number of connections."""
 MOST_OF_ONE = 16
-"""Connections of one user at a time, so that nobody keeps the others out."""
+"""Maximum number of connections of one user, so that no user keeps the others out."""
 RETRY = 1.0
-"""Seconds to wait after an error, as when there are too many open files."""
+"""Seconds to wait after an error, such as too many open files."""
 
 
 class Relay:
@@ -43,7 +43,7 @@ class Relay:
         """Users and processes of the connections."""
 
     def open(self) -> None:
-        """Listen. Where the directory takes no socket there is no relay, and the log says so."""
+        """Start listening. If the directory does not allow sockets, the log says so, and there is no relay."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with _at(self._directory) as place:
@@ -60,7 +60,7 @@ class Relay:
         threading.Thread(target=self._serve, args=(listener,), name="gputui-relay", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more; open streams go on. The socket's file stays for the next scheduler to replace."""
+        """Stop listening; open streams continue. The socket's file stays, for the next scheduler to replace."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with suppress(OSError):
@@ -100,7 +100,7 @@ class Relay:
             self._served.append((uid, process))
 
     def _refusal(self, uid: int) -> str:
-        """Return why that user gets no further connection; empty for none."""
+        """Return why that user gets no further connection; empty if allowed."""
         hint = "detach from a job, or end a command of `gputui exec`"
         if sum(user == uid for user, _ in self._served) >= MOST_OF_ONE:
             return f"you have {MOST_OF_ONE} streams of jobs open, the most for one user: {hint}"

@@ -1,14 +1,16 @@
-"""Jobs after each step of an attempt: running, adopted, given back, finished, vanished."""
+"""Jobs after each step of an attempt: running, adopted, returned to the queue, finished, vanished."""
 
 from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
 
+from gputui.domain.attempt import Attempt, BootTime
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import Attempt, BootTime, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.eligible_wait import end_wait
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.policy.retry import again, conclude
@@ -45,13 +47,13 @@ def adopted(job: Job, record: ContainerRecord, now: datetime) -> Job:
 
 
 def with_wait_ended(job: Job, at: datetime) -> Job:
-    """Return the job with its wait ended now; a wait for other jobs is not counted: their ends are not known here."""
+    """Return the job with its wait ended now; waits for other jobs do not count, since their ends are unknown here."""
     depends = job.spec.after or job.spec.after_any
     return end_wait(job, at if depends else None, at)
 
 
 def given_back(job: Job) -> Job:
-    """Return the job to the queue as if its interrupted start had never been: the attempt's number is free again."""
+    """Return the job to the queue as if its interrupted start had never happened; frees the attempt's number."""
     attempt = job.attempt
     is_dropped = attempt is not None and not attempt.is_over
     kept = job.attempts[:-1] if is_dropped else job.attempts
@@ -63,10 +65,10 @@ def given_back(job: Job) -> Job:
 def finished(
     job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings, signs: FailureSigns = NO_SIGNS
 ) -> Job:
-    """Return the job after its container ended; `signs` are the lines of its output that say why it failed."""
+    """Return the job after its container ended; `signs` are the output lines that say why it failed."""
     at = record.ended_at or now
     attempt = job.attempts[-1]
-    # the runtime's own time: ours was taken when the start was answered, by when a short job may have ended
+    # use the runtime's time: ours is from the answer to the start, when a short job may already have ended
     started_at = record.started_at + attempt.clock_moved if record.started_at else attempt.started_at
     job = job.with_attempt(
         container_id=record.id,
@@ -90,7 +92,7 @@ def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:
 
 
 def under_way(transaction: Transaction, job_id: JobId, number: int) -> Job | None:
-    """Return the job if that attempt is still under way in the store; else None."""
+    """Return the job if that attempt is still active in the store; else None."""
     try:
         job = transaction.get(job_id)
     except NotFoundError:

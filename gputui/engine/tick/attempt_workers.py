@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError, StoreError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.log_fields import about
 from gputui.domain.settings import Settings
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
@@ -70,13 +72,13 @@ class AttemptWorkers:
         self._cleaned_at: dict[str, datetime] = {}
         self._cleaning: set[str] = set()
         self._kept: dict[str, str] = {}
-        """Reasons for keeping containers that are in the log already, by container id."""
+        """Reasons for keeping containers, by container id; each has been logged."""
         self._signalling: set[AttemptKey] = set()
         self._suspending: set[AttemptKey] = set()
         self.pulls = ImagePulls(store, pools, clock, settings.scheduler, changed)
 
     def is_busy(self, key: AttemptKey) -> bool:
-        """Return whether a worker is on that attempt; number 0 stands for fetching the job's image."""
+        """Return whether a worker is working on that attempt; number 0 means the pull of the job's image."""
         job_id, number = key
         if not number:
             return self.pulls.is_wanted_by(job_id)
@@ -84,12 +86,12 @@ class AttemptWorkers:
             return key in self._busy
 
     def last_worked_on(self, key: AttemptKey) -> int:
-        """Return the sequence number of the last work on that attempt by this process; 0 for none."""
+        """Returns the sequence number of this process's last work on that attempt; 0 for none."""
         with self._lock:
             return self._worked_on.get(key, 0)
 
     def note_given_back(self, key: AttemptKey) -> None:
-        """Remember that this attempt's number was given back, in case its container appears late."""
+        """Remember that this attempt's number was released, in case its container appears late."""
         with self._lock:
             self._note(key)
 
@@ -107,15 +109,15 @@ class AttemptWorkers:
             fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, self._permitted, wait)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
-        except StoreError as error:  # reconcile says RUNNING as soon as the store can be written again
+        except StoreError as error:  # reconciliation records RUNNING once the store can be written again
             log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
-        except Exception:  # the border of a worker: the next listing tells how far it came
-            log.exception("starting job %d", launch.job_id)
+        except Exception:  # the border of a worker: the next listing shows how far it got
+            log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
         finally:
             self._finish_work((launch.job_id, launch.attempt), runtime.name)
 
     def _permitted(self, launch: Launch) -> Launch:
-        """Return the launch as the site allows it to its submitter; raises RuntimeFault."""
+        """Return the launch with the site's rules for its submitter applied; raises RuntimeFault."""
         if self._permissions is None:
             return launch
         uid = proven_submitter(self._store, launch.spec)
@@ -124,7 +126,7 @@ class AttemptWorkers:
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.
 
-        While a signal is under way no further one is queued: the next tick asks again.
+        While a signal is being sent no further one is queued: the next tick asks again.
         """
         with self._lock:
             if key in self._signalling or self._signalled.get(key) == how:
@@ -150,7 +152,7 @@ class AttemptWorkers:
                     self._signalled.pop(key, None)
 
     def failure_signs(self, runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSigns | None:
-        """Return what the end of the failed attempt's output says about the cause; None while a worker reads it."""
+        """Return the cause as the end of the failed attempt's output tells it; None while a worker reads it."""
         key = (record.job_id, record.attempt)
         with self._lock:
             begin = key not in self._failure_signs and key not in self._busy
@@ -165,20 +167,20 @@ class AttemptWorkers:
         key, signs = (record.job_id, record.attempt), NO_SIGNS
         try:
             signs = read_signs(runtime, record, job)
-        except Exception:  # the border of a worker: what cannot be read tells nothing
-            log.exception("looking at the output of job %d", record.job_id)
+        except Exception:  # the border of a worker: unreadable output shows nothing
+            log.exception("looking at the output of job %d", record.job_id, extra=about(record.job_id, record.attempt))
         finally:
             with self._lock:
                 self._failure_signs[key] = signs
             self._finish_work(key, runtime.name)
 
     def take_failure_signs(self, key: AttemptKey) -> FailureSigns:
-        """Return and forget what was found in that attempt's output."""
+        """Remove and return the signs found in that attempt's output."""
         with self._lock:
             return self._failure_signs.pop(key, NO_SIGNS)
 
     def warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
-        """Send the signal that announces the time limit; the store has recorded it already."""
+        """Send the signal that warns of the time limit; the store has recorded it already."""
         self._pools(WorkKind.STOP, runtime.name).submit(self._warn, runtime, key, container_id, number)
 
     def _warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
@@ -194,7 +196,7 @@ class AttemptWorkers:
         try:
             unwarn(self._store, key)
         except Exception as error:  # noqa: BLE001 - the border of a worker
-            log.warning("job %d will not be warned of its time limit: %s", key[0], error)
+            log.warning("job %d will not be warned of its time limit: %s", key[0], error, extra=about(*key))
 
     def is_suspending(self, key: AttemptKey) -> bool:
         """Return whether a worker is suspending that attempt, or letting it continue."""
@@ -202,7 +204,7 @@ class AttemptWorkers:
             return key in self._suspending
 
     def set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, *, is_suspended: bool) -> None:
-        """Suspend the attempt or let it continue; while a request is under way no further one is queued."""
+        """Suspend the attempt or let it continue; while a request is active no further one is queued."""
         with self._lock:
             if key in self._suspending:
                 return
@@ -223,7 +225,7 @@ class AttemptWorkers:
             self._changed(runtime.name)
 
     def send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
-        """Send signals that users requested, in order; the store has recorded them as sent already."""
+        """Send signals that users requested, in order; the store has already recorded them as sent."""
         self._pools(WorkKind.STOP, runtime.name).submit(self._send_signals, runtime, key, container_id, numbers)
 
     def _send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
@@ -233,7 +235,7 @@ class AttemptWorkers:
                 runtime.signal(container_id, left[0])
                 del left[0]
         except RuntimeUnavailableError as fault:
-            log.warning("job %d: signals are sent when it answers again: %s", key[0], fault)
+            log.warning("job %d: signals are sent when it answers again: %s", key[0], fault, extra=about(*key))
             self._request_again(key, left)
         except Exception as fault:  # the border of a worker
             is_known = isinstance(fault, RuntimeFault)
@@ -245,7 +247,7 @@ class AttemptWorkers:
                 if job := under_way(transaction, *key):
                     transaction.put(job.evolve(signals=(*numbers, *job.signals)))
         except Exception as error:  # noqa: BLE001 - the border of a worker
-            log.warning("job %d: its signals are lost: %s", key[0], error)
+            log.warning("job %d: its signals are lost: %s", key[0], error, extra=about(*key))
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
         """Save an ended container's output and remove it; one clean-up at a time, repeated after `RETRY_CLEANING`."""
@@ -289,20 +291,20 @@ class AttemptWorkers:
         self._changed(runtime_name)
 
     def _note(self, key: AttemptKey) -> None:
-        """Record that the attempt was worked on just now. Call it with the lock held."""
-        self._worked_on.pop(key, None)  # so that it is the youngest
+        """Note that the attempt was worked on just now. Call it with the lock held."""
+        self._worked_on.pop(key, None)  # so that it becomes the youngest
         self._worked_on[key] = self._sequence.next()
         _forget_oldest(self._worked_on)
 
 
 def _forget_oldest(book: dict[AttemptKey, Any]) -> None:
-    """Drop the oldest entry of a record that grows for ever: listings are younger than those by far."""
+    """Drop the oldest entry of a growing record; listings are far younger than it."""
     if len(book) > REMEMBERED:
         del book[next(iter(book))]
 
 
 def unwarn(store: JobStore, key: tuple[JobId, int]) -> None:
-    """Record that the warning was not sent, so that it is tried again."""
+    """Record that the warning was not sent, so that it is retried."""
     with store.transaction() as transaction:
         job = under_way(transaction, *key)
         if job is not None:
@@ -310,15 +312,15 @@ def unwarn(store: JobStore, key: tuple[JobId, int]) -> None:
 
 
 def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:
-    """Save the output of a container whose attempt is over, then remove it."""
+    """Save the output of a container whose attempt has ended, then remove it."""
     if record.state is ContainerState.EXITED:
         place, _, name = log_path(record.job_id, record.attempt).rpartition("/")
         with folder_in(directory, place) as folder:
             if not is_file(folder / name):
-                (folder / name).unlink(missing_ok=True)  # a link that somebody planted
+                (folder / name).unlink(missing_ok=True)  # a planted link
                 if not _save(runtime, record, folder / name):
                     return
-            with suppress(PermissionError):  # another member saved it, and closed it to us
+            with suppress(PermissionError):  # another member saved it, with access for itself only
                 os.close(open_file(folder / name, os.O_RDONLY, file_mode(directory)))
             with suppress(OSError):  # the marks of standard error, which few logs have
                 os.close(open_file((folder / name).with_suffix(".errors"), os.O_RDONLY, file_mode(directory)))
@@ -327,7 +329,7 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
 
 
 def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
-    """Save the output; return False when it was removed with the container before."""
+    """Save the output; return False if it was removed with the container."""
     try:
         runtime.save_log(record.id, path)
     except RuntimeFault:

@@ -1,7 +1,7 @@
 """Compensates for wall-clock jumps by shifting the times of running attempts, so that limits count real time.
 
-Each attempt keeps `began`, its start by the monotonic clock. Where the wall clock is `SMALLEST_JUMP` or more off from
-that, it was set, perhaps while nothing scheduled: the attempt's times are shifted by the difference.
+Each attempt keeps `began`, its start on the monotonic clock. If the wall clock differs by `SMALLEST_JUMP` or more, it
+was set, perhaps while no scheduler ran: the attempt's times are shifted by the difference.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.job import BootTime, Job
+from gputui.domain.attempt import BootTime
+from gputui.domain.job import Job
+from gputui.domain.log_fields import about
 from gputui.engine.tick.context import TickContext
 
 log = logging.getLogger(__name__)
@@ -22,7 +24,7 @@ _BEGUN = ("claimed_at", "started_at", "warned_at", "preempted_at", "suspended_at
 
 
 def shift_times(context: TickContext, now: datetime, boot: BootTime) -> None:
-    """Shift the times of started attempts by as much as the clock was set since."""
+    """Shift the times of started attempts by the amount that the clock was set."""
     stale = [job.id for job in context.queue.active if _corrected(job, now, boot) is not job]
     if not stale:
         return
@@ -39,11 +41,12 @@ def shift_times(context: TickContext, now: datetime, boot: BootTime) -> None:
 def _tell(before: Job, after: Job) -> None:
     by = after.attempts[-1].clock_moved - before.attempts[-1].clock_moved
     if by:
-        log.warning("job %d: the clock was set by %.0f s, its time limit continues", after.id, by.total_seconds())
+        text = "job %d: the clock was set by %.0f s, its time limit continues"
+        log.warning(text, after.id, by.total_seconds(), extra=about(after.id))
 
 
 def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:
-    """Return the job, itself where its times are right."""
+    """Return the job with corrected times; the same object if they are right."""
     attempt = job.attempt
     if attempt is None or attempt.is_over or attempt.started_at is None:
         return job

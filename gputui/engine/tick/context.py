@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from msgspec import Struct
+
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.gpu_faults import with_faults
 from gputui.domain.job import Job
@@ -14,7 +16,17 @@ from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.telemetry import TelemetryRecorder
-from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor
+from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
+
+
+class Ports(Struct, frozen=True):
+    """Implementations of the ports that a scheduler works with."""
+
+    store: JobStore
+    runtimes: Mapping[str, Runtime]
+    probe: GpuProbe
+    clock: SteadyClock
+    monitor: Monitor = NO_MONITOR
 
 
 class TickContext:
@@ -41,11 +53,11 @@ class TickContext:
         self.version: object = None
         """Version of the store when the queue was read."""
         self.idle_since: Mapping[str, datetime] = {}
-        """Time by UUID since when a GPU has been left idle by its jobs."""
+        """Time by UUID since which a GPU has been left idle by its jobs."""
         self.damage: tuple[Notice, ...] = ()
 
     def refresh(self) -> None:
-        """Read the store again if it was written; raises StoreDamagedError where it lost acknowledged changes."""
+        """Read the store again if it was written; raises StoreDamagedError if it lost acknowledged changes."""
         version = self.store.version()
         if version != self.version:
             self.queue, self.version = QueueView.read(self.store), version
@@ -59,11 +71,11 @@ class TickContext:
 
     @property
     def reading(self) -> ProbeReading:
-        """Latest reading of the GPUs, with the faults that earlier schedulers recorded."""
+        """Latest reading of the GPUs, including faults that earlier schedulers recorded."""
         return with_faults(self.probe.latest(), self.queue.controls.faults)
 
     def observer_of(self, job: Job) -> Observer | None:
-        """Return the observer of the job's runtime; None when this scheduler has no such runtime."""
+        """Return the observer of the job's runtime; None if this scheduler has no such runtime."""
         return self.observers.get(runtime_of(job))
 
 

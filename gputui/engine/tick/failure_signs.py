@@ -1,4 +1,4 @@
-"""Reads from the last lines of a failed attempt's output why it failed."""
+"""Determines from the last lines of a failed attempt's output why it failed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gputui.domain.container import ContainerRecord
 from gputui.domain.error_line import TAIL, find_error_line
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import Job
+from gputui.domain.log_fields import about
 from gputui.domain.policy.gpus.out_of_memory import find_sign, may_have_run_out
 from gputui.ports import Runtime
 
@@ -38,23 +39,28 @@ def is_worth_reading(job: Job, cause: Cause | None) -> bool:
 
 
 def read_signs(runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSigns:
-    """Return what the last lines of the output say; nothing where they cannot be read."""
+    """Return the signs in the last lines of the output; empty if they cannot be read."""
     lines = _last_lines(runtime, record)
     memory = find_sign(lines) if may_have_run_out(job, record.cause) else ""
     return FailureSigns(memory, find_error_line(lines, job.spec.options.env))
 
 
 def _last_lines(runtime: Runtime, record: ContainerRecord) -> list[bytes]:
-    """Return the last lines, at most `TAIL`."""
+    """Return the last lines, at most `TAIL`; none if they cannot be read."""
     try:
         stream = runtime.logs(record.id, tail=TAIL)
     except RuntimeFault as fault:
-        log.warning("job %d: its last lines cannot be read: %s", record.job_id, fault)
+        _warn(record, "cannot be read", fault)
         return []
     try:
         return list(deque(stream, TAIL))
     except RuntimeFault as fault:
-        log.warning("job %d: its last lines could not be read to the end: %s", record.job_id, fault)
+        _warn(record, "could not be read to the end", fault)
         return []
     finally:
         stream.close()
+
+
+def _warn(record: ContainerRecord, words: str, fault: RuntimeFault) -> None:
+    about_it = about(record.job_id, record.attempt)
+    log.warning("job %d: its last lines %s: %s", record.job_id, words, fault, extra=about_it)

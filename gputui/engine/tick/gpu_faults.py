@@ -8,16 +8,17 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import ProbeCode
 from gputui.domain.gpu_faults import FaultEvidence, GpuFault, judged, reported
-from gputui.domain.job import BootTime
+from gputui.domain.log_fields import about
 from gputui.engine.tick.context import TickContext
 
 log = logging.getLogger(__name__)
 
 
 class FaultRecorder:
-    """Keeps GPU faults in the store, and knows which of them the running probe reported itself."""
+    """Keeps GPU faults in the store, and tracks which of them the running probe reported itself."""
 
     def __init__(self, context: TickContext) -> None:
         self._context = context
@@ -45,6 +46,8 @@ class FaultRecorder:
 
 def _tell(before: Mapping[str, GpuFault], after: Mapping[str, GpuFault]) -> None:
     for uuid in after.keys() - before.keys():
-        log.warning("%s takes no job until it is reset or resumed: %s", uuid, after[uuid].text)
+        log.warning(
+            "%s takes no job until it is reset or resumed: %s", uuid, after[uuid].text, extra=about(gpus=[uuid])
+        )
     for uuid in before.keys() - after.keys():
-        log.info("%s may take jobs again: it was reset or resumed", uuid)
+        log.info("%s may take jobs again: it was reset or resumed", uuid, extra=about(gpus=[uuid]))

@@ -10,9 +10,11 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, StoreError
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.retry import conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
@@ -35,13 +37,13 @@ class ImagePull(Struct, eq=False):
     wanted: set[JobId]
     """Jobs that wait for the image."""
     is_pulling: bool = False
-    """True if the image is being pulled, or will be as soon as a worker is free."""
+    """True if the image is being pulled, or will be once a worker is free."""
     words: str = QUEUED
     """Progress, in words."""
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when no job wants the image any more."""
     always: dict[JobId, int] = field(default_factory=dict)
-    """Jobs that want a pull even if the image is present, each with the number of the attempt it is for."""
+    """Jobs that want a pull even if the image is present, each with its attempt's number."""
 
     @property
     def key(self) -> ImageKey:
@@ -74,9 +76,9 @@ class ImagePulls:
         """Pulls that have ended and are not recorded in the store yet."""
 
     def is_here(self, runtime: Runtime, job_id: JobId, image: str | None, always: int | None = None) -> bool:
-        """Return whether the image is known to be here; if not, have it looked for, and pulled where it is missing.
+        """Return whether the image is known to be present; if not, check for it, and pull it if it is missing.
 
-        `always`: the number of the attempt for which it is pulled even if it is here.
+        `always`: the number of the attempt for which it is pulled even if present.
         """
         if image is None:
             return True
@@ -103,12 +105,12 @@ class ImagePulls:
         return False
 
     def forget(self, runtime: Runtime, image: str | None) -> None:
-        """Forget that the image is present: it was removed since."""
+        """Forget that the image is present, after it was removed."""
         with self._lock:
             self._here.discard((runtime.name, image or ""))
 
     def is_wanted_by(self, job_id: JobId) -> bool:
-        """Return whether the job waits for an image that is on its way."""
+        """Return whether the job waits for an image that is being pulled."""
         with self._lock:
             return any(job_id in pull.wanted for pull in (*self._pulls.values(), *self._ending))
 
@@ -156,14 +158,14 @@ class ImagePulls:
             self._pools(WorkKind.PULL, pull.runtime.name).submit(self._pull, pull)
 
     def _join(self, pull: ImagePull, job_id: JobId) -> None:
-        """Record in the store that one more job waits for a pull under way."""
+        """Record in the store that one more job waits for a current pull."""
         with self._lock:
             is_under_way = job_id in pull.wanted
         if is_under_way:
             self._begin(pull, [job_id])
 
     def _begin(self, pull: ImagePull, jobs: list[JobId]) -> bool:
-        """Make the jobs CONFIGURING; where the store refuses, they ask for the image again at the next tick."""
+        """Make the jobs CONFIGURING; if the store refuses, they request the image again at the next tick."""
         try:
             begin_pull(self._store, jobs)
         except StoreError as error:
@@ -195,7 +197,7 @@ class ImagePulls:
         self._end(pull, fault)
 
     def _end(self, pull: ImagePull, fault: RuntimeFault | None) -> None:
-        """Put the jobs back in the queue, or record the attempt that failed because the image cannot be pulled."""
+        """Put the jobs back in the queue, or record the failed attempt if the image cannot be pulled."""
         if pull.cancelled.is_set():
             log.info("the pull of %s was ended: no job wants it", pull.image)
             return
@@ -211,7 +213,7 @@ class ImagePulls:
             log.warning("image %s: %s", pull.image, fault)
         try:
             end_pull(self._store, jobs, fault, self._clock.now(), self._settings)
-        except StoreError as error:  # the jobs are given back once the store can be written again
+        except StoreError as error:  # the jobs return to the queue once the store can be written again
             log.warning("image %s for %d jobs: %s", pull.image, len(jobs), error)
         except Exception:  # the border of a worker
             log.exception("ending the pull of %s", pull.image)
@@ -222,7 +224,7 @@ class ImagePulls:
 
 
 def _wants(job: Job | None, image: str) -> bool:
-    """Return whether a job still waits for the image: not once it was cancelled, edited or removed."""
+    """Return whether a job still waits for the image; False once it was cancelled, edited or removed."""
     if job is None or job.spec.image != image or job.cancel_requested:
         return False
     has_container = job.attempt is not None and not job.attempt.is_over
@@ -235,7 +237,7 @@ def _unexpected(image: str, error: Exception) -> RuntimeFault:
 
 
 def begin_pull(store: JobStore, jobs: Iterable[JobId]) -> None:
-    """Make the jobs that still wait CONFIGURING while their image is pulled, without giving them any GPU."""
+    """Make the jobs that still wait CONFIGURING while their image is pulled, without assigning GPUs."""
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
             if job.state is JobState.PENDING:
@@ -245,7 +247,7 @@ def begin_pull(store: JobStore, jobs: Iterable[JobId]) -> None:
 def end_pull(
     store: JobStore, jobs: Iterable[JobId], fault: RuntimeFault | None, now: datetime, settings: SchedulerSettings
 ) -> None:
-    """Put the jobs back in the queue, or record the attempt that failed because the image cannot be pulled."""
+    """Put the jobs back in the queue, or record the failed attempt if the image cannot be pulled."""
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
             is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)

@@ -1,4 +1,4 @@
-"""Observers of runtimes: each lists its containers in a thread of its own, so that a hanging engine delays no tick."""
+"""Observers of runtimes: each lists its containers in its own thread, so that a hanging engine delays no tick."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SECOND_LOOK = 0.3
 
 
 class Observation(Struct, frozen=True):
-    """Listing of a runtime. `records` and `foreign` are None where it did not answer."""
+    """Listing of a runtime. `records` and `foreign` are None if it did not answer."""
 
     status: RuntimeStatus
     begun: int = 0
-    """Sequence number of the listing: work with a lower one shows in it. 0 before the first listing."""
+    """Sequence number of the listing, which contains all work with lower numbers. 0 before the first listing."""
     records: tuple[ContainerRecord, ...] | None = None
     foreign: tuple[ForeignContainer, ...] | None = None
 
@@ -70,7 +70,7 @@ class Observer:
         self._poked.set()
 
     def observe(self) -> None:
-        """List the runtime's containers in this thread; call `changed` where the listing differs."""
+        """List the runtime's containers in this thread; call `changed` if the listing differs."""
         begun = self._sequence.next()
         try:
             if not self.runtime.status().up:
@@ -92,7 +92,7 @@ class Observer:
         while not self._stopped:
             try:
                 self.observe()
-            except Exception:  # the border of a thread: an adapter's slip must not end the watching
+            except Exception:  # the border of a thread: an error of an adapter must not end the watching
                 log.exception("observing %s failed", self.runtime.name)
             poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
             self._poked.clear()

@@ -1,4 +1,4 @@
-"""GPU usage of each tenant in jobs that have moved to history, for fair share; read by a worker, as it may be long."""
+"""GPU usage of each tenant in jobs that have moved to history, for fair share. A worker reads it, as it takes long."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gputui.ports import JobStore
 log = logging.getLogger(__name__)
 
 REFRESH = timedelta(minutes=10)
-"""Time between two readings of the history; jobs that moved there since do not count until the next."""
+"""Time between two readings of the history; jobs that moved there later do not count until the next."""
 _HALF_LIVES = 8
 """Half-lives that are read; older usage would count for less than half a percent of itself."""
 
 
 class PastUsage:
-    """Cache of the past usage, refreshed in the background; until a reading is done the last one counts."""
+    """Cache of the past usage, refreshed in the background; the last reading counts meanwhile."""
 
     def __init__(self, store: JobStore, half_life: timedelta, workers: Executor, wake: Callable[[], None]) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class PastUsage:
     def _read(self, now: datetime) -> None:
         try:
             self._usage = past_usage(self._store, self._half_life, now)
-        except StoreError as error:  # fair share is less fair for it; nothing has to wait
+        except StoreError as error:  # fair share is less exact, but nothing has to wait
             log.warning("past usage cannot be read: %s", error)
         except Exception:  # the border of a worker
             log.exception("reading past usage")

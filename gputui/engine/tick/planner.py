@@ -1,4 +1,4 @@
-"""The plan in force: made from a snapshot, and again when anything that it depends on has changed."""
+"""The current plan: made from a snapshot, and again when any of its inputs has changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims
@@ -26,7 +27,7 @@ _REASONS_KEEP = timedelta(seconds=5)
 
 
 class Planner:
-    """Takes snapshots and plans, no oftener than needed."""
+    """Takes snapshots and plans, no more often than necessary."""
 
     def __init__(self, context: TickContext, leader: Leader, past_usage: PastUsage) -> None:
         self._context = context
@@ -58,7 +59,7 @@ class Planner:
             self._planned_for, self._next_at = inputs, _next_plan_at(self._snapshot, self.plan, now)
 
     def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:
-        """Take these starts as done; their other effects are planned at the next tick."""
+        """Count these starts as done; their other effects are planned at the next tick."""
         entries = {job.id: job for job in self._snapshot.jobs if job.runs}
         self._take_snapshot(now, freed_at, ())
         self.plan, self._planned_for = _without(self.plan, claims, entries), None
@@ -73,7 +74,7 @@ class Planner:
         return with_plan(replace(self._snapshot, taken_at=now), self.plan)
 
     def _take_snapshot(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
-        """Build the snapshot as everything is now."""
+        """Build the snapshot of the present state."""
         context = self._context
         observed = Observations(
             reading=context.reading,
@@ -97,12 +98,12 @@ def _plan_inputs(version: object, snapshot: Snapshot) -> object:
 
 
 def _reason_input(view: GpuView) -> str:
-    """Return the part of a GPU's reason that plans depend on: other reasons name figures that change all the time."""
+    """Return the part of a GPU's reason that plans depend on: other parts contain figures that always change."""
     return view.why if view.state is GpuState.UNKNOWN else ""
 
 
 def _without(decided: Plan, claims: Iterable[Job], entries: Mapping[JobId, Job]) -> Plan:
-    """Return the plan after these starts, which it took into account when it judged the other jobs.
+    """Return the plan without these starts, which it already counted when it judged the other jobs.
 
     `entries` are the array entries that it was made for: the rest of one has another id.
     """
@@ -132,7 +133,7 @@ def _next_plan_at(snapshot: Snapshot, decided: Plan, now: datetime) -> datetime:
 
 
 def record_reservations(context: TickContext, windows: tuple[WindowView, ...]) -> None:
-    """Record the reservations that the plan found claimed, or not claimed in time: each is judged once, for good."""
+    """Record the reservations that the plan found claimed, or not claimed in time: each is decided once."""
     if with_claims(context.queue.controls, windows) is context.queue.controls:
         return
     with context.store.transaction() as transaction:

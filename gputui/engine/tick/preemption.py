@@ -1,8 +1,8 @@
-"""Begin the preemptions of a plan: recorded and audited first, all of them or none, then signalled to the jobs.
+"""Begins the preemptions of a plan: recorded and audited first, all or none, then signalled to the jobs.
 
-The preemptor is put first in the queue, so that neither a later job of more points nor a victim with a longer wait
-takes the GPUs before it. From then on a victim ends like any stopped job, with its grace period, under the next
-scheduler too.
+The preemptor is put at the head of the queue, so that neither a later job with a higher score nor a victim with a
+longer wait takes the GPUs before it. From then on a victim ends like any stopped job, with its grace period, even under
+the next scheduler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from gputui.domain.audit import AuditEntry
-from gputui.domain.job import Job, JobId, Stopping, whole_class
+from gputui.domain.job import Job, Stopping
+from gputui.domain.job_spec import JobId, whole_class
 from gputui.domain.policy.plan import Preemption
 from gputui.domain.policy.preemption import is_candidate, preemption_cause
 from gputui.domain.state import JobState

@@ -9,6 +9,7 @@ from datetime import datetime
 from gputui.domain.container import ContainerRecord
 from gputui.domain.efficiency import efficiency_of
 from gputui.domain.job import Job
+from gputui.domain.log_fields import about
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.state import JobState
 from gputui.engine.tick import attempt_steps, reconcile, starts
@@ -42,7 +43,7 @@ class Reaper:
             self._carry_out(reconcile.find_corrections(context.queue.jobs, mine, listing), observer.runtime, now)
 
     def clamp_freed_times(self, now: datetime) -> None:
-        """Move freed times that lie in the future, after the clock went back, to now."""
+        """After the clock went back, set freed times in the future to now."""
         self.freed_at = {uuid: min(at, now) for uuid, at in self.freed_at.items()}
 
     def _carry_out(self, corrections: list[reconcile.Correction], runtime: Runtime, now: datetime) -> None:
@@ -54,7 +55,7 @@ class Reaper:
                 context.workers.clean(runtime, correction.record, now)
             elif isinstance(correction, reconcile.StartAgain):
                 job = context.queue.jobs[correction.job_id]
-                context.workers.start(runtime, starts.launch_of(context, job))
+                context.workers.start(runtime, starts.latest_launch(context, job))
             elif isinstance(correction, reconcile.KillStray):
                 record = correction.record
                 again = now.timestamp() // _KILL_STRAYS_EVERY
@@ -63,7 +64,7 @@ class Reaper:
                 )
 
     def _is_being_read(self, correction: reconcile.Correction, runtime: Runtime) -> bool:
-        """Return whether a worker is still reading the end of the output to learn why the attempt failed."""
+        """Return whether a worker is still reading the end of the output to find why the attempt failed."""
         if not isinstance(correction, reconcile.Finish):
             return False
         job = self._context.queue.jobs[correction.job_id]
@@ -84,7 +85,7 @@ class Reaper:
                 if after is not None:
                     transaction.put(after)
                     freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
-                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, type(change).__name__)
+                    _log_change(before, after, type(change).__name__)
         self._free(freed, now)
         self._context.refresh()
 
@@ -117,13 +118,19 @@ class Reaper:
                 return attempt_steps.given_back(job) if job.state is JobState.CONFIGURING else None
 
     def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
-        """Return the job with what was measured of its attempt, which has ended."""
+        """Return the job with the telemetry of its ended attempt."""
         found = self._context.telemetry.result(job, now, record)
         return job.with_attempt(telemetry=found, efficiency=efficiency_of(found))
 
     def _free(self, uuids: Iterable[str], now: datetime) -> None:
-        """Record when GPUs were freed, and request new readings: older ones show the job that left."""
+        """Record when GPUs were released, and request new readings: older ones show the previous job."""
         freed = dict.fromkeys(uuids, now)
         if freed:
             self.freed_at.update(freed)
             self._context.probe.refresh()
+
+
+def _log_change(before: Job, after: Job, how: str) -> None:
+    number = after.attempt.number if after.attempt else None
+    fields = about(after.id, number, before.gpus or after.gpus)
+    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)

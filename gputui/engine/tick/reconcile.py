@@ -1,7 +1,7 @@
-"""Reconciliation of store and runtime: the corrections that make them agree. The containers are the truth.
+"""Reconciliation of store and runtime: the corrections that make them agree. The containers are authoritative.
 
-A scheduler may have died between any two steps of the start protocol (`start_protocol`). Every mixture that this leaves
-behind has its line here.
+A scheduler may have died between any two steps of the start protocol (`start_protocol`). Every resulting combination is
+handled here.
 """
 
 from __future__ import annotations
@@ -11,58 +11,55 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
 AttemptKey: TypeAlias = tuple[JobId, int]
 """Job id and attempt number."""
 
 
-class Adopt(Struct, frozen=True):
-    """Correction to record that a container runs, or ran, for a job."""
-
+class _OfContainer(Struct, frozen=True):
     job_id: JobId
     record: ContainerRecord
 
 
-class StartAgain(Struct, frozen=True):
-    """Correction to start a container that was created and never started."""
-
-    job_id: JobId
-    number: int
-
-
-class GiveBack(Struct, frozen=True):
-    """Correction to return a job to PENDING whose start made no container: its number is free, no retry is charged."""
-
+class _OfAttempt(Struct, frozen=True):
     job_id: JobId
     number: int
     """Attempt number; 0 while its image was being pulled, without an attempt."""
 
 
-class Finish(Struct, frozen=True):
+class Adopt(_OfContainer, frozen=True):
+    """Correction to record that a container runs, or ran, for a job."""
+
+
+class StartAgain(_OfAttempt, frozen=True):
+    """Correction to start a container that was created and never started."""
+
+
+class GiveBack(_OfAttempt, frozen=True):
+    """Correction to return a job to PENDING whose start created no container; no retry is charged."""
+
+
+class Finish(_OfContainer, frozen=True):
     """Correction to record the end of an attempt's container."""
 
-    job_id: JobId
-    record: ContainerRecord
 
-
-class Vanished(Struct, frozen=True):
+class Vanished(_OfAttempt, frozen=True):
     """Correction to end an attempt whose container is gone without a trace."""
-
-    job_id: JobId
-    number: int
 
 
 class Clean(Struct, frozen=True):
-    """Correction to save the output of a container whose attempt is over, and to remove it."""
+    """Correction to save the output of a container whose attempt has ended, and to remove it."""
 
     record: ContainerRecord
 
 
 class KillStray(Struct, frozen=True):
-    """Correction to kill a container that runs although its attempt is over, or its GPUs are another job's."""
+    """Correction to kill a container that runs although its attempt has ended, or its GPUs are another job's."""
 
     record: ContainerRecord
 
@@ -73,7 +70,7 @@ Correction: TypeAlias = StoreCorrection | StartAgain | Clean | KillStray
 
 
 class Listing(Struct, frozen=True):
-    """Listing of a runtime, with what this scheduler's workers are doing."""
+    """Listing of a runtime, with the current work of this scheduler's workers."""
 
     records: tuple[ContainerRecord, ...]
     begun: int
@@ -81,7 +78,7 @@ class Listing(Struct, frozen=True):
     is_busy: Callable[[AttemptKey], bool]
     """Tells whether a worker of this process is working on an attempt."""
     last_worked_on: Callable[[AttemptKey], int]
-    """Return the sequence number of the last work on that attempt by this process; 0 for none."""
+    """Returns the sequence number of this process's last work on that attempt; 0 for none."""
 
     def covers(self, key: AttemptKey) -> bool:
         """Return whether an unlisted container is absent: the listing began after the last work on that attempt."""
@@ -100,10 +97,10 @@ def find_corrections(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Listi
 
 
 def find_strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -> tuple[ContainerRecord, ...]:
-    """Return running containers of this store that belong to no current attempt: their GPUs count as taken.
+    """Return running containers of this store that belong to no current attempt; their GPUs count as taken.
 
-    One of an unknown job or attempt (a store restored from a backup, or repaired) is left alone; one whose attempt has
-    ended is being killed.
+    A container of an unknown job or attempt (after a restore from a backup, or a repair) is left alone; one whose
+    attempt has ended is being killed.
     """
     return tuple(
         r for r in records if r.state is ContainerState.RUNNING and not _is_accounted_for(jobs.get(r.job_id), r)
@@ -111,7 +108,7 @@ def find_strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -
 
 
 def runs_already(job: Job, records: Iterable[ContainerRecord]) -> bool:
-    """Return whether a container runs for an attempt that the store knows nothing of."""
+    """Return whether a container runs for an attempt that is unknown to the store."""
     return any(
         record.job_id == job.id and record.attempt >= job.next_attempt and record.state is ContainerState.RUNNING
         for record in records
@@ -158,15 +155,15 @@ def _for_absent(job: Job, attempt: Attempt) -> Correction:
 def _for_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], seen: Listing) -> Iterator[Correction]:
     """Yield the correction for a container that is not the current attempt of its job.
 
-    An attempt that is unknown to the store, and whose number this process did not give back, was lost with a part of
-    the queue: its container is never killed. While other jobs hold its GPUs it is left alone.
+    If the attempt is unknown to the store, and this process did not release its number, it was lost with a part of the
+    queue: its container is never killed. While other jobs hold its GPUs it is left alone.
     """
     is_unknown = record.attempt >= job.next_attempt
     is_late = record.attempt == job.next_attempt and bool(seen.last_worked_on((job.id, record.attempt)))
-    ran = record.state is not ContainerState.CREATED  # one that has ended since is adopted too, lest its job run twice
+    ran = record.state is not ContainerState.CREATED  # an ended one is adopted too, so that its job does not run twice
     may_adopt = is_unknown and ran and job.state is JobState.PENDING
     if may_adopt and not seen.covers((job.id, record.attempt)):
-        return  # this process removes it, or has just done so: the next listing tells
+        return  # this process is removing it: the next listing shows the result
     if may_adopt and not _is_in_the_way(job, record, jobs, is_late=is_late):
         yield Adopt(job.id, record)
     elif record.state is not ContainerState.RUNNING:
@@ -176,9 +173,9 @@ def _for_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], 
 
 
 def _is_in_the_way(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], *, is_late: bool) -> bool:
-    """Return whether other jobs hold its GPUs, and do not share them with it.
+    """Return whether other jobs hold its GPUs without sharing them with it.
 
-    After a late start those that share are in the way too: they were let in while it was not known to run.
+    After a late start, sharing jobs conflict as well: they joined while it was not known to run.
     """
     holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
     if is_late or not job.spec.gpus.promised:

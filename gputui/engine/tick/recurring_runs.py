@@ -1,4 +1,4 @@
-"""Make the due runs of recurring jobs: submit the job and set the next run, both in one transaction.
+"""Makes the due runs of recurring jobs: submits the job and sets the next run in one transaction.
 
 So a scheduler killed at any moment neither loses a run nor makes it twice.
 """
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class _FrozenClock(Struct, frozen=True):
-    """Clock that stands still, so that a whole tick happens at one time."""
+    """Fixed clock, so that a whole tick happens at one time."""
 
     at: datetime
 
@@ -36,7 +37,7 @@ class _FrozenClock(Struct, frozen=True):
 
 
 def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | None:
-    """Return when the next recurring job is due; None when none is."""
+    """Return when the next recurring job is due; None if none is."""
     return min((entry.next_at for entry in entries if entry.next_at > now and not entry.paused), default=None)
 
 
@@ -53,9 +54,9 @@ def make_due_runs(context: TickContext, now: datetime) -> None:
 
 
 def _is_clear(context: TickContext, entry: RecurringJob) -> bool:
-    """Return whether the state of its live jobs is known, where its overlap rule depends on that.
+    """Return whether the state of its live jobs is known, if its overlap rule depends on that.
 
-    After a time without a scheduler, a job that is running in the store may have ended: its run waits for a listing.
+    After a time without a scheduler, a job that is running in the store may have ended: the run waits for a listing.
     """
     if entry.overlap is Overlap.ALLOW:
         return True
@@ -63,7 +64,7 @@ def _is_clear(context: TickContext, entry: RecurringJob) -> bool:
 
 
 def _is_seen(context: TickContext, job: Job) -> bool:
-    """Return whether a job that is running in the store is running in the last listing too."""
+    """Return whether a job that is running in the store is also running in the last listing."""
     observer = context.observer_of(job)
     if observer is None or job.state not in {JobState.RUNNING, JobState.COMPLETING}:
         return True
@@ -75,7 +76,7 @@ def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, 
     """Return the recurring job after its run was made, or skipped for a reason."""
     try:
         own_zone = find_zone(entry.zone)
-    except InputError as error:  # the time zones of this host became fewer
+    except InputError as error:  # this host lost time zones
         return _skipped(transaction, replace(entry, paused=True), entry.next_at, f"paused: {error}", now)
     run = entry.run_at(own_zone, now)
     waiting = entry.awaiting(own_zone, now)
@@ -91,7 +92,7 @@ def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, 
         ids = actions.submit([entry.submission], recurring=entry.id)
     except StoreError:
         raise
-    except GputuiError as error:  # what was allowed when it was added is not any more
+    except GputuiError as error:  # it was allowed when it was added, and no longer is
         return _skipped(transaction, waiting, run, str(error), now)
     return _made(transaction, waiting, run, ids, now)
 

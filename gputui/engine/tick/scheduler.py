@@ -1,17 +1,17 @@
-"""The scheduler: one tick is a list of named steps that decide and record. Workers do the blocking work."""
+"""The scheduler: a tick is a list of named steps that decide and record. Workers do the blocking work."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.errors import StoreError
 from gputui.domain.event import Event, disk_low
 from gputui.domain.host import DOCKER, STATE
-from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
@@ -21,30 +21,28 @@ from gputui.engine.tick import (
     clock_jump,
     preemption,
     recurring_runs,
+    run_limits,
     starts,
     stops,
-    time_limits,
     user_requests,
 )
 from gputui.engine.tick.attempt_workers import AttemptWorkers
-from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.disk_space import Disk
+from gputui.engine.tick.context import Ports, TickContext
 from gputui.engine.tick.gpu_faults import FaultRecorder
-from gputui.engine.tick.idle_gpus import IdleGpus
 from gputui.engine.tick.observer import Observer, Sequence
 from gputui.engine.tick.past_usage import PastUsage
 from gputui.engine.tick.planner import Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
+from gputui.engine.tick.run_limits import IdleGpus, IdleJobs, JobActivityReader
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
+from gputui.engine.tick.state_directory import BackupWatch, Disk
 from gputui.engine.tick.telemetry import TelemetryRecorder
-from gputui.engine.tick.time_limits import IdleJobs, JobActivityReader
 from gputui.engine.tick.worker_pools import Pools, WorkKind
-from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE = 2.0
-"""Seconds that a tick waits for the store's lock; then it reports that the queue is locked."""
+"""Seconds that a tick waits for the store's lock; after that it reports that the queue is locked."""
 
 
 class Scheduler:
@@ -52,62 +50,53 @@ class Scheduler:
 
     def __init__(
         self,
-        *,
-        store: JobStore,
-        runtimes: Mapping[str, Runtime],
-        probe: GpuProbe,
+        ports: Ports,
         settings: Settings,
+        *,
         pools: Pools,
-        clock: SteadyClock,
         directory: Path,
         leader: Leader,
         publish: Callable[[Snapshot], None],
         wake: Callable[[], None],
         announcer: Announcer | None = None,
-        monitor: Monitor = NO_MONITOR,
     ) -> None:
-        self._probe = probe
+        store, self._probe, self._clock = ports.store, ports.probe, ports.clock
         self._directory = directory
         self._watched: dict[str, str] = {}
         """Paths of the disks that the probe was asked to read, by role."""
         self._publish_to = publish
-        self._clock = clock
         self._wake = wake
-        sequence = Sequence()
-        interval = settings.scheduler.reconcile_interval
-        self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in runtimes.items()}
-        self.workers = AttemptWorkers(
-            store=store,
-            pools=pools,
-            clock=clock,
-            directory=directory,
-            settings=settings,
-            sequence=sequence,
-            changed=self._worked,
-            permissions=UserPermissions(directory, settings),
-        )
-        self.context = TickContext(
-            store,
-            probe,
-            self.observers,
-            self.workers,
-            settings,
-            TelemetryRecorder(directory, store.store_id, pools, clock),
-            monitor,
-        )
+        self.announcer = announcer
+        sequence, interval = Sequence(), settings.scheduler.reconcile_interval
+        self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in ports.runtimes.items()}
+        self.workers = self._make_workers(ports, settings, pools, sequence)
+        telemetry = TelemetryRecorder(directory, store.store_id, pools, ports.clock)
+        self.context = TickContext(store, ports.probe, self.observers, self.workers, settings, telemetry, ports.monitor)
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
         self._idle_jobs = IdleJobs(self.context, JobActivityReader(pools, directory))
         self._idle_gpus = IdleGpus(self.context, self._announce_event)
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
         self._planner = Planner(self.context, leader, past_usage)
-        self.announcer = announcer
         self._disk = Disk(directory, settings.scheduler.disk_floor)
+        self._backup = BackupWatch(directory)
         self._store_notices: tuple[Notice, ...] = ()
         self._refusal = ""
         """Error of the store in the last tick; each is logged once."""
         self._checked: QueueView | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
+
+    def _make_workers(self, ports: Ports, settings: Settings, pools: Pools, sequence: Sequence) -> AttemptWorkers:
+        return AttemptWorkers(
+            store=ports.store,
+            pools=pools,
+            clock=ports.clock,
+            directory=self._directory,
+            settings=settings,
+            sequence=sequence,
+            changed=self._worked,
+            permissions=UserPermissions(self._directory, settings),
+        )
 
     def start(self) -> None:
         """Start watching runtimes and GPUs."""
@@ -129,8 +118,8 @@ class Scheduler:
             observer.poke()
 
     def tick(self, now: datetime) -> Snapshot:
-        """Run one tick and return its snapshot, which reports an error of the store; the next tick tries again."""
-        boot = self._clock.boot_time()  # at once: it is compared with `now`
+        """Run one tick and return its snapshot, which reports an error of the store; the next tick retries."""
+        boot = self._clock.boot_time()  # read immediately: it is compared with `now`
         begun = time.perf_counter()
         self._store_notices = ()
         self._notice_clock_set_back(now)
@@ -141,14 +130,14 @@ class Scheduler:
         return snapshot
 
     def _pass(self, now: datetime, boot: BootTime) -> None:
-        """Take the steps of a tick, until the store raises an error."""
+        """Run the steps of a tick, until the store raises an error."""
         try:
             self.context.refresh()
             self._gpu_faults.record(now, boot)
             clock_jump.shift_times(self.context, now, boot)
             self._measure(now)
             self._reaper.reap(now)
-            time_limits.enforce_limits(self.context, now)
+            run_limits.enforce_limits(self.context, now)
             self._idle_jobs.enforce(now, boot)
             self._idle_gpus.enforce(now, boot)
             self._cancel(now)
@@ -171,7 +160,7 @@ class Scheduler:
             self._plan(now)
 
     def _measure(self, now: datetime) -> None:
-        """Measure what the running attempts do with their GPUs and the machine."""
+        """Measure the running attempts' use of GPUs and of the machine."""
         context = self.context
         context.telemetry.update(context.queue.active, context.observers, context.reading, now)
 
@@ -212,8 +201,8 @@ class Scheduler:
         )
 
     def _warnings(self, now: datetime) -> tuple[Notice, ...]:
-        """Return warnings about the disk and about hooks that do not work."""
-        was_low, notices = self._disk.is_low, self._disk.notices(now)
+        """Return notices of the disk, of a failed backup and of failing hooks."""
+        was_low, notices = self._disk.is_low, (*self._disk.notices(now), *self._backup.notices(now))
         if self.announcer is None:
             return notices
         if self._disk.is_low and not was_low:
@@ -241,7 +230,7 @@ class Scheduler:
             self._planner.carried_out(begun, now, self._reaper.freed_at)
 
     def _watch_disks(self) -> None:
-        """Have the probe read the disks of the state directory and of the engines' data."""
+        """Make the probe read the disks of the state directory and of the engines' data."""
         roots = (observer.latest.status.data_root for observer in self.observers.values())
         root = next(filter(None, roots), self._watched.get(DOCKER, ""))
         wanted = {STATE: str(self._directory)} | ({DOCKER: root} if root else {})

@@ -22,7 +22,8 @@ from gputui.domain.errors import (
     StoreFullError,
 )
 from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
@@ -72,7 +73,7 @@ class QueueView(Struct, frozen=True, dict=True):
 
     jobs: Entries = field(default_factory=lambda: Entries({}))
     active: tuple[Job, ...] = ()
-    """Jobs with an attempt that may be under way."""
+    """Jobs with an attempt that may be active."""
     requested: tuple[Job, ...] = ()
     """Jobs with a request to cancel or to requeue them."""
     in_history: tuple[Job, ...] = ()
@@ -145,7 +146,7 @@ def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Eviden
 
 
 def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
-    """Return other users' containers with GPUs; None if any runtime cannot list them."""
+    """Return foreign containers with GPUs; None if any runtime cannot list them."""
     found: list[ForeignContainer] = []
     for seen in observations:
         if seen.foreign is None or seen.records is None:
@@ -168,7 +169,7 @@ def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
 
 
 def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
-    """Return jobs by session leader pid: they identify processes of host jobs whose environment is not readable."""
+    """Return jobs by session leader pid, to identify processes of host jobs with unreadable environments."""
     return {
         record.pid: record.job_id
         for seen in observations
@@ -219,7 +220,7 @@ def follower_snapshot(
 
 
 def refusal_notice(error: StoreError) -> Notice:
-    """Return the notice of a scheduler whose store refuses; what to do comes first, for rows are short."""
+    """Return the notice of a scheduler whose store refuses; the advice comes first, since rows are short."""
     if isinstance(error, StoreDamagedError):
         why = f"{error.where}: {error.what}; running jobs continue"
         return Notice(
@@ -232,7 +233,7 @@ def refusal_notice(error: StoreError) -> Notice:
 
 
 def _lost(store: JobStore, told: Iterable[Notice]) -> Iterable[Notice]:
-    """Yield a notice of lost changes in the store, unless the scheduler has reported why it cannot start jobs."""
+    """Yield a notice of lost changes in the store, unless the scheduler has reported why it starts no jobs."""
     try:
         store.check()
     except StoreDamagedError as error:
@@ -256,14 +257,14 @@ def _silence(leader: Leader | None) -> Iterable[Notice]:
 
 
 def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
-    """Return the node with its readings aged by the time since it was published; they may have become stale."""
+    """Return the node with its readings aged by the time since it was published; they may be stale now."""
     if by < timedelta(seconds=1):
         return node
     return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
 
 
 def _drained(node: Node, controls: Controls) -> Node:
-    """Return the node with the drains that were made since it was published."""
+    """Return the node with the drains made since it was published."""
     return replace(node, gpus=tuple(_drained_view(view, controls.drains.get(view.gpu.uuid)) for view in node.gpus))
 
 

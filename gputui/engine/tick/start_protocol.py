@@ -1,11 +1,11 @@
 """The start protocol: claim, create, start, confirm. A crash between any two steps loses no job and starts none twice.
 
 1. Claim (`claimed`, called by `starts`): the job becomes CONFIGURING in the store, with its attempt and GPUs.
-2. Create the container, under a name made of store, job and attempt: one that exists already is adopted.
+2. Create the container, under a name from store, job and attempt: an existing one is adopted.
 3. Start it, unless another scheduler's container holds one of its GPUs.
 4. Confirm: the job becomes RUNNING in the store.
 
-`reconcile` finds from the containers how far an interrupted start came.
+`reconcile` determines from the containers how far an interrupted start got.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import InputError, RuntimeFault, WarrantError
-from gputui.domain.job import Attempt, Job, JobId, JobSpec, Placement
+from gputui.domain.job import Job, Placement
+from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.log_fields import about
 from gputui.domain.policy.eligible_wait import end_wait
 from gputui.domain.policy.retry import conclude
 from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
@@ -35,11 +38,11 @@ log = logging.getLogger(__name__)
 
 CONFLICT_CHECKS = 60
 CONFLICT_PAUSE = 0.05
-"""Seconds between two checks: the other scheduler has `CONFLICT_CHECKS` of them to start its container or to yield."""
+"""Seconds between two checks; the other scheduler has `CONFLICT_CHECKS` of them to start its container or to yield."""
 _EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
 
 LaunchCheck: TypeAlias = Callable[[Launch], Launch]
-"""Returns the launch as the site allows it; raises RuntimeFault where it does not."""
+"""Returns the launch with the site's rules applied; raises RuntimeFault if it is not allowed."""
 
 
 def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: datetime | None = None) -> Job:
@@ -50,7 +53,7 @@ def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: da
 
 
 def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
-    """Return the attempt as its runtime is to create it."""
+    """Return the attempt as the runtime is to create it."""
     index = job.array.index if job.array else None
     return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names)
 
@@ -66,8 +69,8 @@ def start_attempt(
 ) -> RuntimeFault | None:
     """Take steps 2 to 4 in a worker; return the fault that ended them, if any.
 
-    Where the runtime stops answering in between, nobody knows whether the container runs: nothing is written, and the
-    next listing tells.
+    If the runtime stops answering in between, it is unknown whether the container runs: nothing is written, and the
+    next listing shows the result.
     """
     try:
         # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as submitted
@@ -77,11 +80,12 @@ def start_attempt(
             _give_way(store, launch, rival)
             return None
         if launch.spec.interactive is not None and not launch.spec.is_host:
-            wait_for_viewer(launch.job_id)  # else the begin of its output is lost
+            wait_for_viewer(launch.job_id)  # else the beginning of its output is lost
         runtime.start(created.id)
         ports = _ports(runtime, launch, created.id)
     except RuntimeFault as fault:
-        log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
+        fields = about(launch.job_id, launch.attempt, launch.gpus)
+        log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault, extra=fields)
         if fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE:
             _record_failure(store, launch, fault.cause, clock.now(), settings.scheduler)
         return fault
@@ -90,11 +94,13 @@ def start_attempt(
         if job is not None and job.state is JobState.CONFIGURING:
             started = running(job, created.id, clock.now(), created.notes, began=clock.boot_time())
             transaction.put(started.with_attempt(ports=ports))
+    fields = about(launch.job_id, launch.attempt, launch.gpus)
+    log.info("job %d attempt %d runs", launch.job_id, launch.attempt, extra=fields)
     return None
 
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
-    """Return the launch with the account it runs under; raises BAD_SPEC where nothing proves who submitted it."""
+    """Return the launch with its account; raises BAD_SPEC if its submitter is not proven."""
     launch = replace(launch, submitter=proven_submitter(store, launch.spec))
     if not launch.spec.is_host and not settings.run_as_submitter:
         return launch
@@ -105,7 +111,7 @@ def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> L
 
 
 def _with_values(launch: Launch) -> Launch:
-    """Return the launch with the values of its element, if it is one of a sweep; raises BAD_SPEC for no such index."""
+    """Return the launch with the values of its sweep element, if it is one; raises BAD_SPEC for an unknown index."""
     if not launch.spec.sweep:
         return launch
     try:
@@ -116,7 +122,7 @@ def _with_values(launch: Launch) -> Launch:
 
 
 def proven_submitter(store: JobStore, spec: JobSpec) -> int | None:
-    """Return the uid of the proven submitter of this spec; None where nothing proves it."""
+    """Return the uid of the proven submitter of this spec; None without proof."""
     try:
         return store.run_as(spec).uid
     except WarrantError:
@@ -156,11 +162,11 @@ def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime
 def conflicting_container(
     runtime: Runtime, container_id: str, pause: Callable[[float], None] = time.sleep
 ) -> ContainerRecord | None:
-    """Return the other store's container that this one must yield to; None when this one may start.
+    """Return the other store's container that this one must yield to; None if this one may start.
 
-    Two schedulers on one engine, each with a queue of its own, must not give one GPU away twice. A container is visible
-    from its creation, so of two that want the same GPU at least the later one sees the other; and a container is
-    started only when a listing after its creation shows no other. Of two that see each other the smaller id stays.
+    Two schedulers on one engine, each with its own queue, must not assign one GPU twice. A container is visible from
+    its creation, so of two that want the same GPU at least the later one sees the other; and a container is started
+    only if a listing after its creation shows no other. Of two that see each other the smaller id stays.
     """
     rival = None
     for _ in range(CONFLICT_CHECKS):
@@ -179,6 +185,6 @@ def _by_rank(rivals: tuple[ContainerRecord, ...]) -> list[ContainerRecord]:
 
 
 def _is_unstarted(runtime: Runtime, container_id: str) -> bool:
-    """Return whether the container has not started: an adopted one may have run for long, and stays."""
+    """Return whether the container has not started; an adopted one may have run for long, and stays."""
     mine = runtime.inspect(container_id)
     return mine is not None and mine.state is ContainerState.CREATED

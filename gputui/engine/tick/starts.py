@@ -1,4 +1,4 @@
-"""Begin the starts of a plan: claim their GPUs (step 1 of `start_protocol`) and hand the jobs to the workers."""
+"""Begins the starts of a plan: claims their GPUs (step 1 of `start_protocol`) and passes the jobs to the workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from gputui.domain.container import Launch
-from gputui.domain.job import Job, JobId, Placement
+from gputui.domain.job import Job, Placement
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.gpus.engine import cdi_names, present_gpus
 from gputui.domain.state import JobState
@@ -18,13 +19,13 @@ def begin_starts(context: TickContext, planned: Iterable[Placement], now: dateti
     """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
     claims = _claim(context, [start for start in planned if has_image(context, start.job_id)], now)
     for job in claims:
-        context.workers.start(context.observers[runtime_of(job)].runtime, launch_of(context, job))
+        context.workers.start(context.observers[runtime_of(job)].runtime, latest_launch(context, job))
     if claims:
         context.refresh()
     return claims
 
 
-def launch_of(context: TickContext, job: Job) -> Launch:
+def latest_launch(context: TickContext, job: Job) -> Launch:
     """Return the launch of the job's latest attempt."""
     attempt, engine = job.attempts[-1], context.observers[runtime_of(job)].latest.status.gpus
     names = cdi_names(engine, present_gpus(context.probe.latest()), attempt.gpus) if engine else ()
@@ -52,7 +53,7 @@ def has_image(context: TickContext, job_id: JobId) -> bool:
     """Return whether the job's image is known to be present; a missing one is being pulled."""
     job = context.queue.jobs[job_id]
     pull = job.spec.options.pull
-    if pull == "never":  # an engine without it says so when the container is created
+    if pull == "never":  # an engine without the image says so when the container is created
         return True
     always = job.next_attempt if pull == "always" else None
     return context.workers.pulls.is_here(context.observers[runtime_of(job)].runtime, job.id, job.spec.image, always)

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import Job, JobId, Stopping
+from gputui.domain.job import Job, Stopping
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.preemption import grace_of
 from gputui.domain.policy.retry import conclude
 from gputui.domain.state import JobState
@@ -16,7 +17,7 @@ from gputui.engine.tick import attempt_steps
 from gputui.engine.tick.context import TickContext
 
 _UNKILLABLE = timedelta(minutes=1)
-"""Time after which an attempt on a lost GPU is ended: a process that waits in the driver ignores even SIGKILL."""
+"""Time after which an attempt on a lost GPU is ended: a process blocked in the driver ignores even SIGKILL."""
 
 
 def begin_stops(
@@ -27,7 +28,7 @@ def begin_stops(
 ) -> None:
     """Record that these running jobs are to end, and why; `drive_stops` does the rest.
 
-    `is_due` is asked about each job as the store has it now: a user may have changed it since the queue was read.
+    `is_due` is called for each job as the store has it now: a user may have changed it since the queue was read.
     """
     if not stops:
         return
@@ -48,7 +49,7 @@ def drive_stops(context: TickContext, now: datetime) -> None:
 
 
 def _restart_future_graces(context: TickContext, now: datetime) -> None:
-    """Restart graces whose begin lies in the future, after the clock went back: they would last until then."""
+    """After the clock went back, restart grace periods that begin in the future, which would last too long."""
     ahead = [job for job in context.queue.active if job.stopping is not None and job.stopping.at > now]
     if not ahead:
         return
@@ -61,7 +62,7 @@ def _restart_future_graces(context: TickContext, now: datetime) -> None:
 
 
 def _drive_stop(context: TickContext, job: Job, now: datetime) -> None:
-    """Send SIGTERM first; SIGKILL when the grace period is over, and again after each further one."""
+    """Send SIGTERM first, and SIGKILL after each further grace period."""
     attempt, stopping = job.attempt, job.stopping
     observer = context.observer_of(job)
     if attempt is None or attempt.container_id is None or stopping is None or observer is None:
@@ -76,7 +77,7 @@ def _drive_stop(context: TickContext, job: Job, now: datetime) -> None:
 
 
 def _give_up(context: TickContext, job: Job, number: int, cause: Cause, now: datetime) -> None:
-    """End the attempt though a faulty driver keeps its processes from dying, so that the job can run elsewhere.
+    """End the attempt although a faulty driver keeps its processes alive, so that the job can run elsewhere.
 
     Its container stays a stray: killed again and again, its GPUs counted as taken.
     """

@@ -1,8 +1,8 @@
-"""Recorder of what running attempts do with their GPUs and with the machine.
+"""Recorder of the running attempts' use of GPUs and of the machine.
 
 GPU readings are those that ticks have anyway. Control groups are read by workers, every second at first and every
 `_SLOWEST` seconds later. Sums are saved beside the logs once a minute and when the scheduler ends, so that the next one
-goes on with them; the store gets the summary when the attempt ends.
+continues them; the store gets the summary when the attempt ends.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import Consumption, ContainerRecord
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
 from gputui.domain.telemetry_tally import Tally, TallyRecord
@@ -32,20 +33,20 @@ log = logging.getLogger(__name__)
 
 _SAVE_EVERY = 60.0
 _FIRST_SAVE = 10.0
-"""Seconds after which the sums are saved first, so that consoles soon have something to show."""
+"""Seconds after which the sums are first saved, so that consoles soon have something to show."""
 _SLOWEST = 10.0
-"""Most seconds between two readings of a control group."""
+"""Maximum seconds between two readings of a control group."""
 _JUMP = 5.0
-"""Difference in seconds from which the start of an attempt was moved with the clock."""
+"""Difference in seconds from which the start of an attempt counts as shifted with the clock."""
 
 
 class _Measurement(Struct):
-    """Tally of a running attempt, and when it was last looked at, in seconds since the epoch."""
+    """Tally of a running attempt, and its last reading in seconds since the epoch."""
 
     tally: Tally
     container_id: str
     own: tuple[str, ...] | None
-    """Names of its processes on a GPU that it shares; None where it has its GPUs to itself."""
+    """Names of its processes on a shared GPU; None if it does not share."""
     saved_at: float
     asked_at: float
 
@@ -63,7 +64,7 @@ class TelemetryRecorder:
     def update(
         self, active: Iterable[Job], observers: Mapping[str, Observer], reading: ProbeReading, now: datetime
     ) -> None:
-        """Count the new readings of running attempts, and store the series of those that have ended."""
+        """Add the new readings of running attempts, and store the series of ended ones."""
         running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
         for key in self._measured.keys() - running.keys():
             self._close(key)
@@ -84,7 +85,7 @@ class TelemetryRecorder:
                 self._groups.read(observers[name].runtime, containers)
 
     def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
-        """Return the summary of the job's attempt, which ended as the record says; None where nothing was read."""
+        """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
         measurement = self._measured.get(_key(job))
         if measurement is None:
             return None
@@ -99,8 +100,8 @@ class TelemetryRecorder:
         return measurement.tally.idle_since() if measurement else {}
 
     def save(self) -> None:
-        """Write the sums of all attempts; an error loses what was measured if this process ends."""
-        for key, measurement in self._measured.items():
+        """Write the sums of all attempts; on an error, measurements are lost if this process ends."""
+        for key, measurement in self._measured.copy().items():  # the last tick may still begin and end some
             if not measurement.tally.has_readings:
                 continue
             data = telemetry_file.encode_running(measurement.container_id, measurement.tally)
@@ -135,7 +136,7 @@ class TelemetryRecorder:
             measurement.tally.add_host(*found)
 
     def _is_due(self, measurement: _Measurement, second: float) -> bool:
-        """Whether to read the control group: a job that ends soon is to have been read at all."""
+        """Return whether to read the control group; early, so that short jobs are read at all."""
         pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
         if abs(second - measurement.asked_at) < pause:
             return False
@@ -154,7 +155,7 @@ class TelemetryRecorder:
 
 
 class GroupReader:
-    """Reads control groups in workers, those of a runtime one after the other."""
+    """Reads control groups in workers, those of one runtime one after the other."""
 
     def __init__(self, pools: Pools, clock: Clock) -> None:
         self._pools = pools
@@ -164,7 +165,7 @@ class GroupReader:
         self._reading: set[str] = set()
 
     def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
-        """Read the control groups of these attempts, unless a worker is still at those of the last time."""
+        """Read the control groups of these attempts, unless a worker is still busy with the last request."""
         with self._lock:
             if runtime.name in self._reading:
                 return
@@ -172,7 +173,7 @@ class GroupReader:
         self._pools(WorkKind.TELEMETRY, runtime.name).submit(self._read, runtime, containers)
 
     def take(self, key: AttemptKey) -> tuple[Consumption, float] | None:
-        """Return and forget what was read since the last call, with its time; None for nothing."""
+        """Remove and return what was read since the last call, with its time; None for nothing."""
         if key not in self._found:
             return None
         with self._lock:
@@ -189,7 +190,7 @@ class GroupReader:
     def _read_one(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
         try:
             found = runtime.consumption(container_id)
-        except RuntimeFault as fault:  # it has ended meanwhile
+        except RuntimeFault as fault:  # the attempt has ended meanwhile
             log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
             return
         except Exception:  # the border of a worker

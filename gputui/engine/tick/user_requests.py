@@ -8,6 +8,7 @@ from datetime import datetime
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord
 from gputui.domain.job import Job
+from gputui.domain.log_fields import about
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.retry import cancel_cause, requeued
 from gputui.domain.state import JobState
@@ -43,7 +44,7 @@ def _stop_cause(job: Job) -> Cause:
 
 
 def _changed_at_once(job: Job, now: datetime) -> Job | None:
-    """Return the job after a request that needs no container to end; None when it has to wait for one."""
+    """Return the job after a request that needs no container to end; None if it has to wait for one."""
     has_container = job.attempt is not None and not job.attempt.is_over
     if job.state is JobState.PENDING or (job.state is JobState.CONFIGURING and not has_container):
         if job.cancel_requested:
@@ -76,15 +77,15 @@ def _unsatisfiable(queue: QueueView) -> list[tuple[Job, str]]:
 
 
 def _cancelled(job: Job, why: str, now: datetime) -> Job:
-    log.info("job %s is cancelled: %s", job.shown_id, why)
+    log.info("job %s is cancelled: %s", job.shown_id, why, extra=about(job.id))
     cause = Cause(CauseCode.DEPENDENCY_NEVER_MET, why)
     return job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False)
 
 
 def carry_out_suspensions(context: TickContext, now: datetime) -> None:
-    """Make each running job stand still or run as requested.
+    """Suspend or continue the processes of each running job as requested.
 
-    That an attempt is suspended is recorded before its processes are stopped, so no scheduler forgets to wake them.
+    The store records a suspension before the processes are stopped, so that no scheduler forgets to continue them.
     """
     for job in context.queue.active:
         if job.state is JobState.RUNNING and (job.suspended or job.is_suspended):
@@ -126,7 +127,7 @@ def _record(context: TickContext, job: Job, now: datetime) -> None:
 
 
 def _woken(job: Job, now: datetime) -> Job:
-    """Return the job that goes on, with the time for which it stood still."""
+    """Return the continued job, with the time of its suspension added."""
     attempt = job.attempts[-1]
     if attempt.suspended_at is None:
         return job
@@ -135,7 +136,7 @@ def _woken(job: Job, now: datetime) -> Job:
 
 
 def send_signals(context: TickContext) -> None:
-    """Send the requested signals. A scheduler that is killed in between loses them rather than sends them twice."""
+    """Send the requested signals. A scheduler that is killed meanwhile loses them rather than sending them twice."""
     if not any(_is_due(job) for job in context.queue.active):
         return
     with context.store.transaction() as transaction:

@@ -46,14 +46,14 @@ THREADS = {
     WorkKind.HISTORY: 1,
     WorkKind.TELEMETRY: 1,
 }
-"""Threads of each pool at most: an engine gains nothing from more."""
+"""Maximum threads of each pool; an engine gains nothing from more."""
 
 Pools: TypeAlias = Callable[[WorkKind, str], Executor]
 """Returns the pool for a kind of work in a runtime, by the runtime's name."""
 
 
 class WorkerPools:
-    """Worker pools of one scheduler, made as needed. Their threads are daemons: they keep no process from ending."""
+    """Worker pools of one scheduler, created as needed. Their threads are daemons, so they do not delay the exit."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class WorkerPools:
             return self._pools[key]
 
     def close(self, within: float) -> bool:
-        """Begin nothing more; return whether the work under way, except pulls, ended within that many seconds."""
+        """Start nothing more; return whether current work, except pulls, ended within that many seconds."""
         with self._lock:
             self._is_closed = True
             pools = dict(self._pools)
@@ -92,9 +92,9 @@ class DaemonExecutor(Executor):
         self._is_closed = False
         self._idle = threading.Condition()
         self._given = 0
-        """Number of tasks that wait or are under way."""
+        """Number of waiting and current tasks."""
         self._busy = 0
-        """Number of tasks under way."""
+        """Number of current tasks."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run the function in a thread; after `shutdown` it is cancelled."""
@@ -120,14 +120,14 @@ class DaemonExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Begin no further task. Never waits."""
+        """Start no further task. Never waits."""
         with self._idle:
             self._is_closed = True
             for _ in self._threads:
                 self._waiting.put(None)
 
     def drain(self, timeout: float) -> bool:
-        """Wait for the tasks under way; return whether they ended within `timeout` seconds."""
+        """Wait for the current tasks; return whether they ended within `timeout` seconds."""
         with self._idle:
             return self._idle.wait_for(lambda: not self._busy, max(0.0, timeout))
 
@@ -138,7 +138,7 @@ class DaemonExecutor(Executor):
                 self._busy += is_wanted
             if is_wanted:
                 work()
-            del work  # or the objects it was about would be kept until there is more to do
+            del work  # or its objects would be kept until the next task
             with self._idle:
                 self._given -= 1
                 self._busy -= is_wanted

@@ -44,13 +44,13 @@ class Commands:
         self.refresh = False
         self.pcie: str | None = None
         self.disks: dict[str, str] | None = None
-        """Paths by role that came since the last sweep."""
+        """Paths by role that arrived since the last sweep."""
         self.shared: frozenset[str] = frozenset()
-        """UUIDs of the GPUs whose processes' shares are wanted."""
+        """UUIDs of the GPUs for which shares of processes are wanted."""
         self._buffer = b""
 
     def wait(self, seconds: float) -> bool:
-        """Wait for commands, up to so many seconds; return False when stdin has ended."""
+        """Wait for commands, up to `seconds`; return False when stdin has ended."""
         if not select.select([0], [], [], max(0.0, seconds))[0]:
             return True
         data = os.read(0, 4096)

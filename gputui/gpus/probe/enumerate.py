@@ -27,7 +27,7 @@ class Device:
         self.handle = handle
         """NVML handle; None when there is none: the library crashes on a NULL handle."""
         self.error = error
-        """`lost`, or why it cannot be identified; empty when all is well."""
+        """`lost`, or why it cannot be identified; empty if all is well."""
         self.parent = parent
         self.place: int | None = None
         """Index among its parent's MIG instances."""
@@ -35,7 +35,7 @@ class Device:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Values after whose change the facts are sent again."""
+        """Values that cause the facts to be sent again when they change."""
         return (self.index, self.uuid, self.error, self.mig, self.parent and self.parent.uuid)
 
 
@@ -50,7 +50,7 @@ def list_devices() -> list[Device]:
 
 
 def _device(index: int) -> Device:
-    """Return the GPU of that index; a placeholder when the driver cannot reach it."""
+    """Return the GPU with that index; a placeholder if the driver cannot reach it."""
     unknown = f"GPU-unknown-{index}"
     try:
         handle = call("nvmlDeviceGetHandleByIndex", index)
@@ -73,7 +73,7 @@ def _instances(parent: Device) -> list[Device]:
         }
         found = [(n, handle, read("nvmlDeviceGetUUID", handle)) for n, handle in places.items() if handle is not None]
     except LostError:
-        return []  # the next sweep says so of the parent
+        return []  # the next sweep reports it for the parent
     return [_instance(parent, place, handle, uuid) for place, handle, uuid in found if uuid]
 
 

@@ -1,10 +1,10 @@
 """Processes on a GPU, listed by NVML, with facts from /proc. Part of the probe process.
 
 pynvml calls the driver twice, for the number and for the list, and each call holds the driver's lock for milliseconds.
-So the list is requested here in one call with room for the usual number, and through pynvml when that is too small.
+So the list is requested here in one call with room for the usual number, and through pynvml if that is too small.
 
-Only new processes are read whole from /proc, later only their start times. Paths are strings because importing pathlib
-takes milliseconds.
+Only new processes are read completely from /proc, later only their start times. Paths are strings because importing
+pathlib takes milliseconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LIBRARY = "libnvidia-ml.so.1"
 _FUNCTIONS: dict[str, Any] = {}
-"""Functions of the library by name: `CDLL` would open it anew at every call."""
+"""Functions of the library by name; `CDLL` would open it again at every call."""
 _ROOM = 64
 """Length of lists for which one call to the driver suffices."""
 _UNKNOWN = 0xFFFFFFFFFFFFFFFF
@@ -40,7 +40,7 @@ _LONGEST = 200
 def list_processes(
     handle: object, others: dict[int, tuple[int | None, bool]]
 ) -> list[tuple[int, int | None, bool]] | None:
-    """Return pid, memory in bytes and whether it computes, of each process; None when the list cannot be read.
+    """Return pid, memory in bytes and whether it computes, for each process; None if the list cannot be read.
 
     `others` is the last result of `list_other_processes`.
     """
@@ -131,7 +131,7 @@ class ProcessFacts:
         return {
             "user": self._user(pid),
             "command": short_command(self._text(pid, "cmdline")) or self._text(pid, "comm").strip() or None,
-            "container_id": inside[0] if inside else None,  # the outermost, which this host's engine knows
+            "container_id": inside[0] if inside else None,  # the outermost container, which this host's engine knows
             "session": session,
             "attempt": attempt_of(self._text(pid, "environ")),
         }

@@ -1,7 +1,7 @@
 """Readings of the host from /proc, and of the disks that jobs need. Part of the probe process.
 
-Nothing here looks at control groups: /proc has the figures of the whole host, in a container too. Network counters are
-the exception: they belong to a network namespace, so only physical interfaces count, which a container does not have.
+Control groups are not read: /proc has the figures of the whole host, even in a container. Network counters are the
+exception: they belong to a network namespace, so only physical interfaces count, which a container does not have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class HostReader:
         self.disks = DiskReader()
 
     def read(self, now: float, *, seldom: bool) -> dict[str, object]:
-        """Return what can be read; `now` is monotonic time in seconds. Disks come once after each `seldom` reading."""
+        """Return everything that can be read.
+
+        `now` is monotonic time in seconds. Disks come once after each `seldom` reading.
+        """
         if seldom:
             self.disks.request()
             self._find_interfaces()
@@ -35,7 +38,7 @@ class HostReader:
         return result if disks is None else {**result, "disks": disks}
 
     def _find_interfaces(self) -> None:
-        """List the physical interfaces; the sum of others than before is not compared with theirs."""
+        """List the physical interfaces; after a change the sums are not compared with earlier ones."""
         found = physical_interfaces(self._net)
         if found != self._interfaces:
             self._interfaces, self._bytes = found, None
@@ -69,7 +72,7 @@ class HostReader:
         before, self._bytes = self._bytes, None
         try:
             received, sent = (self._counted(name) for name in ("rx_bytes", "tx_bytes"))
-        except (OSError, ValueError):  # an interface has just gone
+        except (OSError, ValueError):  # an interface has just disappeared
             return {}
         if not self._interfaces:
             return {}
@@ -95,7 +98,7 @@ def physical_interfaces(net: str = _NET) -> list[str]:
 
 
 def _text(path: str, most: int = 65536) -> str:
-    """Return the beginning of a file; empty when it cannot be read."""
+    """Return the beginning of a file; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -109,7 +112,7 @@ def _text(path: str, most: int = 65536) -> str:
 
 
 def _ticks(text: str) -> tuple[int, int] | None:
-    """Return busy ticks and all ticks; a guest's are among its user's already."""
+    """Return busy ticks and all ticks; guest ticks are already included in user ticks."""
     words = text.partition("\n")[0].split()
     if len(words) < 6 or words[0] != "cpu":
         return None
@@ -144,7 +147,7 @@ class DiskReader:
             self._thread.start()
 
     def take(self) -> list[dict[str, object]] | None:
-        """Return the reading that came since the last call, once; None without one."""
+        """Return the reading since the last call, once; None without one."""
         found, self._found = self._found, None
         return found
 

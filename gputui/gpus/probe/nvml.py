@@ -1,4 +1,4 @@
-"""NVML readings of one GPU: each value, or None where the driver has none. Part of the probe process.
+"""NVML readings of one GPU: each value, or None if the driver has none. Part of the probe process.
 
 Field numbers, units and scopes are those of nvml.h.
 """
@@ -27,7 +27,7 @@ _ALL_LINKS = 0xFFFFFFFF
 _MEMBERS = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal"}
 """Integer members of nvmlValue_t by nvmlValueType_t."""
 _PATIENCE = 1.0
-"""Seconds between requests for process samples: the driver has no newer ones before."""
+"""Seconds between requests for process samples, since the driver has no newer ones before that."""
 
 
 class LostError(Exception):
@@ -41,7 +41,7 @@ def error_text(error: Exception) -> str:
 
 
 def by_name(name: str, *arguments: object) -> Any:
-    """Call pynvml's function of that name; raises NVMLError when an older pynvml has none."""
+    """Call pynvml's function of that name; raises NVMLError if an older pynvml has none."""
     function = getattr(pynvml, name, None)
     if function is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -59,7 +59,7 @@ def call(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> An
 
 
 def read(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:
-    """Return the result, or None when the function fails; raises LostError, and NVMLError when the driver is gone."""
+    """Return the result, or None if the function fails; raises LostError, and NVMLError if the driver is gone."""
     try:
         return call(name, *arguments, ask=ask)
     except pynvml.NVMLError as error:
@@ -69,7 +69,7 @@ def read(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> An
 
 
 def light_readings(handle: object) -> dict[str, object]:
-    """Return the readings of every second: about ten calls that cost microseconds."""
+    """Return the readings of every second: about ten calls that take microseconds."""
     rates = read("nvmlDeviceGetUtilizationRates", handle)
     memory = memory_of(handle)
     power = read("nvmlDeviceGetPowerUsage", handle)

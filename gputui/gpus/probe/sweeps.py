@@ -1,4 +1,8 @@
-"""Sweeps over all GPUs, the times at which each reading is due, and Xid events. Part of the probe process."""
+"""Sweeps over all GPUs: the times at which each reading is due, performance counters, and Xid events.
+
+Part of the probe process. GPUs have these counters from Hopper on. The driver compares two samples, so a reading of
+them is the mean over the time between them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import time
 
 import pynvml
 
-from gputui.gpus.probe.activity import Activity
 from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
 from gputui.gpus.probe.gpu_processes import ProcessFacts, list_other_processes, list_processes
 from gputui.gpus.probe.host import HostReader
@@ -24,8 +27,96 @@ from gputui.gpus.probe.nvml import (
     slow_readings,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from gputui.gpus.probe.enumerate import Device
+
+
+_SM, _MEMORY = 2, 10
+"""NVML_GPM_METRIC_SM_UTIL and NVML_GPM_METRIC_DRAM_BW_UTIL, both in percent."""
+
+_UNKNOWN = {"sm_activity": None, "memory_activity": None}
+
+
+class ActivityReader:
+    """Reader of one GPU or MIG instance."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._whole = device.parent or device
+        self._instance = read("nvmlDeviceGetGpuInstanceId", device.handle) if device.parent else None
+        self._last: Any = None
+        self._spare: Any = None
+        support = read("nvmlGpmQueryDeviceSupport", self._whole.handle)
+        is_known = device.parent is None or self._instance is not None
+        self._is_supported = bool(support and support.isSupportedDevice and is_known)
+
+    def read(self) -> dict[str, object]:
+        """Return the means since the last call, 0 to 1, None at the first; empty if the GPU has no counters."""
+        if not self._is_supported:
+            return {}
+        taken = self._take(self._spare or read("nvmlGpmSampleAlloc"))
+        self._last, self._spare, before = taken, self._last, self._last
+        return dict(_UNKNOWN) if taken is None or before is None else _metrics(before, taken)
+
+    def close(self) -> None:
+        """Free the samples."""
+        for sample in filter(None, (self._last, self._spare)):
+            read("nvmlGpmSampleFree", sample)
+        self._last = self._spare = None
+
+    def _take(self, sample: Any) -> Any:
+        """Return the filled sample; None if the driver provides none."""
+        if sample is None:
+            return None
+        if self._instance is None:
+            return read("nvmlGpmSampleGet", self._whole.handle, sample)
+        return read("nvmlGpmMigSampleGet", self._whole.handle, self._instance, sample)
+
+
+def _metrics(before: Any, after: Any) -> dict[str, object]:
+    wanted = pynvml.c_nvmlGpmMetricsGet_t()
+    wanted.version, wanted.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 2
+    wanted.sample1, wanted.sample2 = before, after
+    wanted.metrics[0].metricId, wanted.metrics[1].metricId = _SM, _MEMORY
+    if read("nvmlGpmMetricsGet", wanted) is None:
+        return dict(_UNKNOWN)
+    return {"sm_activity": _share(wanted.metrics[0]), "memory_activity": _share(wanted.metrics[1])}
+
+
+def _share(metric: Any) -> float | None:
+    value = float(metric.value)
+    is_known = metric.nvmlReturn == pynvml.NVML_SUCCESS and value >= 0  # a NaN compares as False
+    return min(1.0, value / 100) if is_known else None
+
+
+class Activity:
+    """Readers of all devices."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, ActivityReader] = {}
+
+    def read(self, device: Device) -> dict[str, object]:
+        """Return the activity of a reachable device; raises LostError."""
+        reader = self._readers.get(device.uuid)
+        if reader is None:
+            reader = self._readers[device.uuid] = ActivityReader(device)
+        return reader.read()
+
+    def close(self) -> None:
+        """Free everything, since handles may change."""
+        for reader in self._readers.values():
+            try:
+                reader.close()
+            except LostError:
+                continue
+        self._readers.clear()
+
+
 ALL_SHARES = "GPU-all"
-"""The same as in `domain.gpu`, which takes long to import."""
+"""Same value as in `domain.gpu`, which takes long to import."""
 
 
 class ProbeFailedError(Exception):
@@ -50,7 +141,7 @@ class Due:
         self.at = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether the interval is over; if so, start the next one."""
+        """Return whether the interval has passed; if so, start the next one."""
         if now < self.at - self.slack:
             return False
         on_time = self.at + self.interval
@@ -75,9 +166,9 @@ class Probe:
         self._focus = DetailReadings()
         self._activity = Activity()
         self._sharing: dict[str, DetailReadings] = {}
-        """Readings of the GPUs whose processes' shares are wanted besides those of the GPU in focus."""
+        """Readings of the GPUs with wanted process shares, except the GPU in focus."""
         self.shared: frozenset[str] = frozenset()
-        """UUIDs of GPUs that several jobs hold: their processes' shares are always wanted."""
+        """UUIDs of GPUs that several jobs hold; shares of their processes are always wanted."""
         self.host = HostReader()
 
     def begin(self) -> None:
@@ -186,7 +277,7 @@ class Probe:
         ]
 
     def _details_of(self, uuid: str) -> DetailReadings | None:
-        """Return the detail readings of a GPU while its processes' shares are wanted."""
+        """Return the detail readings of a GPU with wanted process shares."""
         if uuid == self._focus.uuid:
             return self._focus
         is_wanted = self._focus.uuid == ALL_SHARES or uuid in self.shared
@@ -194,7 +285,7 @@ class Probe:
 
 
 def driven_gpus(directory: str) -> frozenset[str] | None:
-    """Return the GPUs that the kernel module drives; None when it does not tell."""
+    """Return the GPUs that the kernel module drives; None if it does not report them."""
     try:
         return frozenset(os.listdir(directory))  # noqa: PTH208
     except OSError:
@@ -236,13 +327,13 @@ class Xids:
             return
 
     def collect(self) -> list[tuple[str | None, int]]:
-        """Return UUID (None when the driver does not name it) and code of each event since the last call."""
+        """Return UUID (None if the driver does not name it) and code of each event since the last call."""
         found: list[tuple[str | None, int]] = []
         while self._set is not None and len(found) < 100:
             try:
                 event = call("nvmlEventSetWait_v2", self._set, 0)
             except (pynvml.NVMLError, LostError):
-                break  # no event, or a lost GPU, which the sweep reports by itself
+                break  # no event, or a lost GPU, which the sweep reports itself
             found.append((self._uuid(event.device), int(event.eventData)))
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -28,7 +29,7 @@ LONGEST_PAUSE = 10.0
 """Longest pause in seconds between attempts to reach an engine."""
 MOST_IDLE = 4
 IDLE_FOR = 45.0
-"""Seconds for which an idle client is kept, of at most MOST_IDLE."""
+"""Seconds for which an idle client is kept; at most MOST_IDLE are kept."""
 
 
 @dataclass(eq=False)
@@ -55,7 +56,7 @@ class Deadlines:
 
     @contextmanager
     def limit(self, seconds: float | None, cut: Callable[[], None]) -> Iterator[Deadline | None]:
-        """Call `cut` unless the block ends within so many seconds; None: no limit."""
+        """Call `cut` unless the block ends within `seconds`; None: no limit."""
         if seconds is None:
             yield None
             return
@@ -75,7 +76,7 @@ class Deadlines:
     def _watch(self) -> None:
         while late := self._next_late():
             late.passed.set()
-            with suppress(Exception):  # a call that ends by itself meanwhile has nothing left to cut
+            with suppress(Exception):  # the call may have ended meanwhile
                 late.cut()
 
     def _next_late(self) -> Deadline | None:
@@ -97,7 +98,7 @@ DEADLINES = Deadlines()
 
 
 def _check_listening(endpoint: Endpoint) -> None:
-    """Raise OSError when no process listens on the engine's socket: faster and clearer than a request."""
+    """Raise OSError if no process listens on the engine's socket; faster and clearer than a request."""
     if endpoint.socket_path:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(5)
@@ -181,7 +182,7 @@ class Connection:
         client = self._borrow(patient)
         try:
             yield client
-        except RuntimeFault as error:  # the engine answered with an error: the client works
+        except RuntimeFault as error:  # the engine answered with an error, so the client works
             if isinstance(error, RuntimeUnavailableError):
                 client.close()
             else:
@@ -218,7 +219,7 @@ class Connection:
             self._closed_until = time.monotonic() + self._pause
             self._last_error = found
         self.forget()
-        return found  # another thread may have connected since, and have cleared `_last_error`
+        return found  # another thread may have connected meanwhile and cleared `_last_error`
 
     def _why(self, error: BaseException, since: float) -> RuntimeUnavailableError:
         """Return the error for an unreachable engine, from ssh's messages if ssh failed."""
@@ -228,7 +229,7 @@ class Connection:
         return said or unavailable(self.where, error)
 
     def dial(self) -> tuple[socket.socket, str]:
-        """Return a connected socket of the caller's own, and the API version to use on it.
+        """Return a newly connected socket, owned by the caller, and the API version to use on it.
 
         Raises RuntimeUnavailableError.
         """
@@ -263,10 +264,9 @@ class Connection:
         return self._still_answering(kept) if kept else self._connect()
 
     def check_listening(self) -> None:
-        """Raise RuntimeUnavailableError when a local engine accepts no connections: it is stopping.
+        """Raise RuntimeUnavailableError if a local engine accepts no connections, because it is stopping.
 
-        A stopping engine still answers on open connections. Engines that are not behind a local socket are not
-        checked.
+        A stopping engine still answers on open connections. Engines that are not behind a local socket are not checked.
         """
         try:
             if self._endpoint:
@@ -349,14 +349,27 @@ def _version(endpoint: Endpoint, timeout: float) -> str:
 
     asking = EngineClient(endpoint, timeout=timeout)
     try:
-        return _in_time(asking, lambda _: asking.server_version(), timeout)
+        return _spoken(_in_time(asking, lambda _: asking.server_version(), timeout), endpoint.url)
     finally:
         asking.close()
 
 
+def _spoken(version: str, where: str) -> str:
+    """Return an API version that docker-py speaks. Raises RuntimeUnavailableError."""
+    from docker.constants import MINIMUM_DOCKER_API_VERSION
+
+    found, least = (re.fullmatch(r"(\d+)\.(\d+)", text) for text in (version, MINIMUM_DOCKER_API_VERSION))
+    if found is None or least is None:
+        raise RuntimeUnavailableError(f"{where} is no Docker engine: it names no API version", hint="see `docker info`")
+    if tuple(map(int, found.groups())) < tuple(map(int, least.groups())):
+        what = f"Docker at {where} is too old: its API is {version}"
+        raise RuntimeUnavailableError(what, hint="upgrade to Docker 20.10 (API 1.41) or newer")
+    return version
+
+
 def _close(dropped: list[_Idle]) -> None:
     for each in dropped:
-        with suppress(Exception):  # closing a broken session may raise anything; it is gone either way
+        with suppress(Exception):  # closing a broken session may raise anything
             each.client.close()
 
 

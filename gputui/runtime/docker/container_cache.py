@@ -1,4 +1,4 @@
-"""Cache of containers: listed in one cheap request, inspected only when something is unknown; and engine outages."""
+"""Cache of containers, listed in one cheap request and inspected only if something is unknown; and engine outages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.runtime.docker.create import GPUS, STORE
 from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of_init
-from gputui.runtime.docker.records import by_name, foreign_of, gpus_of, record_of, state_of
+from gputui.runtime.docker.records import by_name, container_record, foreign_of, labelled_gpus, state_of
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -36,7 +36,7 @@ class ContainerCache:
     """
 
     def __init__(self, store_id: str, check_listening: Callable[[], None] = lambda: None) -> None:
-        """`knock` raises RuntimeUnavailableError when the engine is stopping."""
+        """`check_listening` raises RuntimeUnavailableError when the engine is stopping."""
         self.outages = Outages()
         self._check_listening = check_listening
         self._store_id = store_id
@@ -46,7 +46,7 @@ class ContainerCache:
         self._booted_at: datetime | None = None
         self._last_event: int | None = None
         self._witness: int | None = None
-        """Time of the last event before the engine was lost, until it was asked whether it remembers that event."""
+        """Time of the last event before the engine was lost, until the engine was asked whether it remembers it."""
 
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         """Return this store's containers, oldest first."""
@@ -56,28 +56,28 @@ class ContainerCache:
         return tuple(record for record in found if record)
 
     def inspect(self, client: APIClient, container_id: str) -> ContainerRecord | None:
-        """Return one container, inspected now; None when it is missing or not ours."""
+        """Return one container, inspected now; None if it is missing or not ours."""
         inspected = by_name(client, container_id)
         if inspected is None:
             self.forget(container_id)
             return None
-        record = record_of(inspected, cause=_init_cause(client, inspected))
+        record = container_record(inspected, cause=_init_cause(client, inspected))
         if record is None:
             return None
         record = self._judged(client, record)
         with self._lock:
             known = self._records.get(record.id)
         if may_be_the_engines(record) and not (known and known.state is record.state):
-            self._check_listening()  # a stopping engine ends its containers and still answers: judge when it is back
+            self._check_listening()  # a stopping engine ends its containers and still answers: judge once it is back
         with self._lock:
             if known and known.state is record.state is ContainerState.EXITED:
-                # keep the first judgement: the outage may be forgotten since
+                # keep the first judgement: the outage may be forgotten by now
                 record = replace(record, cause=known.cause)
             self._records[record.id] = record
         return record
 
     def pid_of(self, container_id: str) -> int | None:
-        """Return the process id of a running container, as it was last seen."""
+        """Return the last known process id of a running container."""
         with self._lock:
             record = self._records.get(container_id)
         return record.pid if record and record.state is ContainerState.RUNNING else None
@@ -87,12 +87,12 @@ class ContainerCache:
         self._last_event = nanoseconds
 
     def lost(self, now: datetime) -> None:
-        """Record that the engine, or the line to it, was lost."""
+        """Record that the engine, or the connection to it, was lost."""
         self._witness = self._last_event
         self.outages.lost(now)
 
     def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
-        """Return the record with a corrected cause, unless only the line was cut and the engine kept running."""
+        """Return the record with a corrected cause, unless only the connection was cut and the engine kept running."""
         judged = self.outages.judge(record, self._booted_at)
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
         if witness and _remembers(client, witness):
@@ -114,13 +114,13 @@ class ContainerCache:
         mine = next((each for each in listed if each["Id"] == container_id), None)
         if mine is None:
             return ()
-        wanted = set(gpus_of(mine["Labels"]))
+        wanted = set(labelled_gpus(mine["Labels"]))
         return tuple(
             _rival(each)
             for each in listed
             if each["Labels"].get(STORE) != self._store_id
-            and wanted.intersection(gpus_of(each["Labels"]))
-            # a killed scheduler may have left one that will never be started
+            and wanted.intersection(labelled_gpus(each["Labels"]))
+            # a killed scheduler may have left a container that will never be started
             and (each["State"] != "created" or each["Created"] > mine["Created"] - _ABOUT_TO_START)
         )
 
@@ -139,7 +139,7 @@ class ContainerCache:
             }
 
     def trust_boot_time(self) -> None:
-        """Judge by this machine's boot time, since the engine is local: older containers were ended by the restart."""
+        """Use this machine's boot time, since the engine is local: older containers were ended by the restart."""
         self._booted_at = boot_time()
 
     def _record(self, client: APIClient, summary: EngineJson) -> ContainerRecord | None:
@@ -169,7 +169,7 @@ class ContainerCache:
 
 
 def _remembers(client: APIClient, nanoseconds: int) -> bool:
-    """Return whether the engine remembers the event of that time: it forgets its events when it restarts."""
+    """Return whether the engine remembers the event of that time; a restarted engine does not."""
     second = nanoseconds // 10**9
     events = client.events(since=second, until=second + 1, filters={"type": ["container"]}, decode=True)
     return any(event.get("timeNano") == nanoseconds for event in events)
@@ -177,11 +177,11 @@ def _remembers(client: APIClient, nanoseconds: int) -> bool:
 
 def _rival(summary: EngineJson) -> ContainerRecord:
     """Return a partial record of another store's container, from the list."""
-    return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), gpus_of(summary["Labels"]))
+    return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), labelled_gpus(summary["Labels"]))
 
 
 def _init_cause(client: APIClient, inspected: EngineJson) -> Cause | None:
-    """Return the failure that the engine's init logged, if the exit code may be its own."""
+    """Return the failure that the engine's init logged, if the exit code may come from it."""
     state = inspected["State"]
     if state["Status"] != "exited" or state["ExitCode"] not in _MAYBE_INIT:
         return None
@@ -219,7 +219,7 @@ class Outages:
                 self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
 
     def deny(self) -> None:
-        """Forget the last outage: only the line was cut."""
+        """Forget the last outage: only the connection was cut."""
         with self._lock:
             del self._windows[-1:]
 
@@ -256,7 +256,7 @@ def may_be_the_engines(record: ContainerRecord) -> bool:
 
 
 def boot_time() -> datetime | None:
-    """Return the boot time of this machine; None when /proc does not tell."""
+    """Return the boot time of this machine; None if /proc does not show it."""
     try:
         stat = Path("/proc/stat").read_text()
         return datetime.fromtimestamp(int(stat.partition("\nbtime ")[2].split()[0]), UTC)

@@ -1,4 +1,4 @@
-"""Container creation: a Launch as the body of `POST /containers/create`."""
+"""Builds the body of `POST /containers/create` from a Launch."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 @dataclass(frozen=True)
 class CreateRequest:
-    """Body of a create request, with notes on changes to what the job asked for."""
+    """Body of a create request, with notes on changes to the job's request."""
 
     body: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> CreateRequest:
-    """Return the create request of an attempt for this engine; raises RuntimeFault."""
+    """Return the create request for an attempt on this engine; raises RuntimeFault."""
     if not launch.spec.image:
         raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
     options = launch.spec.options
+    _check_api(options, facts)
     cpus, cpu_notes = _cpus(options, facts)
     env, env_notes = _env(launch, facts)
     host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | create_options.unmasked(options)
@@ -60,7 +61,7 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
         **_given({"NetworkingConfig": create_options.networking(options)}),
     }
     if (interactive := launch.spec.interactive) is not None:
-        # as docker run does: the input ends with whoever attached first, unless it is a terminal
+        # as docker run does: the input ends with the first client, unless it is a terminal
         stdin = interactive.stdin
         body |= {"Tty": interactive.tty, "OpenStdin": stdin, "StdinOnce": stdin, "AttachStdin": stdin}
         body |= {"AttachStdout": True, "AttachStderr": True}
@@ -69,12 +70,28 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     return CreateRequest(body, (*cpu_notes, *env_notes))
 
 
+_NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
+    ("cgroupns", (1, 41), "20.10"),
+    ("platform", (1, 41), "20.10"),
+    ("annotation", (1, 43), "24"),
+    ("health_start_interval", (1, 44), "25"),
+)
+"""Options that older engines ignore without a word, the API version that has them, and its engine."""
+
+
+def _check_api(options: ContainerOptions, facts: EngineFacts) -> None:
+    """Raise RuntimeFault for an option that the engine would ignore."""
+    for name, api, docker in _NEEDED_API:
+        if getattr(options, name) and facts.api and facts.api < api:
+            raise bad_spec(f"--{name.replace('_', '-')}", f"{facts.name} does not know it: it needs Docker {docker}")
+
+
 def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     options = launch.spec.options
     return create_options.host_fields(options) | {
         # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
         "Init": None if options.no_init else True,
-        # the exit code would be lost with the container if the event was missed
+        # the exit code would be lost with the container if the event were missed
         "AutoRemove": False,
         "LogConfig": _log_config(options, settings),
         "PidsLimit": _pids_limit(options, settings),

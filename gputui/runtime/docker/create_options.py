@@ -1,4 +1,4 @@
-"""Container options of a job as fields of `POST /containers/create`, filled in as docker's own client does."""
+"""Container options of a job as fields of `POST /containers/create`, with the defaults of docker's own client."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
 
 
 def _capabilities(options: ContainerOptions) -> tuple[list[str], list[str]]:
-    """Return the capabilities added and dropped, by the names and in the order docker's client sends."""
+    """Return the capabilities added and dropped, with the names and in the order of docker's client."""
     added, dropped = ({_capability(name) for name in names} for names in (options.cap_add, options.cap_drop))
     kept = {"ALL"} if "ALL" in dropped else dropped - added
     return sorted({"ALL"} if "ALL" in added else added), sorted(kept)
@@ -200,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parse(option: str, read: Callable[[str], T], text: str) -> T:
-    """Parse the text; raises BAD_SPEC, since a store may hold values that no command would accept."""
+    """Parse the text; raises BAD_SPEC, since a store may contain values that no command would accept."""
     try:
         return read(text)
     except (ValueError, InputError) as error:
@@ -276,7 +276,7 @@ _SPECIAL = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs, "image": _image}
 
 
 def is_anonymous(volume: str) -> bool:
-    """Return whether a `--volume` names only its mount point."""
+    """Return whether a `--volume` specifies only its mount point."""
     return ":" not in volume
 
 

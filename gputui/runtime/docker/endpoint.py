@@ -38,11 +38,11 @@ class Endpoint:
     url: str
     tls: TlsFiles | None = None
     source: str = ""
-    """Origin of the address, in words."""
+    """Origin of the address, for messages."""
 
     @property
     def socket_path(self) -> str | None:
-        """Path of the UNIX socket; None for an engine that is reached otherwise."""
+        """Path of the UNIX socket; None for an engine that is reached in another way."""
         if not self.url.startswith(_UNIX):
             return None
         return "/" + self.url.partition("://")[2].lstrip("/")
@@ -66,7 +66,7 @@ def find_endpoint(settings: RuntimeSettings) -> Endpoint:
 
 
 def _checked(url: str, source: str, tls: Any) -> Endpoint:
-    """Return the endpoint of a URL; raises RuntimeUnavailableError for an address of no known kind."""
+    """Return the endpoint of a URL; raises RuntimeUnavailableError for an unknown kind of address."""
     url = url.strip()
     if url == "unix://":
         url = DEFAULT_URL

@@ -26,6 +26,9 @@ from gputui.runtime.ssh_tunnel import Tunnel
 
 EngineJson = Mapping[str, Any]
 _LEAST_API = (1, 40)
+"""API version as of which an engine gives GPUs to containers."""
+SUPPORTED_API = (1, 41)
+"""API version of Docker 20.10, the oldest engine that gputui supports."""
 _LEAST_PODMAN = (5, 4)
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 _LARGEST = 4 * 1024**2
@@ -57,13 +60,15 @@ class EngineFacts:
     gpu_mode: GpuMode = GpuMode.NVIDIA
     is_podman: bool = False
     is_too_old: bool = False
+    api: tuple[int, ...] = ()
+    """API version; empty if it does not tell which fields the engine knows, as Podman's."""
     default_runtime: str = "runc"
     live_restore: bool = False
     warnings: tuple[str, ...] = ()
     data_root: str = ""
     """Directory of its images and containers, on its own machine."""
     gpus: EngineGpus = EngineGpus()
-    """GPU support, without knowledge of whether the engine is local."""
+    """GPU support, without considering whether the engine is local."""
 
     @property
     def name(self) -> str:
@@ -72,7 +77,7 @@ class EngineFacts:
 
 
 def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
-    """Return the facts in the engine's answers."""
+    """Return the facts from the engine's answers."""
     components = version.get("Components") or ()
     is_podman = any("podman" in str(part.get("Name", "")).lower() for part in components)
     too_old = _numbers(version.get("ApiVersion")) < _LEAST_API
@@ -82,9 +87,10 @@ def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
         gpu_mode=_gpu_mode(version, info, is_podman, too_old),
         is_podman=is_podman,
         is_too_old=too_old,
+        api=() if is_podman else _numbers(version.get("ApiVersion")),
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         live_restore=bool(info.get("LiveRestoreEnabled")),
-        warnings=tuple(_warnings(info, is_podman)),
+        warnings=tuple(_warnings(version, info, is_podman)),
         data_root=str(info.get("DockerRootDir") or ""),
         gpus=_gpus(version, info, is_podman, too_old),
     )
@@ -133,7 +139,12 @@ def _gpu_warnings(version: EngineJson, info: EngineJson, is_podman: bool, too_ol
         )
 
 
-def _warnings(info: EngineJson, is_podman: bool) -> Iterator[str]:
+def _warnings(version: EngineJson, info: EngineJson, is_podman: bool) -> Iterator[str]:
+    if not is_podman and _numbers(version.get("ApiVersion")) < SUPPORTED_API:
+        yield (
+            f"the engine is too old, its API is {version.get('ApiVersion')}: gputui supports Docker 20.10 (API 1.41) "
+            "and newer, and what an older engine does not know it ignores; upgrade Docker"
+        )
     if not is_podman and not info.get("LiveRestoreEnabled"):
         yield (
             "live-restore is off: restarting the Docker daemon ends every job; "
@@ -203,7 +214,7 @@ class MachineFacts:
 
     @classmethod
     def of_engine(cls, info: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts in an engine's `/info`."""
+        """Return the facts from an engine's `/info`."""
         return cls(info.get("Name") or None, info.get("KernelVersion") or None, info.get("MemTotal") or None)
 
     @classmethod
@@ -264,7 +275,7 @@ def _listener(path: str) -> str | None:
 
 
 def _is_own_address(endpoint: Endpoint) -> bool:
-    """Return whether a TCP address belongs to this machine: only then can a socket bind to it."""
+    """Return whether a TCP address belongs to this machine; only then can a socket bind to it."""
     host = urlsplit(endpoint.url).hostname or "127.0.0.1"
     with suppress(OSError):
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):

@@ -1,4 +1,4 @@
-"""Events of the engine, watched by a thread: a reason to look, not a complete record."""
+"""Watches the engine's events in a thread; they are only a reason to list containers, not a complete record."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 Lost: TypeAlias = Callable[[RuntimeFault], None]
 
-# no `oom`: it comes by the dozen, ends nothing, and the following `die` tells whether it was one
+# no `oom`: it comes by the dozen, ends nothing, and the following `die` shows whether it was one
 _EVENTS = ["die", "start"]
 
 
 class EventWatcher:
-    """Watcher that calls `wake` after ends of containers, starts of foreign ones, and returns of the engine.
+    """Calls `wake` after ends of containers, starts of foreign ones, and returns of the engine.
 
-    The engine forgets its events when it restarts, and a lost engine ends the stream silently. So the end of the
-    stream only means to reconnect, and `wake` then makes the caller list the containers.
+    The engine forgets its events when it restarts, and a lost engine ends the stream silently. So the end of the stream
+    only means to reconnect, and `wake` then makes the caller list the containers.
     """
 
     def __init__(

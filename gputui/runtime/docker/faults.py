@@ -1,6 +1,6 @@
-"""Translation of the engine's error messages into causes.
+"""Translates the engine's error messages into causes.
 
-The engine distinguishes most failures by text alone, so the fragments below are those of messages of moby, containerd
+The engine distinguishes most failures only by their text, so the fragments below come from messages of moby, containerd
 and runc, compared without case.
 """
 
@@ -116,7 +116,7 @@ def fault(text: str, *, status: int | None = None, exit_code: int | None = None)
 
 
 def bad_spec(option: str, problem: str) -> RuntimeFault:
-    """Return the error for an option of the job that is not possible."""
+    """Return the error for an invalid option of the job."""
     return RuntimeFault(Cause(CauseCode.BAD_SPEC, f"{option}: {problem}"))
 
 
@@ -146,7 +146,7 @@ def _option(lower: str) -> str | None:
 
 
 def _tidy(text: str) -> str:
-    """Return one line of at most 400 characters, without the prefixes that layers of the engine add."""
+    """Return one line of at most 400 characters, without the prefixes of the engine's layers."""
     line = " ".join(text.split())
     line = re.sub(
         r"^(failed to create (shim )?task( for container)?: |OCI runtime create failed: |runc create failed: )+",

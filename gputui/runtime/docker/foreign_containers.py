@@ -1,4 +1,4 @@
-"""Containers that are not gputui's: looked at, read and stopped with the rights of whoever runs this process."""
+"""Foreign containers: inspected, read and stopped with the rights of this process's user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _USUAL_TIMEOUT = 10
-"""Seconds that `docker stop` waits where the container names none."""
+"""Seconds that `docker stop` waits if the container specifies none."""
 _PROJECTS = ("com.docker.compose.project", "io.kubernetes.pod.name", "io.podman.compose.project")
 
 
@@ -33,7 +33,7 @@ class DockerContainers:
         return self._connection.call(lambda client: _inspected(client, name))
 
     def stop(self, container_id: str, patience: int) -> ContainerDetail:
-        """Stop the container as `docker stop` does; return it as it is then."""
+        """Stop the container as `docker stop` does; return its final state."""
 
         def stop(client: APIClient) -> ContainerDetail:
             client.stop(container_id, timeout=patience)
@@ -58,7 +58,7 @@ def _inspected(client: APIClient, name: str) -> ContainerDetail:
 
 
 def detail_of(inspected: EngineJson) -> ContainerDetail:
-    """Return a container as its engine describes it."""
+    """Return a container as described by its engine."""
     config, host, state = inspected["Config"], inspected.get("HostConfig") or {}, inspected["State"]
     labels = config.get("Labels") or {}
     restart = (host.get("RestartPolicy") or {}).get("Name") or ""
@@ -93,7 +93,7 @@ def _mount(mount: EngineJson) -> str:
 
 
 def _ports(listed: EngineJson) -> Iterator[str]:
-    """Yield each port, and where the host listens for it; one line for both kinds of IP."""
+    """Yield each port with its host address; one line for both IP versions."""
     for port, bindings in sorted(listed.items()):
         if not bindings:
             yield f"{port}, not published"

@@ -1,28 +1,206 @@
-"""Commands in containers, their streams, and their processes as the engine and /proc tell."""
+"""Commands in containers and their processes, and the upgraded connections to the engine that carry their streams."""
 
 from __future__ import annotations
 
+import json
+import socket
+import ssl
+import struct
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import Interactive
+from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
-from gputui.runtime.docker.channel import ContainerChannel, upgraded
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.engine import EngineJson, is_local
+from gputui.runtime.docker.faults import fault
 from gputui.runtime.docker.records import by_name, submitter_of
 from gputui.runtime.host_processes import ProcessSampler
 
 if TYPE_CHECKING:
     from docker import APIClient
 
-_EXEC_LOOKS = 100
+
+_PIECE = 65536
+_LARGEST_HEAD = 65536
+_HEADER = struct.Struct(">BxxxL")
+_STDERR = 2
+_RESIZE_EVERY, _RESIZES = 0.03, 300
+"""Seconds between two tries to set the size of a terminal that does not exist yet, and the number of tries."""
+
+
+class ContainerChannel:
+    """Channel over an upgraded connection to the engine."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        rest: bytes,
+        *,
+        is_tty: bool,
+        resize: Callable[[int, int], None],
+        exit_code: Callable[[], int | None],
+    ) -> None:
+        self._connection = connection
+        self._rest = bytearray(rest)
+        self._frames = bytearray()
+        self._resize = resize
+        self._exit_code = exit_code
+        self.is_tty = is_tty
+        self.on_input: Callable[[], None] = lambda: None
+        self._size = (0, 0)
+        self._is_resizing = False
+        self._closed = threading.Event()
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether output was received already: with the engine's answer, or by TLS."""
+        return bool(self._rest) or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending() > 0)
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self._connection.fileno()
+
+    def input_fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self._connection.fileno()
+
+    def receive(self) -> list[tuple[bool, bytes]] | None:
+        """Return output; None at its end."""
+        piece, self._rest = bytes(self._rest), bytearray()
+        with suppress(ConnectionError):
+            piece = piece or self._connection.recv(_PIECE)
+        if not piece:
+            return None
+        return [(False, piece)] if self.is_tty else self._parts(piece)
+
+    def _parts(self, piece: bytes) -> list[tuple[bool, bytes]]:
+        """Return the content of the engine's frames; incomplete frames are included once their header is complete."""
+        self._frames += piece
+        found = []
+        while len(self._frames) >= _HEADER.size:
+            stream, length = _HEADER.unpack_from(self._frames)
+            end = _HEADER.size + length
+            if len(self._frames) < end:
+                break
+            found.append((stream == _STDERR, bytes(self._frames[_HEADER.size : end])))
+            del self._frames[:end]
+        return found
+
+    def send(self, data: bytes) -> None:
+        """Write to standard input. Raises OSError."""
+        self.on_input()
+        self._connection.sendall(data)
+
+    def end_input(self) -> None:
+        """Close the sending half; an encrypted connection has none, so its input ends with the connection."""
+        if not self.is_tty and not isinstance(self._connection, ssl.SSLSocket):
+            with suppress(OSError):
+                self._connection.shutdown(socket.SHUT_WR)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal; if the container does not run yet, as soon as it does."""
+        self._size = (rows, columns)
+        if not self._is_resizing and not self._is_sized():
+            self._is_resizing = True
+            threading.Thread(target=self._resize_later, daemon=True).start()
+
+    def _is_sized(self) -> bool:
+        """Set the last requested size; return whether the engine accepted it."""
+        asked = self._size
+        try:
+            self._resize(*asked)
+        except RuntimeFault:
+            return False
+        return asked == self._size
+
+    def _resize_later(self) -> None:
+        for _ in range(_RESIZES):
+            if self._closed.wait(_RESIZE_EVERY) or self._is_sized():
+                break
+        self._is_resizing = False
+
+    def exit_code(self) -> int | None:
+        """Return the exit code that the engine reports."""
+        with suppress(RuntimeFault):
+            return self._exit_code()
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._closed.set()
+        self._connection.close()
+
+
+def upgraded(
+    connection: Connection, path: str, query: Mapping[str, str] | None = None, body: Mapping[str, object] | None = None
+) -> tuple[socket.socket, bytes]:
+    """Send a request with a raw stream as answer; return the connection and the already received part of the stream.
+
+    docker-py reads its answers through a buffer, which would keep the beginning of the stream. Raises RuntimeFault.
+    """
+    with connection.translated():
+        made, version = connection.dial()
+        try:
+            made.sendall(_request(f"/v{version}{path}", query or {}, body))
+            head, rest = _head_of(made)
+            status = int(head.split(None, 2)[1])
+            if status not in (101, 200):
+                raise fault(_message(made, head, rest), status=status)
+            made.settimeout(None)
+        except BaseException:
+            made.close()
+            raise
+        return made, rest
+
+
+def _request(path: str, query: Mapping[str, str], body: Mapping[str, object] | None) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    target = f"{path}?{urlencode(query)}" if query else path
+    lines = [
+        f"POST {target} HTTP/1.1",
+        "Host: docker",
+        "Connection: Upgrade",
+        "Upgrade: tcp",
+        "Content-Type: application/json",
+        f"Content-Length: {len(content)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def _head_of(made: socket.socket) -> tuple[bytes, bytes]:
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = made.recv(_PIECE)
+        if not piece or len(received) > _LARGEST_HEAD:
+            raise ConnectionError("the engine ended the connection")
+        received += piece
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _message(made: socket.socket, head: bytes, rest: bytes) -> str:
+    """Return the engine's message for an error."""
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+    length = int(fields.get(b"content-length", b"0"))
+    with suppress(OSError):
+        while len(rest) < length and (piece := made.recv(_PIECE)):
+            rest += piece
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(rest[rest.index(b"{") : rest.rindex(b"}") + 1])["message"])
+    return rest.decode(errors="replace").strip() or head.decode(errors="replace").splitlines()[0]
+
+
+_EXEC_LOOKS = 1000
 """Number of times to look, ten milliseconds apart, for the exit code of a command whose stream has ended."""
 _COLUMNS = "pid,user:32,pcpu,rss,etimes,args"
 
@@ -45,7 +223,7 @@ class DockerExec:
         return tuple(seen.get(row.pid, row) for row in told)
 
     def attach(self, name: str, interactive: Interactive, permit: Permit, detach_keys: str = "") -> Channel:
-        """Attach to a container by its name. What it wrote before, unless it has a terminal, comes first."""
+        """Attach to a container by its name. Earlier output comes first, unless it has a terminal."""
         inspected = self._inspected(name)
         permit(submitter_of(inspected))
         container = str(inspected["Id"])
@@ -113,11 +291,13 @@ class DockerExec:
 
 def _exit_code(client: APIClient, container: str) -> int | None:
     found = by_name(client, container)
-    return None if found is None or found["State"].get("Running") else int(found["State"]["ExitCode"])
+    if found is None or found["State"].get("Running") or found["State"].get("Status") == "created":
+        return None  # one that was only created has the exit code 0 as well
+    return int(found["State"]["ExitCode"])
 
 
 def _exec_code(client: APIClient, run: str) -> int | None:
-    """Return the exit code of an executed command; the engine may notice its end a moment after the stream's."""
+    """Return the exit code of an executed command; the engine may notice its end shortly after the stream's."""
     for _ in range(_EXEC_LOOKS):
         found = client.exec_inspect(run)
         if not found.get("Running"):

@@ -1,4 +1,4 @@
-"""Output of a container, followed line by line or saved whole."""
+"""Output of a container, followed line by line or saved as a whole."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _HEADER = 8
 """Bytes of a frame's header: the stream's number, three zeros, and the big-endian length of the content."""
 _CHUNK = 64 * 1024
 _ENGINE_ERROR = 3
-"""Stream on which the engine reports why it cannot read on."""
+"""Stream on which the engine reports why it cannot continue."""
 _RAW = "application/vnd.docker.raw-stream"
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
-"""Seconds between two tries to open a followed log again."""
+"""Shortest and longest pause in seconds before a followed log is reopened."""
 _LONGEST_LINE = 1024 * 1024
 """Bytes after which a line without an end is yielded in pieces."""
 _REMEMBERED = 4096
@@ -58,30 +58,30 @@ class LogQuery:
     tail: int | None = None
     follow: bool = False
     stamped: bool = False
-    """True if each message begins with the time at which the engine took it."""
+    """True if each message begins with the time at which the engine received it."""
     since: str | None = None
 
 
 class DockerLog:
     """Lines of a container's two streams, complete or with an error.
 
-    A followed log continues until its container has ended: a broken stream is reopened after the last message seen.
+    A followed log continues until its container has ended: a broken stream is reopened after the last message received.
     """
 
     def __init__(self, connection: Connection, query: LogQuery) -> None:
         self._connection = connection
         self._query = replace(query, stamped=query.follow or query.stamped)
         self.is_stamped = query.stamped
-        """Lines begin with the time at which the engine took them."""
+        """Lines begin with the time at which the engine received them."""
         self._closed = threading.Event()
         self._is_read = False
         self._client: EngineClient | None = None
         self._seen: deque[tuple[int, bytes]] = deque(maxlen=_REMEMBERED)
-        """Stream and stamp of the latest messages, by which they are recognised."""
+        """Stream and time of the latest messages, for recognising repeated ones."""
         self._response = self._open(self._query)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines. Raises RuntimeFault when the rest cannot be read."""
+        """Yield lines. Raises RuntimeFault if the rest cannot be read."""
         self._is_read = True
         try:
             messages = self._followed() if self._query.follow else self._messages(self._query)
@@ -102,7 +102,7 @@ class DockerLog:
             self._close_all()
 
     def _format_parts(self, messages: Iterator[Message]) -> Iterator[Part]:
-        """Yield output, with the time before each line if stamped; long lines come in several messages."""
+        """Yield output, with the time before each line if stamped; long lines arrive in several messages."""
         begins: dict[int, bool] = {}
         for stream, content, stamp in messages:
             is_stamped = self.is_stamped and begins.get(stream, True)
@@ -138,7 +138,7 @@ class DockerLog:
     def _runs(self, broke: RuntimeFault | None) -> bool | None:
         """Return whether the container may run; None: it is gone, and all of its output was read.
 
-        Raises RuntimeFault when it is gone and output was not read.
+        Raises RuntimeFault if it is gone and output was not read.
         """
         try:
             found = self._connection.call(lambda client: by_name(client, self._query.container_id), patient=False)
@@ -149,7 +149,7 @@ class DockerLog:
         return None if found is None else state_of(found["State"]["Status"]) is not ContainerState.EXITED
 
     def _resumed(self) -> LogQuery:
-        """Return the query for output after the messages seen, overlapping with some of them.
+        """Return the query for output after the received messages, with some overlap.
 
         Times of the two streams may be slightly out of order, so it starts well before the last message.
         """
@@ -160,7 +160,7 @@ class DockerLog:
         return replace(self._query, tail=None, since=stamps[0 if is_all else _REMEMBERED // 2])
 
     def _messages(self, query: LogQuery) -> Iterator[Message]:
-        """Yield the engine's messages, without those seen before. Raises RuntimeFault when the stream breaks off."""
+        """Yield the engine's messages, without repeated ones. Raises RuntimeFault when the stream breaks off."""
         response, self._response = self._response or self._open(query), None
         if response is None:
             return
@@ -179,7 +179,7 @@ class DockerLog:
                 yield stream, content, stamp
 
     def _open(self, query: LogQuery) -> requests.Response | None:
-        """Open the log on its own connection; None when it was closed meanwhile. Raises RuntimeFault."""
+        """Open the log on its own connection; None if it was closed meanwhile. Raises RuntimeFault."""
         if self._client:
             self._client.close()
         client = self._client = self._connection.open(patient=not query.follow)
@@ -235,10 +235,10 @@ def unix_time(stamp: bytes) -> str:
 
 
 def open_log(client: APIClient, query: LogQuery) -> requests.Response:
-    """Return the engine's response, whose content is yet to be read.
+    """Return the engine's response, whose content has not been read yet.
 
-    docker-py's own streams are not used: they end silently when the engine is lost, so that half a log would pass for
-    a complete one, and they do not separate stdout from stderr.
+    docker-py's own streams are not used: they end silently when the engine is lost, so that half a log would look
+    complete, and they do not separate stdout from stderr.
     """
     wanted = {
         "stdout": "1",
@@ -258,7 +258,7 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
         with response:
             raise fault(_message(response), status=response.status_code)
     if "Content-Type" not in response.headers and _has_terminal(client, query):
-        response.headers["Content-Type"] = _RAW  # engines before API 1.42 do not tell
+        response.headers["Content-Type"] = _RAW  # engines before API 1.42 do not send it
     return response
 
 
@@ -281,7 +281,7 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield lines, each of which has a time of its own where times are asked for."""
+    """Yield lines, each with its own time if times are requested."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -327,7 +327,7 @@ def lines(parts: Iterator[Part]) -> Iterator[bytes]:
 
 
 def save(client: APIClient, container_id: str, path: Path) -> None:
-    """Write all output to the file, completely or not at all. Raises RuntimeFault."""
+    """Write all output to the file, atomically. Raises RuntimeFault."""
     from requests import RequestException
 
     try:

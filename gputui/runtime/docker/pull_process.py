@@ -1,4 +1,4 @@
-"""Image pulls, each in its own process, so that a hanging pull can be ended at any moment.
+"""Image pulls, each in its own process, so that a hanging pull can be ended at any time.
 
 docker-py waits without limit for a registry that does not answer, and a blocking call in a thread cannot be ended. The
 engine aborts a pull as soon as the connection that requested it is closed.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
 _NO_MOVE = ("Retrying", "Waiting")
 _LOOK_EVERY = 0.2
-"""Seconds between checks for cancellation."""
+"""Seconds between two checks for cancellation."""
 _TELL_STALL_AFTER = 60.0
 """Seconds without progress after which the message mentions it."""
 _SAY_EVERY = 1.0
@@ -52,7 +52,7 @@ class PullProgress:
         """Number of events that made progress; waiting for a retry does not count."""
 
     def update(self, event: Mapping[str, Any]) -> str | None:
-        """Return the message after this event of the engine; None when it is unchanged."""
+        """Return the message after this event of the engine; None if unchanged."""
         layer, status = event.get("id"), str(event.get("status", ""))
         detail = event.get("progressDetail") or {}
         state = (status, detail.get("current"))
@@ -81,9 +81,9 @@ class PullProgress:
 
 
 def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> None:
-    """Pull the image, reporting progress as messages, or as None when there was progress without a new message.
+    """Pull the image, reporting progress as messages, or as None for progress without a new message.
 
-    Raises RuntimeFault with a cause that tells the job's faults from the registry's.
+    Raises RuntimeFault with a cause that distinguishes faults of the job from those of the registry.
     """
     from docker.errors import APIError
 
@@ -101,7 +101,7 @@ def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> N
 
 
 def pull_fault(image: str, text: str) -> RuntimeFault:
-    """Return the error for a failed pull: the job's fault if there is no such image, else the network's."""
+    """Return the error for a failed pull: the job's fault if the image does not exist, else the network's."""
     cause = cause_of(text)
     if cause.code in {CauseCode.IMAGE_NOT_FOUND, CauseCode.DISK_FULL}:
         return fault(text)
@@ -123,7 +123,7 @@ class PullReply(msgspec.Struct, omit_defaults=True):
     """Cause of a failure, in the last reply."""
     hint: str | None = None
     is_done: bool = False
-    """True if the image is here, in the last reply."""
+    """True if the image is present, in the last reply."""
 
 
 class PullProcess:
@@ -137,7 +137,7 @@ class PullProcess:
         self._told = ""
 
     def run(self, tell: Callable[[str], None], cancelled: threading.Event) -> None:
-        """Pull, and return once the image is here.
+        """Pull, and return once the image is present.
 
         Raises RuntimeFault when the engine or the registry refuses, when there is no progress for
         `RuntimeSettings.pull_stall`, and when `cancelled` is set.
@@ -149,7 +149,7 @@ class PullProcess:
             _end(process)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # -P: a json.py in the directory where gputui was started is not to be imported instead of Python's own
+        # -P: keeps a json.py in the current directory from being imported instead of Python's own
         command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
@@ -175,7 +175,7 @@ class PullProcess:
             self._report_progress(tell)
 
     def _handle_reply(self, line: bytes) -> bool:
-        """Handle one reply; return whether the image is here. Raises the RuntimeFault that it reports."""
+        """Handle one reply; return whether the image is present. Raises the RuntimeFault that it reports."""
         said = msgspec.json.decode(line, type=PullReply)
         self._moved_at = time.monotonic()
         self._words = said.words or self._words
@@ -186,7 +186,7 @@ class PullProcess:
         return said.is_done
 
     def _report_progress(self, tell: Callable[[str], None]) -> None:
-        """Report progress if it changed; raises RuntimeFault after too long without any."""
+        """Report progress if it changed; raises RuntimeFault if there was none for too long."""
         idle = time.monotonic() - self._moved_at
         if idle > self._settings.pull_stall.total_seconds():
             raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
@@ -250,7 +250,7 @@ def _send_reply(said: PullReply) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit as soon as standard input is closed at its other end."""
+    """Exit as soon as the other end of standard input is closed."""
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Containers as the engine describes them: records of ours, adoption by name, and GPUs of foreign ones."""
+"""Parses the engine's descriptions of containers: records of ours, adoption by name, and GPUs of foreign ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\
 _NOTHING = {"", "void", "none"}
 _NODE = re.compile(r"/dev/nvidia(\d+)")
 _MOUNTED = "/var/run/nvidia-container-devices/"
-"""Path below which NVIDIA's runtime, if so configured, takes mounts as names of devices."""
+"""Path below which NVIDIA's runtime, if configured so, interprets mounts as device names."""
 
 
 def state_of(status: str) -> ContainerState:
@@ -38,7 +38,7 @@ def state_of(status: str) -> ContainerState:
     return _STATES.get(status, ContainerState.EXITED)
 
 
-def record_of(inspected: EngineJson, *, cause: Cause | None = None) -> ContainerRecord | None:
+def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> ContainerRecord | None:
     """Return the record of an inspected container; None without our labels. `cause` overrides the exit code's."""
     labels = inspected["Config"].get("Labels") or {}
     try:
@@ -53,7 +53,7 @@ def record_of(inspected: EngineJson, *, cause: Cause | None = None) -> Container
         job_id=job_id,
         attempt=attempt,
         state=stands,
-        gpus=gpus_of(labels),
+        gpus=labelled_gpus(labels),
         started_at=None if stands is ContainerState.CREATED else parse_time(state.get("StartedAt")),
         ended_at=parse_time(state.get("FinishedAt")) if is_over else None,
         exit_code=int(state["ExitCode"]) if is_over else None,
@@ -65,13 +65,13 @@ def record_of(inspected: EngineJson, *, cause: Cause | None = None) -> Container
 
 
 def submitter_of(inspected: EngineJson) -> int | None:
-    """Return the uid of the submitter that was recorded with the container; None without one."""
+    """Return the recorded uid of the container's submitter; None without one."""
     told = (inspected["Config"].get("Labels") or {}).get(SUBMITTER, "")
     return int(told) if told.isascii() and told.isdigit() else None
 
 
 def _ports(listed: EngineJson) -> Iterator[PublishedPort]:
-    """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both kinds of IP."""
+    """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both IP versions."""
     for key, bindings in sorted(listed.items()):
         port, _, protocol = key.partition("/")
         told = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
@@ -80,13 +80,13 @@ def _ports(listed: EngineJson) -> Iterator[PublishedPort]:
                 yield PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0")
 
 
-def gpus_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+def labelled_gpus(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs that a container of ours was created with."""
     return tuple(filter(None, labels.get(GPUS, "").split(",")))
 
 
 def _why(state: EngineJson) -> Cause | None:
-    """Return the cause of the end: the engine's error if there is one, else by exit code."""
+    """Return the cause of the end: the engine's error if there is one, else from the exit code."""
     exit_code = int(state["ExitCode"])
     if state.get("Error") and exit_code:
         return cause_of(state["Error"], status=400, exit_code=exit_code)
@@ -104,7 +104,7 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def by_name(client: APIClient, name: str) -> Mapping[str, Any] | None:
-    """Return the inspection of the container with this name or id; None when there is none."""
+    """Return the inspection of the container with this name or id; None if there is none."""
     from docker.errors import NotFound
 
     try:
@@ -125,7 +125,7 @@ def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
         cause = Cause(CauseCode.RUNTIME_ERROR, f"the name {launch.name} is taken by a container that is not gputui's")
         raise RuntimeFault(cause, hint=f"`docker rm {launch.name}`")
     never_ran = state_of(inspected["State"]["Status"]) is ContainerState.CREATED
-    return not (never_ran and gpus_of(labels) != launch.gpus)
+    return not (never_ran and labelled_gpus(labels) != launch.gpus)
 
 
 def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:
@@ -178,7 +178,7 @@ def _requested(request: EngineJson) -> Iterator[str]:
 
 
 def _by_runtime(inspected: EngineJson) -> Iterator[str]:
-    """Yield the devices that NVIDIA's runtime grants: mounts that name devices, else NVIDIA_VISIBLE_DEVICES."""
+    """Yield the devices that NVIDIA's runtime grants: mounts of device names, else NVIDIA_VISIBLE_DEVICES."""
     mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
     names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
     env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())

@@ -108,7 +108,7 @@ class DockerRuntime:
             if isinstance(error, SilentError):
                 self._cache.outages.silent(now)
             else:
-                self._cache.lost(now)  # long before its events end, where it waits for containers
+                self._cache.lost(now)  # long before its events end, as it waits for containers
             self._record_failure(error)
             raise
         self._cache.outages.back(self._clock.now())
@@ -169,10 +169,10 @@ class DockerRuntime:
         raise fault(f"the name {launch.name} is taken by a container that is not visible")
 
     def _adopt(self, launch: Launch) -> Created | None:
-        """Return the container of that name as adopted; None when it is gone or was removed for replacement."""
+        """Return the container of that name as adopted; None if it is gone or was removed for replacement."""
         inspected = self._call(lambda client: by_name(client, launch.name))
         if inspected is None:
-            # another call is just creating or removing it
+            # another call is creating or removing it
             time.sleep(_NAME_PAUSE)
             return None
         if adoptable(inspected, launch):
@@ -181,7 +181,7 @@ class DockerRuntime:
         return None
 
     def start(self, container_id: str) -> None:
-        """Start the container unless it was started before; remove it if it cannot be started."""
+        """Start the container unless it was started earlier; remove it if it cannot be started."""
         # the engine would run an ended container a second time
         if self._must_inspect(container_id).state is not ContainerState.CREATED:
             return
@@ -223,7 +223,7 @@ class DockerRuntime:
         """Send SIGKILL to the container."""
         try:
             self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))
-        except RuntimeFault as error:  # Podman kills no paused container
+        except RuntimeFault as error:  # Podman does not kill paused containers
             if "paused" not in error.what:
                 raise
             self.unsuspend(container_id)
@@ -247,7 +247,7 @@ class DockerRuntime:
         self._cache.forget(container_id)
 
     def _call_unless_over(self, ask: Callable[[APIClient], None], done: str = "is not running") -> None:
-        """Ask for it; an error that says that the container has ended, or that it is done already, is none."""
+        """Make the request; ignore errors because the container has ended, or the request was already carried out."""
         try:
             self._call(ask)
         except RuntimeFault as error:
@@ -273,7 +273,7 @@ class DockerRuntime:
         """Return running foreign containers that requested GPUs."""
         facts = self._current_facts()
         if not facts.gpus.is_local:
-            return ()  # their GPUs are another machine's
+            return ()  # their GPUs belong to another machine
         default_runtime = facts.default_runtime
         return self._call(lambda client: self._cache.foreign(client, default_runtime))
 
@@ -294,7 +294,7 @@ class DockerRuntime:
         return DockerLog(self._connection, LogQuery(container_id, tail, follow, stamped))
 
     def activity(self, container_id: str) -> object:
-        """Return the last line of its output with its time; a prompt without a line end is no line yet."""
+        """Return the last line of its output with its time; a prompt without a line end does not count yet."""
         stream = self.logs(container_id, tail=1, stamped=True)
         try:
             return tuple(stream)
@@ -302,7 +302,7 @@ class DockerRuntime:
             stream.close()
 
     def consumption(self, container_id: str) -> Consumption | None:
-        """Return what its control group counts, if the engine runs on this machine."""
+        """Return the consumption from its control group, if the engine runs on this machine."""
         facts, pid = self._facts, self._cache.pid_of(container_id)
         if facts is None or pid is None or not facts.gpus.is_local:
             return None

@@ -1,7 +1,7 @@
 """Client of an engine: docker-py with one connection per client, which any thread can shut down.
 
-Imported only when an engine is called, because it loads docker-py. It extends docker-py, requests and urllib3 at their
-public extension points alone: `Session.mount`, `HTTPAdapter` and `HTTPConnectionPool.ConnectionCls`.
+Imported only when an engine is called, because it loads docker-py. It extends docker-py, requests and urllib3 only at
+their public extension points: `Session.mount`, `HTTPAdapter` and `HTTPConnectionPool.ConnectionCls`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class EngineClient(APIClient):
     """docker-py client for an endpoint, independent of certificates and passwords in the environment."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: float, version: str | None = None) -> None:
-        """Make a client of that API version; None: only for asking the version. Does not connect."""
+        """Create a client of that API version; None: only for requesting the version. Does not connect."""
         url = base_url(endpoint)
         super().__init__(base_url=url, version=version or DEFAULT_DOCKER_API_VERSION, timeout=timeout)  # type: ignore[arg-type]
         self._adapter = _Adapter(endpoint.socket_path)
@@ -158,8 +158,8 @@ class EngineClient(APIClient):
                 each.shutdown(socket.SHUT_RDWR)
 
     def server_version(self) -> str:
-        """Return the newest API version of the engine."""
-        return str(self.version(api_version=False)["ApiVersion"])
+        """Return the newest API version of the engine; empty if it names none."""
+        return str(self.version(api_version=False).get("ApiVersion") or "")
 
 
 def dialled(endpoint: Endpoint, timeout: float) -> socket.socket:
@@ -207,7 +207,7 @@ def base_url(endpoint: Endpoint) -> str:
 
 
 def _certificates(tls: TlsFiles | None) -> tuple[bool | str, tuple[str, str] | None]:
-    """Return what requests takes as `verify` and `cert`."""
+    """Return the values of requests' `verify` and `cert`."""
     if tls is None:
         return True, None
     pair = (str(tls.certificate), str(tls.key)) if tls.certificate and tls.key else None

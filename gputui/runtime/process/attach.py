@@ -1,4 +1,4 @@
-"""Attaching to interactive host jobs: by the socket of their wrapper, and by their log."""
+"""Attaching to interactive host jobs, through the socket of their wrapper and their log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,43 @@ from gputui.runtime.process.terminal import MARK, MARKS, SOCKET
 _PIECE = 65536
 
 
-def connect(folder: AttemptFolder, *, is_tty: bool) -> FrameChannel:
-    """Connect to the wrapper of an interactive attempt. Raises OSError; RuntimeFault where another user answers."""
+class TerminalChannel(FrameChannel):
+    """Channel of an interactive job with a terminal, from its wrapper."""
+
+    def __init__(self, connection: socket.socket, folder: OpenFolder) -> None:
+        super().__init__(connection, is_tty=True)
+        self._folder = OpenFolder(folder.path, folder.open_directory())
+
+    def receive(self) -> list[tuple[bool, bytes]] | None:
+        """Return output; None at the end. Raises GputuiError with the message of a refusal."""
+        parts = super().receive()
+        if parts is None and self.exit_code() is None:
+            self.keep_exit_code(recorded_exit_code(self._folder))
+        return parts
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        self._folder.close()
+
+
+def attach_to_terminal(folder: OpenFolder) -> TerminalChannel:
+    """Connect to the wrapper of an attempt with a terminal. Raises OSError; RuntimeFault if another user answers."""
+    return TerminalChannel(_connected(folder), folder)
+
+
+def recorded_exit_code(folder: AttemptFolder) -> int | None:
+    """Return the exit code that the wrapper recorded; None before the end, or when the record cannot be read.
+
+    The scheduler puts the end into the queue later: on a busy machine, much later.
+    """
+    with suppress(OSError):
+        end = folder.records().end
+        return None if end is None or end.refusal else end.code
+    return None
+
+
+def _connected(folder: AttemptFolder) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     place = folder.open_directory()
     try:
@@ -32,11 +67,11 @@ def connect(folder: AttemptFolder, *, is_tty: bool) -> FrameChannel:
         raise
     finally:
         os.close(place)
-    return FrameChannel(connection, is_tty=is_tty)
+    return connection
 
 
 class SplitLog:
-    """Log of an interactive job without a terminal, whose marks tell standard error from standard output."""
+    """Log of an interactive job without a terminal, whose marks separate standard error from standard output."""
 
     def __init__(self, log: int, marks: int | None) -> None:
         self._log = log
@@ -45,9 +80,9 @@ class SplitLog:
         self.position = 0
 
     def read(self, until: int | None = None) -> list[tuple[bool, bytes]]:
-        """Return output from the position on, at most up to an offset; empty where there is none yet."""
+        """Return output from the position on, at most up to an offset; empty if there is none yet."""
         size = os.fstat(self._log).st_size
-        with suppress(OSError):  # the oldest output may have been given back to the disk
+        with suppress(OSError):  # the oldest output may have been released from the disk
             if self.position < size:
                 self.position = max(self.position, os.lseek(self._log, self.position, os.SEEK_DATA))
         end = min(size if until is None else min(size, until), self.position + _PIECE)
@@ -59,7 +94,7 @@ class SplitLog:
         return parts
 
     def rest(self) -> Iterator[tuple[bool, bytes]]:
-        """Yield the output from the position on, as far as there is any now."""
+        """Yield the output from the position on, as far as it is available now."""
         while parts := self.read():
             yield from parts
 
@@ -90,7 +125,7 @@ class SplitLog:
 
 
 def live_log(folder: AttemptFolder) -> SplitLog:
-    """Open the log of an attempt that is there. Raises OSError."""
+    """Open the log of an existing attempt. Raises OSError."""
     log = folder.log()
     try:
         return SplitLog(log, folder.open_file(MARKS))
@@ -112,7 +147,7 @@ def marks_path(path: Path) -> Path:
 
 
 def save_marks(folder: AttemptFolder, start: int, path: Path) -> None:
-    """Save the marks of a log that was saved from an offset on; nothing for a log without. Raises OSError."""
+    """Save the marks of a log that was saved from an offset on; nothing for a log without marks. Raises OSError."""
     try:
         source = folder.open_file(MARKS)
     except FileNotFoundError:
@@ -130,10 +165,9 @@ def save_marks(folder: AttemptFolder, start: int, path: Path) -> None:
 
 
 class PipesChannel:
-    """Channel of an interactive job without a terminal: its log so far, then what its wrapper sends.
+    """Channel of an interactive job without a terminal: its log so far, then output from its wrapper.
 
-    A connection that breaks off, as for a reader who is too slow, is made again; without a wrapper the log is read to
-    its end.
+    A broken connection, as of a reader that is too slow, is reopened; without a wrapper the log is read to its end.
     """
 
     is_tty = False
@@ -142,10 +176,10 @@ class PipesChannel:
         self._folder = folder = OpenFolder(folder.path, folder.open_directory())
         self._log = live_log(folder)
         self._until: int | None = None
-        """Offset in the log from which on output comes from the wrapper; None: there is no wrapper."""
+        """Offset in the log from which output comes from the wrapper; None: there is no wrapper."""
         self._wrapper: FrameChannel | None = None
         self._early: list[tuple[bool, bytes]] = []
-        """Output that came with the wrapper's greeting: its place is behind the log so far."""
+        """Output that arrived with the wrapper's greeting; it follows the log so far."""
         self._exit_code: int | None = None
         self.on_input: Callable[[], None] = lambda: None
         self._connect()
@@ -153,7 +187,7 @@ class PipesChannel:
     def _connect(self) -> None:
         self._until, self._early = None, []
         try:
-            self._wrapper = wrapper = connect(self._folder, is_tty=False)
+            self._wrapper = wrapper = FrameChannel(_connected(self._folder), is_tty=False)
         except OSError:
             self._wrapper = None
             return
@@ -176,7 +210,7 @@ class PipesChannel:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether there is output in the log to be read first."""
+        """Return whether output in the log must be read first."""
         behind = self._until is not None and self._log.position < self._until
         return self._wrapper is None or behind or bool(self._early)
 
@@ -191,8 +225,12 @@ class PipesChannel:
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output; None at the end of the job."""
         if self._wrapper is None or (self._until is not None and self._log.position < self._until):
-            kept = self._log.read(self._until)
-            return kept or (None if self._wrapper is None else self._skip())
+            if kept := self._log.read(self._until):
+                return kept
+            if self._wrapper is not None:
+                return self._skip()
+            self._exit_code = recorded_exit_code(self._folder)
+            return None
         assert self._wrapper is not None
         early, self._early = self._early, []
         parts: list[tuple[bool, bytes]] | None = early or self._wrapper.receive()
@@ -203,7 +241,7 @@ class PipesChannel:
         return self._again() if self._exit_code is None else None
 
     def _skip(self) -> list[tuple[bool, bytes]]:
-        """Leave out what was given back to the disk, or could not be written to it."""
+        """Skip output that was released from the disk, or could not be written to it."""
         self._log.position = self._until or self._log.position
         return []
 
@@ -229,7 +267,7 @@ class PipesChannel:
         """Do nothing: there is no terminal."""
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the wrapper sent."""
+        """Return the exit code that the wrapper sent or recorded."""
         return self._exit_code
 
     def close(self) -> None:

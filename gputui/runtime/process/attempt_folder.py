@@ -39,13 +39,13 @@ from gputui.runtime.host_processes import ProcessIdentity
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
 
 _LOOKS = 10
-"""Number of reads of a record that seems damaged, a millisecond apart: it may be half written."""
+"""Number of reads of a damaged record, a millisecond apart, since it may be half written."""
 NOBODY = -1
-"""Uid that belongs to no user."""
+"""Uid of no user."""
 _NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)", re.ASCII)
 
 _SUSPENDED = "suspended"
-"""File that is there while the attempt is suspended."""
+"""File that exists while the attempt is suspended."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class End:
     at: datetime
     oom_kills: int
     refusal: str = ""
-    """`STEP ERRNO` when the command could not be run."""
+    """`STEP ERRNO` if the command could not be run."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Records:
     """Records of an attempt's state file."""
 
     begun: bool
-    """True if a wrapper has written anything; no other wrapper starts the attempt then."""
+    """True if a wrapper has written anything; then no other wrapper starts the attempt."""
     start: Start | None
     """Start record; None: not written yet, or damaged."""
     end: End | None
@@ -96,7 +96,7 @@ class Records:
     """True if the command may have run; True for wrappers of gputui 0.1, which did not record it."""
     is_damaged: bool
     reach: int | None = None
-    """Uid whose processes may be signalled on the directory's word, see `reach_of`."""
+    """Uid whose processes may be signalled according to the directory, see `reach_of`."""
 
     @classmethod
     def parse(cls, content: bytes) -> Records:
@@ -123,7 +123,7 @@ def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
 
 
 def reach_of(status: os.stat_result) -> int | None:
-    """Return the uid whose processes may be signalled on the word of a directory; None: all that we may signal.
+    """Return the uid whose processes may be signalled according to a directory; None: all that we may signal.
 
     In a shared state directory members can move directories and create their own.
     """
@@ -177,12 +177,12 @@ class AttemptFolder:
         return self.path.stat(follow_symlinks=False)
 
     def is_ours(self) -> bool:
-        """Return whether this process's user created it and no other may write there."""
+        """Return whether this process's user created it and no other user may write there."""
         status = self.status()
         return status.st_uid == os.geteuid() and reach_of(status) is None
 
     def manifest(self) -> Manifest | None:
-        """Return the manifest; None when it cannot be read."""
+        """Return the manifest; None if it cannot be read."""
         return self._manifest()[0]
 
     def cgroups(self) -> tuple[str, ...]:
@@ -199,7 +199,7 @@ class AttemptFolder:
             return None, NOBODY
 
     def records(self) -> Records:
-        """Return the wrapper's records, after waiting a moment for one that is being written. Raises OSError."""
+        """Return the wrapper's records, after waiting briefly for one that is being written. Raises OSError."""
         for _ in range(_LOOKS):
             content, reach = self._state()
             found = replace(Records.parse(content), reach=reach)
@@ -216,7 +216,7 @@ class AttemptFolder:
             os.close(descriptor)
 
     def is_watched(self) -> bool | None:
-        """Return whether keeper or runner lives; None when this user may not know."""
+        """Return whether keeper or runner lives; None if this user has no right to know."""
         try:
             descriptor = self.open_file("claim")
         except PermissionError:
@@ -231,7 +231,7 @@ class AttemptFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[bool]:
-        """Try to hold the wrapper's lock; yield False when a living wrapper has it."""
+        """Try to hold the wrapper's lock; yield False if a living wrapper has it."""
         descriptor = self.open_file("claim", os.O_RDWR)
         try:
             yield _lock(descriptor)
@@ -239,18 +239,18 @@ class AttemptFolder:
             os.close(descriptor)
 
     def is_suspended(self) -> bool:
-        """Return whether its processes were told to stand still."""
+        """Return whether its processes are suspended."""
         return (self.path / _SUSPENDED).exists()
 
     def set_suspended(self, *, is_suspended: bool) -> None:
-        """Record whether its processes stand still. Raises OSError."""
+        """Record whether its processes are suspended. Raises OSError."""
         if is_suspended:
             os.close(os.open(self.path / _SUSPENDED, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         else:
             (self.path / _SUSPENDED).unlink(missing_ok=True)
 
     def move_away(self) -> None:
-        """Remove the directory: first rename it, then delete it."""
+        """Remove the directory: rename it first, then delete it."""
         aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.gone")
         self.path.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
@@ -258,7 +258,7 @@ class AttemptFolder:
 
 @dataclass(frozen=True)
 class OpenFolder(AttemptFolder):
-    """Directory of one attempt, held open: it stays the same one when members swap the directories above it."""
+    """Directory of one attempt, held open: it stays the same one if members swap the directories above it."""
 
     place: int
 
@@ -276,7 +276,7 @@ class OpenFolder(AttemptFolder):
         return os.fstat(self.place)
 
     def submitter(self) -> int | None:
-        """Return the uid of the attempt's proven submitter; None when its record could be another user's."""
+        """Return the uid of the attempt's proven submitter; None if its record could be another user's."""
         manifest, reach = self._manifest()
         return manifest.submitter if manifest is not None and reach is None else None
 
@@ -315,19 +315,19 @@ def parse_end(record: bytes) -> End | None:
 
 @dataclass(frozen=True)
 class Access:
-    """Modes of attempt directories, with which submitters can read the output of their jobs."""
+    """Modes of attempt directories that let submitters read the output of their jobs."""
 
     root: int
     folder: int
     shown: int
-    """Mode of files that all who may read the state directory can read."""
+    """Mode of files that are readable for all who may read the state directory."""
     owner: int
 
     @classmethod
     def for_state(cls, state: Path) -> Access:
         """Return the modes for attempts that this process creates."""
         status = state.stat()
-        if status.st_mode & stat.S_IWGRP:  # any leader may create attempts; sticky: but not touch another's
+        if status.st_mode & stat.S_IWGRP:  # any leader may create attempts; sticky: but not change another's
             shared = stat.S_ISVTX | stat.S_IMODE(status.st_mode)
             return cls(shared, stat.S_ISGID | 0o750, 0o640, os.geteuid())
         if status.st_uid != os.geteuid():  # root in a user's own directory, which is closed to others
@@ -393,7 +393,7 @@ def _just_made(name: str, root: int) -> int:
 def publish(root: int, aside: str, name: str) -> bool:
     """Rename a prepared directory into place, durably; discard it and return False when the name is taken."""
     try:
-        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)  # onto a directory that is not empty it fails
+        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)  # fails onto a directory that is not empty
     except OSError:
         _discard(root, aside)
         with suppress(OSError):

@@ -52,7 +52,7 @@ class AttemptIndex:
         self._store_id = store_id
         self._root = root
         self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
-        """Manifests with the stamp of their directory, which changes when it is replaced."""
+        """Manifests with the stamp of their directory, which changes if it is replaced."""
         self._ended: dict[str, tuple[Stamp, ContainerRecord]] = {}
 
     def all(self) -> tuple[ContainerRecord, ...]:
@@ -65,7 +65,7 @@ class AttemptIndex:
         return tuple(sorted((each for each in found if each), key=lambda each: (each.job_id, each.attempt)))
 
     def find(self, name: str) -> ContainerRecord | None:
-        """Return one attempt; None when there is none of that name. Raises OSError."""
+        """Return one attempt; None if there is none of that name. Raises OSError."""
         place = parse_name(name, self._store_id)
         if place is None:
             return None
@@ -76,10 +76,10 @@ class AttemptIndex:
             return known[1] if known and known[0] == stamp else self._read(folder, stamp, *place)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as error:  # one directory of another member must not hide all others
+        except OSError as error:  # an unreadable directory of another member must not hide all others
             if error.errno == errno.EACCES and os.access(self._root, os.X_OK):
                 return ContainerRecord(name, *place, ContainerState.RUNNING)  # assumed, so that it is not run again
-            if error.errno == errno.ELOOP:  # gputui makes no links
+            if error.errno == errno.ELOOP:  # gputui creates no links
                 return None
             raise
 
@@ -93,13 +93,13 @@ class AttemptIndex:
         return self.reach(name)[0]
 
     def reach(self, name: str) -> tuple[tuple[int, ...], int | None]:
-        """Return the pids of its processes, and the only uid whose processes may be signalled (None: any)."""
+        """Return the pids of its processes, and the uid whose processes may be signalled (None: any)."""
         folder = AttemptFolder(self._root / name)
         records = folder.records()
         return self._members(folder, records), records.reach
 
     def awaited(self, record: ContainerRecord) -> tuple[int, ...]:
-        """Return the pids whose end may end the attempt: the runner's, else the keeper's, else all members."""
+        """Return the pids whose end may end the attempt: the runner's, else the keeper's, else all members'."""
         records = AttemptFolder(self._root / record.id).records()
         for who in (records.runner, records.start.leader if records.start else None):
             if who is not None and host_processes.is_alive(who):
@@ -107,7 +107,7 @@ class AttemptIndex:
         return self.members(record.id)
 
     def _read(self, folder: AttemptFolder, stamp: Stamp, job_id: int, attempt: int) -> ContainerRecord:
-        """Read the state: by the end record if there is one, else by the lock that its possible writers hold."""
+        """Read the state: from the end record if there is one, else from the lock of its possible writers."""
         records = folder.records()
         manifest = self._manifest(folder, stamp)
         gpus = manifest.gpus if manifest else ()
@@ -160,7 +160,7 @@ class AttemptIndex:
 
 
 def _unknown() -> ProcessIdentity:
-    """Return an identity that matches no process, so that the tag alone decides."""
+    """Return an identity that matches no process, so that only the tag decides."""
     return ProcessIdentity(-1, 0, host_processes.boot_id())
 
 
@@ -176,7 +176,7 @@ def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None)
 
 
 def _lost(records: Records) -> Cause:
-    """Return the cause of a missing end record: whether the command may have run decides about a retry."""
+    """Return the cause for a missing end record; whether the command may have run decides about a retry."""
     start = records.start
     if start is not None and start.leader.boot != host_processes.boot_id():
         return Cause(CauseCode.CONTAINER_LOST, "the machine was restarted while it ran")

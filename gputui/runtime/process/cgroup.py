@@ -84,13 +84,13 @@ def kill(folders: Iterable[str]) -> None:
 
 
 def freeze(folders: Iterable[str], *, is_frozen: bool) -> bool:
-    """Stop all processes of these groups, or let them continue; return whether any group could (version 2 alone)."""
+    """Stop all processes of these groups, or let them continue; return whether any group could (only version 2)."""
     written = [_write_existing(f"{folder}/cgroup.freeze", b"1" if is_frozen else b"0") for folder in folders]
     return any(written)
 
 
 def _write_existing(path: str, value: bytes) -> bool:
-    """Write to a file of the kernel's; return whether there is one that takes the value."""
+    """Write to a kernel file; return whether it exists and accepts the value."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
@@ -129,18 +129,18 @@ def _tracking(name: str, mount: Path, own: Path) -> Path | None:
 
 
 def _count_use(base: Path) -> None:
-    """Let the kernel count memory and disk use in the groups of attempts, as far as it does so above them."""
+    """Let the kernel count memory and disk use in the groups of attempts, if it does so above them."""
     try:
         above = (base / "cgroup.subtree_control").read_text().split()
         switch = base / "gputui" / "cgroup.subtree_control"
         for controller in {"memory", "io"}.intersection(above).difference(switch.read_text().split()):
             switch.write_text(f"+{controller}")
     except OSError:
-        return  # it counts less
+        return  # then less is counted
 
 
 def _base(mount: Path, own: Path) -> Path | None:
-    """Return the highest version 2 group in which we may create groups; None without any."""
+    """Return the highest version 2 group in which we may create groups; None if there is none."""
     if not (mount / "cgroup.controllers").exists():
         return None
     lines = own.read_text().splitlines()
@@ -177,7 +177,7 @@ def _cpu(base: Path | None, mount: Path, name: str, options: ContainerOptions) -
 def _create_group(
     parent: Path, name: str, limits: Mapping[str, object], *, required: str, controller: str = ""
 ) -> Path | None:
-    """Create the group `gputui/NAME` with these values; None when it or the required value is refused."""
+    """Create the group `gputui/NAME` with these values; None if it or the required value is refused."""
     if not parent.is_dir():
         return None
     folder = parent / "gputui" / name

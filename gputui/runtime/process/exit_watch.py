@@ -1,4 +1,4 @@
-"""Watch for the ends of processes that are not our children."""
+"""Watches for the ends of processes that are not our children."""
 
 from __future__ import annotations
 

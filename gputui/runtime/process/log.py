@@ -13,7 +13,7 @@ from gputui.runtime.kept_log import kept_log
 
 _BLOCK = 65536
 _LONGEST = 1024**2
-"""Bytes after which a line is cut: a job may never end a line."""
+"""Maximum bytes of a line, since a job may never end a line."""
 _QUICK, _SLOW = 0.02, 0.2
 """Polling intervals in seconds for a growing file and for a quiet one."""
 
@@ -60,27 +60,27 @@ class FileLogStream:
         """End the iteration, from any thread."""
         with self._lock:
             self._closed.set()
-            if not self._is_read:  # else the iteration closes the file when it ends
+            if not self._is_read:  # else the iteration closes the file at its end
                 self._file.close()
 
     def _blocks(self) -> Iterator[bytes]:
         pause, was_over = _QUICK, not self._follow
         while not self._closed.is_set():
             if self._leap():
-                yield b"\n"  # what was read of a line ends here
+                yield b"\n"  # end of the partial line
             if block := self._file.read(_BLOCK):
                 pause = _QUICK
                 yield block
             elif was_over:
                 return
-            else:  # output between the last read and the end is read once more
+            else:  # read once more: output between the last read and the end
                 was_over = self._is_over()
                 if not was_over:
                     self._closed.wait(pause)
                     pause = min(_SLOW, pause * 1.5)
 
     def _leap(self) -> bool:
-        """Skip output that was already given back to the disk; return whether there was any."""
+        """Skip output that was already released from the disk; return whether there was any."""
         here = self._file.tell()
         there = first_byte(self._file.fileno(), here)
         self._file.seek(there)
@@ -88,7 +88,7 @@ class FileLogStream:
 
 
 def save(log: Path | int, path: Path) -> int:
-    """Copy the kept output to a file, completely or not at all; return the offset of its begin. Raises OSError."""
+    """Copy the kept output to a file, atomically; return the offset of its beginning. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(log, "rb") as source, kept_log(path) as copy:  # noqa: PTH123 - may be a descriptor
         start = source.seek(first_byte(source.fileno()))
@@ -97,7 +97,7 @@ def save(log: Path | int, path: Path) -> int:
 
 
 def first_byte(descriptor: int, here: int = 0) -> int:
-    """Return the offset of the first kept line from `here` on: older output was given back to the disk."""
+    """Return the offset of the first kept line from `here` on; older output was released from the disk."""
     try:
         start = os.lseek(descriptor, here, os.SEEK_DATA)
     except OSError:  # only a hole, or a file system without holes

@@ -1,4 +1,4 @@
-"""Plan file of a launch: instructions for the wrapper. Options that only containers have are refused."""
+"""Plan file of a launch: instructions for the wrapper. Container-only options are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.runtime.accounts import Account, account_of
 
 _OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
-"""Options that a host process can have; the others are for containers."""
+"""Options that apply to a host process; the others are for containers."""
 _OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -27,7 +27,7 @@ def refused(text: str) -> RuntimeFault:
 
 
 def check(launch: Launch) -> None:
-    """Raise BAD_SPEC for options that only containers have."""
+    """Raise BAD_SPEC for container-only options."""
     spec = launch.spec
     if spec.image is not None:
         raise refused("the job has an image, but this runtime runs commands of the host, without containers")
@@ -56,7 +56,7 @@ def plan_of(launch: Launch, *, log_limit: int) -> bytes:
 
 
 def _session(launch: Launch, account: Account) -> list[tuple[str, str]]:
-    """Return the records of an interactive job; none for others."""
+    """Return the records of an interactive job; empty for others."""
     interactive = launch.spec.interactive
     if interactive is None:
         return []
@@ -66,7 +66,7 @@ def _session(launch: Launch, account: Account) -> list[tuple[str, str]]:
 
 
 def encode(records: Iterable[tuple[str, str]]) -> bytes:
-    """Return the records as the wrapper reads them."""
+    """Return the records in the wrapper's format."""
     return b"".join(_record(key, value) for key, value in records)
 
 

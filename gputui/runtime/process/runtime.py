@@ -70,7 +70,7 @@ class ProcessRuntime:
         self._watch = ExitWatch()
         self._consumption = ConsumptionReader()
         self._out_of_reach: set[str] = set()
-        """Attempts that have processes which this user may not signal."""
+        """Attempts with processes that this user may not signal."""
         self._status = self._current_status()
 
     def status(self) -> RuntimeStatus:
@@ -103,14 +103,14 @@ class ProcessRuntime:
             return self._make(launch)
 
     def start(self, container_id: str) -> None:
-        """Start the wrapper, which runs the command once, no matter how often and by whom it is started.
+        """Start the wrapper, which runs the command once, no matter how often the wrapper is started.
 
-        Raises RuntimeUnavailableError when it remains unknown whether the command runs: the next listing tells.
+        Raises RuntimeUnavailableError if it remains unknown whether the command runs; the next listing shows it.
         """
         deadline = time.monotonic() + _PATIENCE
         while not self._has_started(container_id):
             answer = self._spawn(container_id, deadline)
-            if self._has_started(container_id):  # whatever the wrapper answered
+            if self._has_started(container_id):  # regardless of the wrapper's answer
                 break
             if answer not in {b"already", b"busy", b"moved"}:
                 raise _fault(f"the wrapper of {container_id} did not start: {answer[-500:].decode(errors='replace')}")
@@ -123,7 +123,7 @@ class ProcessRuntime:
         self._notice(record)
 
     def terminate(self, container_id: str) -> None:
-        """Send SIGTERM to all processes of the attempt, and wake them if they are suspended."""
+        """Send SIGTERM to all processes of the attempt, and continue them if they are suspended."""
         self._send(container_id, signal.SIGTERM)
         self.unsuspend(container_id)
 
@@ -213,13 +213,13 @@ class ProcessRuntime:
         return status.st_mtime_ns, status.st_size
 
     def consumption(self, container_id: str) -> Consumption | None:
-        """Return what its control groups count; None on a host where it has none."""
+        """Return the consumption from its control groups; None on a host where it has none."""
         folder = self._folder(container_id)
         with self._disk(container_id):
             return self._consumption.of_groups(container_id, folder.cgroups)
 
     def remove(self, container_id: str) -> None:
-        """Remove an attempt that does not run, with its control groups."""
+        """Remove an attempt that is not running, with its control groups."""
         record = self.inspect(container_id)
         if record is None:
             return
@@ -241,7 +241,7 @@ class ProcessRuntime:
             self.containers()
 
     def close(self) -> None:
-        """End the watching thread; attempts run on."""
+        """End the watching thread; attempts keep running."""
         self._watch.close()
 
     def _current_status(self) -> RuntimeStatus:
@@ -273,7 +273,7 @@ class ProcessRuntime:
         return Created(launch.name, adopted=not is_new, notes=group.notes)
 
     def _adopt(self, place: Path, launch: Launch) -> Created | None:
-        """Return the existing attempt as adopted; None after its removal, if it never started and differs."""
+        """Return the existing attempt as adopted; None if it was removed, having never started and being different."""
         folder = AttemptFolder(place)
         manifest = folder.manifest()
         if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
@@ -329,7 +329,7 @@ class ProcessRuntime:
         raise _unknown(container_id)
 
     def _send(self, container_id: str, number: int) -> None:
-        """Signal all its processes; with SIGKILL also those created meanwhile."""
+        """Signal all its processes; for SIGKILL also those created meanwhile."""
         seen: set[int] = set()
         folder = self._folder(container_id)
         for _ in range(50):
@@ -352,7 +352,7 @@ class ProcessRuntime:
 
     @contextmanager
     def _disk(self, container_id: str | None = None) -> Iterator[None]:
-        """Raise OSErrors of the disk as RuntimeFaults: of this attempt, if it is removed meanwhile, that it is gone."""
+        """Raise OSErrors of the disk as RuntimeFaults; if the attempt was removed meanwhile, that it is gone."""
         try:
             yield
         except OSError as error:
@@ -366,7 +366,7 @@ class ProcessRuntime:
 
 @contextmanager
 def _owned(folder: AttemptFolder) -> Iterator[None]:
-    """Raise a fault that names the owner when another user's attempt can be neither started nor removed.
+    """Raise a fault that names the owner if another user's attempt can be neither started nor removed.
 
     Whether that user's scheduler started it is unknown, so it ends as EndUnknown instead of running twice.
     """
@@ -397,7 +397,7 @@ def _fault(text: str) -> RuntimeFault:
 
 
 class DemoRuntime(ProcessRuntime):
-    """Host processes, and foreign containers that are only said to be there."""
+    """Host processes, and simulated foreign containers."""
 
     def __init__(
         self,
@@ -411,5 +411,5 @@ class DemoRuntime(ProcessRuntime):
         self._others = others
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
-        """Return the containers that are said to be there."""
+        """Return the simulated containers."""
         return self._others

@@ -1,11 +1,11 @@
 """Terminal or pipes of an interactive host job, and the socket through which its submitter attaches.
 
 With a terminal the command has a pty; without one it has a pipe for each stream. The runner reads the output, appends
-it to the log, and passes it to whoever is attached. The socket `attach` in the attempt's directory belongs to the
-submitter alone, and the kernel tells whose process connects. The keeper holds the same descriptors, so the terminal
+it to the log, and passes it to all attached clients. The socket `attach` in the attempt's directory belongs to the
+submitter only, and the kernel tells which user connects. The keeper holds the same descriptors, so the terminal
 outlives the runner. Without both the command is hung up.
 
-Standard library only, as the wrapper, which imports it for interactive jobs alone.
+Standard library only, like the wrapper, which imports it only for interactive jobs.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from gputui.domain import frames
 SOCKET = "attach"
 """Name of the socket in the attempt's directory."""
 MARKS = "errors"
-"""File that marks which bytes of the log are of standard error: begin and end, of eight bytes each."""
+"""File that marks which bytes of the log are standard error: start and end, eight bytes each."""
 MARK = struct.Struct(">QQ")
 _PIECE = 65536
 _UNSEEN = 65536
-"""Bytes of a terminal's output that are kept for whoever attaches next."""
+"""Bytes of a terminal's output that are kept for the next client."""
 _BACKLOG = 262144
-"""Bytes waiting for a client above which a command that it can hold up is not read."""
+"""Bytes waiting for a client above which the command is not read, if the client may delay it."""
 _MOST = 16 * _BACKLOG
-"""Bytes waiting for a client of pipes above which it is cut off: it reads on in the log, and attaches again."""
+"""Bytes waiting for a client of pipes above which it is cut off; it continues in the log, and attaches again."""
 _PATIENCE = 10.0
-"""Seconds for which a client that takes no output may hold a terminal up; then it is cut off."""
+"""Seconds for which a client that accepts no output may delay a terminal before it is cut off."""
 _RETRY = 0.05
 """Seconds between two tries to accept a client."""
 _MOST_CLIENTS = 16
-"""Clients at a time: more would use up the wrapper's descriptors and memory."""
+"""Maximum number of clients: more would exhaust the wrapper's descriptors and memory."""
 _DRAIN = 1.0
 """Seconds to wait for the last output after the end of the command."""
 
 
 class Client:
-    """Connection of somebody who is attached."""
+    """Connection of an attached client."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.frames = frames.Frames()
         self.waiting = bytearray()
-        """Bytes that it has not taken yet."""
+        """Bytes that it has not accepted yet."""
         self.took_at = time.monotonic()
         self.has_written = False
 
     def send(self, message: bytes) -> None:
-        """Send a message as far as the client takes it; the rest waits."""
+        """Send a message as far as the client accepts it; the rest is kept."""
         if not self.waiting:
             self.took_at = time.monotonic()
         self.waiting += message
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as the client takes it. Raises OSError when it is gone."""
+        """Send the kept bytes, as far as the client accepts them. Raises OSError if it is gone."""
         while self.waiting:
             try:
                 sent = self.connection.send(self.waiting)
@@ -76,19 +76,19 @@ class Client:
 
 
 class Terminal:
-    """Streams of an interactive command, its log, and the clients that are attached."""
+    """Streams of an interactive command, its log, and the attached clients."""
 
     def __init__(self, place: int, log: int, *, is_tty: bool, has_input: bool, owner: int) -> None:
         self._log = log
         self._is_tty = is_tty
         self._users = {0, os.geteuid(), owner}
         self._sources: dict[int, bytes] = {}
-        """Descriptors with output, and the kind of frames that they become."""
+        """Descriptors with output, and the kind of their frames."""
         self._input: int | None = None
         self._is_input_over = False
         self._is_draining = False
         self._pending = bytearray()
-        """Input that the command has not taken yet."""
+        """Input that the command has not accepted yet."""
         self._unseen = bytearray()
         self._clients: list[Client] = []
         self._marks = -1
@@ -115,7 +115,7 @@ class Terminal:
         return theirs, out_theirs, err_theirs
 
     def enter(self) -> None:
-        """Give the calling process, which becomes the command, its streams; a tty in a session of its own."""
+        """Give the calling process, which becomes the command, its streams; a tty in its own session."""
         if self._is_tty:
             os.setsid()
             fcntl.ioctl(self._theirs[0], termios.TIOCSCTTY, 0)
@@ -125,13 +125,13 @@ class Terminal:
             os.dup2(descriptor, number)
 
     def leave_to_runner(self) -> None:
-        """Close, in the keeper, what must end with the runner or with the command."""
+        """Close, in the keeper, the descriptors that must end with the runner or with the command."""
         self.close_theirs()
         if self._input is not None and not self._is_tty:
             self._close_input()
 
     def close_theirs(self) -> None:
-        """Close the command's ends, which it has by now: the output ends with its last holder."""
+        """Close the command's ends, which it now holds itself: the output ends with its last holder."""
         for descriptor in set(self._theirs):
             with suppress(OSError):
                 os.close(descriptor)
@@ -144,7 +144,7 @@ class Terminal:
         signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
 
     def serve(self, timeout: float | None = None) -> None:
-        """Pass on input and output once there is any; return then, after a signal, or after so many seconds."""
+        """Pass on input and output once there is any; return after that, after a signal, or after `timeout` seconds."""
         watched = self._watched()
         poll = select.poll()
         for descriptor, mask in watched.items():
@@ -179,12 +179,12 @@ class Terminal:
         return not self._is_draining and any(map(self._holds_up, self._clients))
 
     def _holds_up(self, client: Client) -> bool:
-        """Return whether the command waits for this client: cut off, one that sends input would lose some."""
+        """Return whether the command waits for this client; cut off, a client that sends input would lose some."""
         sends = client.has_written and self._input is not None and not self._is_input_over
         return len(client.waiting) > _BACKLOG and (self._is_tty or sends)
 
     def _cut_off(self) -> None:
-        """Drop clients that have held up the job for too long, or are too far behind."""
+        """Drop clients that have delayed the job for too long, or are too far behind."""
         late = time.monotonic() - _PATIENCE
         for client in tuple(self._clients):
             is_late = self._is_tty and self._holds_up(client) and client.took_at <= late
@@ -197,20 +197,24 @@ class Terminal:
         except (OSError, frames.MalformedFrameError):
             self._drop(client)
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Greet the next client, or refuse it; return False if there is none."""
         try:
             connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
         except OSError:
-            time.sleep(_RETRY)  # without descriptors the connection stays ready: do not turn on it
-            return
+            time.sleep(_RETRY)  # without free descriptors the connection stays ready: avoid a busy loop
+            return False
         uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         client = Client(connection)
         if refusal := self._refusal(uid):
             with connection, suppress(OSError):
                 client.send(frames.frame(frames.REFUSED, refusal))
-            return
+            return True
         self._clients.append(client)
         self._guarded(client, self._greet, 0)
+        return True
 
     def _refusal(self, uid: int) -> bytes:
         """Return why that user may not attach now; empty if it may."""
@@ -220,7 +224,7 @@ class Terminal:
         return b"%d terminals are attached to this job, the most: leave one" % _MOST_CLIENTS if full else b""
 
     def _greet(self, client: Client, _mask: int) -> None:
-        """Tell a new client how much of the output is in the log already, and show it what nobody has seen."""
+        """Send a new client the size of the log and the output that no client has seen yet."""
         client.send(frames.frame(frames.READY, b"%d" % os.fstat(self._log).st_size))
         if self._unseen:
             client.send(frames.frame(frames.OUTPUT, bytes(self._unseen)))
@@ -259,7 +263,7 @@ class Terminal:
             self._end_input()
 
     def _feed(self) -> None:
-        """Write pending input as far as the command takes it."""
+        """Write pending input as far as the command accepts it."""
         while self._pending and self._input is not None:
             try:
                 written = os.write(self._input, self._pending[:4096])
@@ -288,7 +292,7 @@ class Terminal:
             piece = os.read(source, _PIECE)
         except BlockingIOError:
             return
-        except OSError:  # EIO: nothing holds the terminal any more
+        except OSError:  # EIO: no process holds the terminal any more
             piece = b""
         if not piece:
             del self._sources[source]
@@ -304,24 +308,26 @@ class Terminal:
             self._guarded(client, lambda each, _: each.send(frames.frame(kind, piece)), 0)
 
     def _keep(self, kind: bytes, piece: bytes) -> None:
-        """Append output to the log; on a full disk it is lost, and the job goes on."""
+        """Append output to the log; on a full disk it is lost, and the job continues."""
         with suppress(OSError):
             at = os.fstat(self._log).st_size
-            if kind == frames.ERRORS:  # first the mark: a reader never takes these bytes for the other stream
+            if kind == frames.ERRORS:  # the mark first, so that a reader never assigns these bytes to the other stream
                 os.write(self._marks, MARK.pack(at, at + len(piece)))
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(self._log, rest) :]
 
     def drain(self) -> None:
-        """Read what the command left in its streams."""
+        """Read the remaining output of the command."""
         self._is_draining = True
         deadline = time.monotonic() + _DRAIN
         while self._sources and (left := deadline - time.monotonic()) > 0:
             self.serve(left)
 
     def tell_end(self, code: int) -> None:
-        """Tell all clients the exit code, and let them go."""
+        """Send all clients the exit code, and disconnect them; also those that have connected but were not accepted."""
+        while self._accept():
+            pass
         self._listener.close()
         deadline = time.monotonic() + _DRAIN
         for client in tuple(self._clients):
@@ -332,7 +338,7 @@ class Terminal:
 
 
 def _listen(place: int, owner: int) -> socket.socket:
-    """Listen on the attempt's socket, which the submitter alone may connect to. Raises OSError."""
+    """Listen on the attempt's socket, which only the submitter may connect to. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

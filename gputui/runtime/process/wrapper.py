@@ -6,7 +6,7 @@ import gputui: it outlives every gputui process, and may outlive the version of 
 Start protocol. Two processes watch over a command. The *keeper* leads its own session, takes the attempt's lock, writes
 the start record durably, and forks the *runner*, which forks the command and waits for it. Both are subreapers, so
 processes that the command leaves behind stay below them, and when the runner is killed the command becomes a child of
-the keeper, which then takes over. When the keeper is killed the runner goes on alone.
+the keeper, which then takes over. When the keeper is killed the runner continues alone.
 
 Why a command runs once and its end is found, whatever is killed when:
 
@@ -18,8 +18,8 @@ Why a command runs once and its end is found, whatever is killed when:
    written. Until then the kernel keeps the status, and hands it to the keeper if the runner dies.
 5. Each record fills a sector of its own and begins with its checksum, so a reader that meets a writer halfway can tell.
 
-So an end is lost only if runner and keeper are both killed before the command ends. The command goes on then; when it
-is gone, its end is unknown, and the scheduler says so instead of running it again.
+So an end is lost only if runner and keeper are both killed before the command ends. The command keeps running then;
+when it is gone, its end is unknown, and the scheduler says so instead of running it again.
 
 Records are overwritten in place, in a file whose blocks exist since create(): that works on a full disk, and one
 sector is written whole or not at all.
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def claim(place: int) -> bytes:
-    """Take the lock, held until keeper and runner have ended; else return what stands in the way."""
+    """Take the lock, held until keeper and runner have ended; else return the obstacle."""
     owner = os.fstat(place)
     if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
         return b"foreign"  # another user could have written the plan
@@ -87,7 +87,7 @@ def claim(place: int) -> bytes:
         moved = not os.path.samestat(os.stat(sys.argv[1]), os.fstat(place))  # noqa: PTH116
     except OSError:
         moved = True
-    if moved:  # replaced or removed while we came up
+    if moved:  # replaced or removed during our start
         return b"moved"
     return b"already" if read_state(place, STARTED_AT).strip() else b""
 
@@ -130,9 +130,9 @@ def terminal_of(place: int, plan: Instructions, log: int) -> Terminal | None:
 
 
 def be_runner(place: int, plan: Instructions, log: int, report: int, terminal: Terminal | None) -> None:
-    """Run the command in this process and end; never returns."""
+    """Run the command in this process and exit; never returns."""
     try:
-        os.setpgid(0, 0)  # a signal to the keeper's group leaves one of the two alive
+        os.setpgid(0, 0)  # a signal to the keeper's group then leaves one of the two alive
         collect_orphans()
         write_state(place, RUNNER_AT, identity(), durably=False)
         run(place, plan, log, report, terminal)
@@ -160,7 +160,7 @@ def run(place: int, plan: Instructions, log: int, report: int, terminal: Termina
 
 
 def take_over(place: int, plan: Instructions, log: int, terminal: Terminal | None) -> None:
-    """Finish the attempt after the runner is gone: nothing is left unless it was killed."""
+    """Finish the attempt after the runner has ended; there is nothing left to do unless it was killed."""
     if unsealed(read_state(place, EXITED_AT)):
         return
     command = unsealed(read_state(place, COMMAND_AT))
@@ -186,12 +186,12 @@ def finish(place: int, plan: Instructions, child: int, terminal: Terminal | None
 
 
 def collect_orphans() -> None:
-    """Become the parent of processes below this one that lose theirs."""
+    """Become the parent of descendants that lose their parent."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def tell(report: int, answer: bytes) -> None:
-    """Answer the process that requested the start. If it was killed meanwhile, the attempt goes on all the same."""
+    """Answer the process that requested the start. If it was killed meanwhile, the attempt still continues."""
     try:  # noqa: SIM105 - contextlib is slow to import
         os.write(report, answer)
     except BrokenPipeError:
@@ -220,7 +220,7 @@ def read_plan(place: int) -> Instructions:
 
 
 def read_state(place: int, offset: int) -> bytes:
-    """Return one record as it is on disk."""
+    """Return one record from disk."""
     descriptor = os.open("state", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place)
     try:
         return os.pread(descriptor, SECTOR, offset)
@@ -252,7 +252,7 @@ def unsealed(sector: bytes) -> bytes:
 
 
 def write_exit(place: int, code: int, plan: Instructions, refusal: bytes) -> None:
-    """Write the end record, retrying for ever: file systems that copy on write may be full now.
+    """Write the end record, retrying for ever: copy-on-write file systems may be full now.
 
     If the attempt was removed meanwhile, nothing is written.
     """
@@ -379,7 +379,7 @@ def end_the_rest(child: int) -> None:
         killed = [kill(pid) for pid in rest]
         if not any(killed):
             return  # none is left, or all are beyond our rights
-        time.sleep(pause)  # the children of a process that dies become ours: look again
+        time.sleep(pause)  # children of a dying process become ours: look again
         pause = min(2 * pause, 0.1)
 
 
@@ -429,8 +429,8 @@ def children_by_search() -> list[int]:
 def keep_log_small(log: int, limit: int) -> None:
     """Limit the disk use of the output to `limit` bytes from now on, by punching holes over the oldest part.
 
-    The command writes on undisturbed, straight to the file, even when this process is gone, and readers find the rest
-    at the same offsets.
+    The command keeps writing directly to the file, even after this process has ended, and readers find the rest at the
+    same offsets.
     """
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Registry of the console's commands: keys, footer, help, palette and docs/keys.md are made from these declarations."""
+"""Registry of the console's commands, from which keys, footer, help, palette and docs/keys.md are derived."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ from gputui.tui.commands.jobs import (
     MAIN_COMMANDS,
     NOTICES,
     PALETTE,
+    PROCESS_COMMANDS,
+    PROCESS_VIEW,
     PROCESSES,
     SEND,
     SHELL,
     STANDING_COMMANDS,
+    STOP_CONTAINER,
     SUBMIT,
     SUBMIT_COMMANDS,
     TIMELINE_SCREEN,
@@ -63,11 +66,11 @@ from gputui.tui.commands.panes import (
     WHAT_IF_COMMANDS,
     YES,
 )
-from gputui.tui.commands.processes import PROCESS_COMMANDS, PROCESS_VIEW, STOP_CONTAINER
 
 __all__ = [
     "APP_COMMANDS",
     "BACK",
+    "BY_NAME",
     "CHANGING",
     "CLOSE",
     "COLUMN_COMMANDS",
@@ -150,12 +153,14 @@ COMMANDS = (
     *LOG_JOB_COMMANDS,
     *DIALOG_COMMANDS,
 )
+BY_NAME = {command.name: command for command in COMMANDS}
+"""Commands by their names in the settings file."""
 CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
-"""Actions that change anything but the screen."""
+"""Actions that change more than the screen."""
 
 
 def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
-    """The commands under their headings."""
+    """Return the commands by their headings."""
     groups: dict[str, list[Command]] = {}
     for command in commands:
         groups.setdefault(command.group, []).append(command)

@@ -1,4 +1,4 @@
-"""Defines the commands of the console: from one declaration follow keys, footer, menus, help and palette."""
+"""Defines the commands of the console; keys, footer, menus, help and palette are derived from one declaration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PROCESS_GROUP = "Process view"
 
 @dataclass(frozen=True, eq=False)
 class Command:
-    """Something an operator can do. Each is declared once, and is itself alone: a key compares hundreds of them."""
+    """A command of the console. Each is declared once and compared by identity, which is fast."""
 
     action: str
     """The action as Textual runs it: `verb('hold')`."""
@@ -53,29 +53,29 @@ class Command:
     in_footer: bool = True
     in_palette: bool = True
     footer_key: str = ""
-    """Keys as the footer shows them, in place of the first one."""
+    """Keys as shown in the footer, in place of the first one."""
     id: str = ""
-    """Name, where the action does not make a good one."""
+    """Name, if the action does not make a good one."""
     changes: bool = False
     """True if the command changes more than the screen: a read-only console does not offer it."""
     needs: str = ""
-    """The subject it needs, where it cannot always be done: `a running job`."""
+    """Required subject, if it cannot always be used: `a running job`."""
     synonyms: str = ""
-    """Further names under which the palette finds it, with commas."""
+    """Comma-separated names under which the palette also finds it."""
 
     @property
     def action_name(self) -> str:
-        """The action alone: `verb` of `verb('hold')`."""
+        """Name of the action: `verb` of `verb('hold')`."""
         return self.action.partition("(")[0]
 
     @property
     def argument(self) -> str:
-        """Argument of the action: `hold` of `verb('hold')`, `1` of `grow(1)`; empty where it takes none."""
+        """Argument of the action: `hold` of `verb('hold')`, `1` of `grow(1)`; empty without one."""
         return self.action.partition("(")[2].strip("')")
 
     @property
     def name(self) -> str:
-        """Name in the settings file; it stays the same from release to release."""
+        """Name in the settings file; it does not change between releases."""
         if self.id:
             return self.id
         if self.action_name == "verb":
@@ -88,12 +88,12 @@ class Command:
 
     @property
     def key_names(self) -> str:
-        """The keys as a person reads them."""
+        """Display names of the keys."""
         return " ".join(key_name(key) for key in self.keys)
 
     @property
     def first_key(self) -> str:
-        """The key the footer shows; empty where it has none."""
+        """The key shown in the footer; empty without one."""
         return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
 
     def is_known_to(self, place: DOMNode) -> bool:
@@ -101,7 +101,7 @@ class Command:
         return hasattr(place, f"action_{self.action_name}")
 
     def works_at(self, place: DOMNode) -> bool:
-        """Return whether it can be done there now."""
+        """Return whether it can be used there now."""
         return bool(place.check_action(self.action_name, (self.argument,)))
 
 
@@ -123,7 +123,7 @@ def command_of(verb: BaseVerb[Any]) -> Command:
 
 
 def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> list[BindingType]:
-    """Return Textual's bindings for commands; with `before_others` they come before those of the focused widget."""
+    """Return Textual's bindings for commands; with `before_others` they take precedence over the focused widget's."""
     return [
         Binding(
             ",".join(command.keys),
@@ -139,11 +139,11 @@ def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> l
 
 
 def bound_to(action: str, *commands: Command) -> list[BindingType]:
-    """The keys of these commands, where they do something else than they are declared for."""
+    """Return the keys of these commands, bound to another action than declared."""
     return [Binding(",".join(command.keys), action, command.title, id=command.name) for command in commands]
 
 
 def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:
-    """Return the node that carries a command out: the first of focused pane, screen and app that knows it."""
+    """Return the node that carries out a command: the first of focused pane, screen and app that has it."""
     places = (place for place in (screen.focused, screen, screen.app) if place is not None)
     return next((place for place in places if command.is_known_to(place)), None)

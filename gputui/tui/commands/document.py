@@ -1,10 +1,11 @@
-"""docs/keys.md, from the declarations."""
+"""Generates docs/keys.md from the declarations."""
 
 from __future__ import annotations
 
+from gputui.domain.keyed import with_keys
 from gputui.tui.commands import by_group
 from gputui.tui.commands.command import Command
-from gputui.tui.keys import key_name, order_words, with_keys
+from gputui.tui.keys import key_name, order_words
 
 
 def keys_document() -> str:
@@ -17,7 +18,7 @@ def keys_document() -> str:
         "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
         "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",
         "queue and that above the log dragged, and lines of a log picked by dragging. The last column is what the",
-        "settings file calls a command: see docs/operations.md, Keys of your own. The right button lists what can be",
+        "settings file calls a command: see docs/console.md, Custom keys. The right button lists what can be",
         "done to the row under it.",
     ]
     lines += ["", with_keys(order_words(), lambda name: f"`{key_name(_by_name[name].keys[0])}`")]
@@ -33,5 +34,5 @@ _by_name = {command.name: command for commands in by_group().values() for comman
 
 
 def _quoted(command: Command) -> str:
-    names = (key_name(key).replace("|", "\\|") for key in command.keys)  # which ends a cell of a table
+    names = (key_name(key).replace("|", "\\|") for key in command.keys)  # `|` ends a table cell
     return " ".join(f"`{name}`" for name in names)

@@ -6,7 +6,89 @@ from gputui.domain import verbs
 from gputui.domain.running_verbs import RUNNING_VERBS
 from gputui.domain.verbs import GPU_VERBS, JOB_VERBS, RECURRING_VERBS, SCHEDULER_VERBS
 from gputui.tui.commands.command import FORM, GPUS, JOBS, VIEW, Command, command_of
-from gputui.tui.commands.processes import PROCESS_VIEW
+from gputui.tui.commands.command import PROCESS_GROUP as GROUP
+
+PROCESS_VIEW = Command(
+    "gpu_processes",
+    ("U",),
+    "GPU users",
+    "Show all processes on the GPUs, of jobs and foreign ones: sort, filter, end them, stop containers.",
+    GPUS,
+    False,
+)
+_PROCESS, _CONTAINER = "a process in the process view", "a foreign container in the process view"
+STOP_CONTAINER = Command(
+    "stop_container",
+    ("X",),
+    "stop container",
+    "Stop the foreign container, as `docker stop` does; asks first. A job's is cancelled instead.",
+    GROUP,
+    changes=True,
+    needs=_CONTAINER,
+)
+PROCESS_COMMANDS = (
+    Command(
+        "open",
+        ("enter",),
+        "open",
+        "Show the job, the container with its log, or the process.",
+        GROUP,
+        True,
+        False,
+    ),
+    Command(
+        "environment",
+        ("e",),
+        "environment",
+        "Show the process with its whole command line and its environment.",
+        GROUP,
+        False,
+        needs=_PROCESS,
+    ),
+    Command(
+        "end_process('TERM')",
+        ("T",),
+        "send TERM",
+        "Ask the process to end; asks first, and says whether it ended.",
+        GROUP,
+        id="end_term",
+        changes=True,
+        needs=_PROCESS,
+    ),
+    Command(
+        "end_process('INT')",
+        ("I",),
+        "send INT",
+        "Interrupt the process, as Ctrl-C does; asks first.",
+        GROUP,
+        False,
+        id="end_int",
+        changes=True,
+        needs=_PROCESS,
+    ),
+    Command(
+        "end_process('KILL')",
+        ("K",),
+        "send KILL",
+        "End the process immediately, without a chance to save; asks first.",
+        GROUP,
+        id="end_kill",
+        changes=True,
+        needs=_PROCESS,
+    ),
+    STOP_CONTAINER,
+    Command("tree", ("t",), "tree", "Children below their parents, or a flat list.", GROUP, needs=_PROCESS),
+    Command(
+        "sort_processes",
+        ("S",),
+        "sort",
+        "Sort by the next column; a click on a title sorts by that, another one in reverse.",
+        GROUP,
+        False,
+        needs=_PROCESS,
+    ),
+)
+
 
 SHELL = Command(
     "shell",
@@ -33,7 +115,7 @@ COPY = Command(
     "copy",
     ("y",),
     "copy",
-    "Copy the job's id, name, command or container, as one more key says.",
+    "Copy the job's id, name, command or container; a second key chooses which.",
     JOBS,
     False,
     needs="a job",
@@ -66,9 +148,9 @@ JOB_COMMANDS = (
 )
 GPU_COMMANDS = tuple(map(command_of, GPU_VERBS))
 STANDING_COMMANDS = tuple(map(command_of, RECURRING_VERBS))
-"""Commands of the tab of recurring jobs: they share keys with verbs about jobs, so both are declared here."""
+"""Commands of the tab of recurring jobs; they share keys with verbs about jobs, so both are declared here."""
 SUBMIT = command_of(verbs.SUBMIT)
-BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
+BACK = Command("back", ("escape", "q"), "back", "Back to the previous screen.", VIEW, in_palette=False)
 GPU = Command(
     "gpu",
     ("i",),
@@ -82,19 +164,19 @@ GPU = Command(
 GPU_PAGE_COMMANDS = (
     *GPU_COMMANDS,
     Command("other_gpu(1)", ("right", "l"), "next GPU", "To the next GPU.", GPUS, True, False, "←→", id="gpu_next"),
-    Command("other_gpu(-1)", ("left",), "GPU before", "To the GPU before.", GPUS, False, False, id="gpu_before"),
-    Command("next_job", ("tab",), "next job", "Mean the next of the jobs that share the GPU.", GPUS, True, False),
+    Command("other_gpu(-1)", ("left",), "previous GPU", "To the previous GPU.", GPUS, False, False, id="gpu_before"),
+    Command("next_job", ("tab",), "next job", "Select the next of the jobs that share the GPU.", GPUS, True, False),
 )
 
 
 MORE_FIELDS = Command(
-    "more", ("ctrl+n",), "more", "Show the rare fields, or hide them.", FORM, footer_key="^N", id="more_fields"
+    "more", ("ctrl+n",), "more", "Show or hide the less common fields.", FORM, footer_key="^N", id="more_fields"
 )
 GIVE_UP = Command(
     "give_up",
     ("escape",),
     "leave",
-    "Leave the form, or a line that is typed; the form asks if anything would be lost.",
+    "Leave the form or the input line; the form asks if anything would be lost.",
     FORM,
     in_palette=False,
 )
@@ -102,9 +184,15 @@ SEND = Command("send", ("ctrl+s",), "submit", "Submit the job of the form.", FOR
 SUBMIT_COMMANDS = (
     SEND,
     Command("recent", ("ctrl+r",), "recent", "Fill the form from an earlier submission.", FORM, footer_key="^R"),
-    Command("older(1)", ("ctrl+up",), "older", "Fill in the submission before.", FORM, False, False),
+    Command("older(1)", ("ctrl+up",), "older", "Fill in the previous submission.", FORM, False, False),
     Command(
-        "older(-1)", ("ctrl+down",), "newer", "Back towards the latest one, and your own input.", FORM, False, False
+        "older(-1)",
+        ("ctrl+down",),
+        "newer",
+        "Forward to the next submission, and at last to your own input.",
+        FORM,
+        False,
+        False,
     ),
     Command("templates", ("ctrl+l",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^L"),
     Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
@@ -208,7 +296,7 @@ APP_COMMANDS = (
         "themes",
         ("ctrl+t",),
         "theme",
-        "Choose how the console looks, seeing each; remembered.",
+        "Choose the theme, with a preview; remembered.",
         VIEW,
         in_footer=False,
         synonyms="color, colour, colors, colours, appearance, dark, light, skin",

@@ -131,7 +131,7 @@ EDIT_COMMANDS = (
         "move(-1)",
         ("K",),
         "move up",
-        "Move the waiting job before the one above it, with the priority and the rank of that one.",
+        "Move the waiting job before the one above it; it takes over that job's priority and rank.",
         QUEUE,
         False,
         id="move_up",
@@ -142,11 +142,11 @@ EDIT_COMMANDS = (
     command_of(RESERVE),
 )
 COLUMN_COMMANDS = (
-    Command("toggle_column", ("space",), "show/hide", "Show the column, or leave it out.", QUEUE, True, False),
+    Command("toggle_column", ("space",), "show/hide", "Show or hide the column.", QUEUE, True, False),
     Command("shift(1)", ("J", "right"), "move", "Move the column on.", QUEUE, True, False, "J/K", id="column_down"),
     Command("shift(-1)", ("K", "left"), "up", "Move the column back.", QUEUE, False, False, id="column_up"),
-    Command("usual", ("u",), "usual ones", "Back to the usual columns.", QUEUE, True, False),
-    Command("take", ("enter",), "take these", "Use these columns, and remember them.", QUEUE, True, False),
+    Command("usual", ("u",), "default columns", "Back to the default columns.", QUEUE, True, False),
+    Command("take", ("enter",), "use these", "Use these columns, and remember them.", QUEUE, True, False),
 )
 
 
@@ -163,7 +163,7 @@ PANE_COMMANDS = (
     Command("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane larger.", VIEW, False),
     Command("grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane smaller.", VIEW, False, id="shrink"),
     Command("hide", ("w",), "hide pane", "Hide the focused pane; remembered, as all of the layout is.", VIEW, False),
-    Command("all_panes", ("W",), "all panes", "Show all panes in their first sizes.", VIEW, False),
+    Command("all_panes", ("W",), "all panes", "Show all panes in their default sizes.", VIEW, False),
     Command("log_place", ("backslash",), "log place", "Put the log beside the queue, or below it.", VIEW, False),
     Command(
         "grid",
@@ -176,7 +176,7 @@ PANE_COMMANDS = (
         synonyms="layout, compact, rows, cards",
     ),
     Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False, id="pane_next"),
-    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False, id="pane_before"),
+    Command("pane(-1)", ("shift+tab",), "pane", "Go to the previous pane.", MOVE, False, False, id="pane_before"),
 )
 MOVE_COMMANDS = (
     Command("down(1)", ("j", "down"), "down", "One row down.", MOVE, False, False),
@@ -197,7 +197,7 @@ GRID_COMMANDS = (
         False,
         id="card_next",
     ),
-    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False, id="card_before"),
+    Command("beside(-1)", ("left",), "previous GPU", "To the previous GPU.", MOVE, False, False, id="card_before"),
 )
 
 
@@ -214,21 +214,19 @@ LOG_COMMANDS = (
         "search",
         ("slash",),
         "search",
-        "Search the log for a regular expression; capitals count if any is typed.",
+        "Search the log for a regular expression; case-sensitive if it has capitals.",
         LOGS,
         id="log_search",
         synonyms="find, grep",
     ),
-    Command(
-        "found(1)", ("n",), "next", "To the next line that was searched for.", LOGS, True, False, "n/N", "log_next"
-    ),
-    Command("found(-1)", ("N",), "previous", "To the line before that has it.", LOGS, False, False, id="log_previous"),
+    Command("found(1)", ("n",), "next", "To the next match.", LOGS, True, False, "n/N", "log_next"),
+    Command("found(-1)", ("N",), "previous", "To the previous match.", LOGS, False, False, id="log_previous"),
     Command("narrow", ("ampersand",), "only", "Show only lines that match an expression.", LOGS, id="log_only"),
     Command(
         "context(1)",
         ("right_parenthesis",),
         "more around",
-        "Show more lines around each that matches.",
+        "Show more lines around each match.",
         LOGS,
         False,
         False,
@@ -238,20 +236,27 @@ LOG_COMMANDS = (
         "context(-1)",
         ("left_parenthesis",),
         "fewer around",
-        "Show fewer lines around each that matches.",
+        "Show fewer lines around each match.",
         LOGS,
         False,
         False,
         id="log_fewer_around",
     ),
     Command(
-        "error(-1)", ("E",), "error before", "To the error before in the log.", LOGS, False, False, id="error_before"
+        "error(-1)",
+        ("E",),
+        "previous error",
+        "To the previous error in the log.",
+        LOGS,
+        False,
+        False,
+        id="error_before",
     ),
     Command(
         "toggle_wrap",
         ("b",),
         "wrap",
-        "Break long lines, or cut them at the right.",
+        "Wrap long lines, or cut them at the right.",
         LOGS,
         False,
         id="log_wrap",
@@ -271,7 +276,7 @@ LOG_COMMANDS = (
         "pick",
         ("V",),
         "pick lines",
-        "Pick lines to copy: j and k pick further; the mouse picks too.",
+        "Select lines to copy: j and k extend the selection; the mouse selects too.",
         LOGS,
         False,
         id="pick_lines",
@@ -294,10 +299,8 @@ LOG_COMMANDS = (
         synonyms="download, export, write log",
     ),
     Command("clear_log", ("escape",), "show all", "End selection, search and filter.", LOGS, True, False),
-    Command(
-        "sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False, id="log_right"
-    ),
-    Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False, id="log_left"),
+    Command("sideways(1)", ("right", "l"), "right", "Scroll to the right.", LOGS, False, False, id="log_right"),
+    Command("sideways(-1)", ("left",), "left", "Scroll to the left.", LOGS, False, False, id="log_left"),
 )
 LOG_JOB_COMMANDS = (
     Command(
@@ -311,22 +314,22 @@ LOG_JOB_COMMANDS = (
     Command(
         "attempt(-1)",
         ("comma",),
-        "attempt before",
-        "Show the log of the job's attempt before.",
+        "previous attempt",
+        "Show the log of the job's previous attempt.",
         LOGS,
         False,
         id="attempt_before",
-        needs="an attempt before this one",
+        needs="an earlier attempt",
     ),
     Command(
         "attempt(1)",
         ("full_stop",),
-        "attempt after",
+        "next attempt",
         "Show the log of the job's next attempt.",
         LOGS,
         False,
         id="attempt_after",
-        needs="an attempt after this one",
+        needs="a later attempt",
     ),
     Command(
         "attempts",
@@ -341,7 +344,7 @@ LOG_JOB_COMMANDS = (
         "pin_log",
         ("p",),
         "pin log",
-        "Pin the job's log: the pane keeps it while the cursor moves, and it is among those shown together.",
+        "Pin the job's log: the pane keeps it while the cursor moves, and it is shown with the other pinned logs.",
         LOGS,
         False,
         needs="a job that was started",
@@ -389,14 +392,28 @@ WHAT_IF_COMMANDS = (
 )
 FURTHER = (
     Command(
-        "further('raise')", ("plus", "equals_sign"), "more", "Another 10 of priority.", WHAT_IF, True, False, id="more"
+        "further('raise')",
+        ("plus", "equals_sign"),
+        "more",
+        "Raise the priority by another 10.",
+        WHAT_IF,
+        True,
+        False,
+        id="more",
     ),
-    Command("further('lower')", ("minus",), "less", "10 of priority less.", WHAT_IF, True, False, id="less"),
+    Command("further('lower')", ("minus",), "less", "Lower the priority by 10.", WHAT_IF, True, False, id="less"),
     Command(
-        "further('top')", ("t",), "top", "To the head of the queue instead.", WHAT_IF, True, False, id="top_instead"
+        "further('top')",
+        ("t",),
+        "top",
+        "Move it to the head of the queue instead.",
+        WHAT_IF,
+        True,
+        False,
+        id="top_instead",
     ),
-    Command("drag(1)", ("J",), "move", "One place further down.", WHAT_IF, True, False, "J/K", id="drag_down"),
-    Command("drag(-1)", ("K",), "further up", "One place further up.", WHAT_IF, False, False, id="drag_up"),
+    Command("drag(1)", ("J",), "move", "Move it one more place down.", WHAT_IF, True, False, "J/K", id="drag_down"),
+    Command("drag(-1)", ("K",), "further up", "Move it one more place up.", WHAT_IF, False, False, id="drag_up"),
 )
 TIMELINE_COMMANDS = (
     Command(
@@ -420,6 +437,13 @@ TIMELINE_COMMANDS = (
         "bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, False, False, id="bar_next"
     ),
     Command(
-        "bar(-1)", ("left",), "bar before", "To the job before on this GPU.", TIMELINE, False, False, id="bar_before"
+        "bar(-1)",
+        ("left",),
+        "previous bar",
+        "To the previous job on this GPU.",
+        TIMELINE,
+        False,
+        False,
+        id="bar_before",
     ),
 )

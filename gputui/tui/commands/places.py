@@ -1,4 +1,4 @@
-"""Groups commands by the places where their keys are pressed: two of one place share a key only by declaration."""
+"""Groups commands by the places where their keys are pressed; two in one place share a key only by declaration."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _PLACES = {
 
 
 def places() -> dict[str, tuple[Command, ...]]:
-    """The commands whose keys are pressed in one place; what is named nowhere above is taken to be with its group."""
+    """Return the commands by the place of their keys; those not named above belong to their group's place."""
     placed = {command.name for commands in _PLACES.values() for command in commands}
     found = dict(_PLACES)
     for command in COMMANDS:
@@ -125,12 +125,18 @@ def places() -> dict[str, tuple[Command, ...]]:
     return found
 
 
-_OF_ROWS = frozenset({"mark", "fold", "sort", "columns"})
+_OF_ROWS = frozenset({"mark", "filter", "clear_filter", "fold", "sort", "columns"})
 _OF_PANES = tuple(
     command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
 )
-_OF_GPUS = frozenset({"reserve", "gpu_view"})
-_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS)
+_OF_GPUS = frozenset({"reserve", "gpu_view", "gpu_processes", "graph_span"})
+_OF_LOGS = frozenset(
+    {
+        *("pause_log", "log_search", "log_only", "clear_log", "error", "attempt_before", "attempt_after", "attempts"),
+        *("pin_log", "log_wrap", "log_times", "copy_lines", "save_log"),
+    }
+)
+_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS)
 
 MENUS = {
     "queue": (
@@ -148,12 +154,17 @@ MENUS = {
         *JOB_COMMANDS,
         *_OF_PANES,
     ),
+    "log": (*(command for command in (*LOG_COMMANDS, *LOG_JOB_COMMANDS) if command.name in _OF_LOGS), *_OF_PANES),
+    "processes": (
+        *PROCESS_COMMANDS,
+        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+    ),
 }
-"""Commands of the menu of each pane, in the order in which they are listed, if they can be done."""
+"""Commands of the menu of each pane and table, in order; only available ones are listed."""
 
 
 def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
-    """The name of each, and its key at the right."""
+    """Return the name of each, with its key at the right."""
     rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
     names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)

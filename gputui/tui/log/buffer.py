@@ -1,4 +1,4 @@
-"""Lines of a log in memory, bounded in number and bytes, each within reach by its number."""
+"""Lines of a log in memory, bounded in number and bytes, accessible by number."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gputui.tui.present.log import style_after, styles_before
 from gputui.tui.present.style import PLAIN
 
 MOST_FOUND, FOUND_BYTES = 20_000, 8 * 1024**2
-"""Lines that match whose text is kept, so that a filter can show them, and their bytes."""
+"""Maximum number of matching lines whose text is kept for a filter, and their maximum bytes."""
 _SLACK = 1.1
-"""Factor over the bounds at which lines are dropped: not at every line."""
+"""Factor over the bounds at which lines are dropped, to avoid doing so at every line."""
 
 
 class FoundLines:
@@ -46,7 +46,7 @@ class FoundLines:
         self._lines, self._size, self._is_cut = {}, 0, False
 
     def add(self, lines: Iterable[tuple[int, bytes]]) -> None:
-        """Add lines behind the others."""
+        """Append lines."""
         for number, line in lines:
             self._lines[number] = line
             self._size += len(line)
@@ -54,13 +54,13 @@ class FoundLines:
                 self._limit()
 
     def put_before(self, older: Mapping[int, bytes]) -> None:
-        """Add lines before the others, as far as there is room and no gap before them."""
+        """Prepend lines, as far as there is room and no gap."""
         if not self._is_cut:
             self._lines = {**older, **self._lines}
             self._limit()
 
     def _limit(self) -> None:
-        """Keep the newest that are within bounds."""
+        """Keep the newest lines within the bounds."""
         kept: list[tuple[int, bytes]] = []
         size = 0
         for number, line in reversed(self._lines.items()):
@@ -81,31 +81,31 @@ class LogRegion:
     lines: list[bytes]
     styles: list[Style]
     is_start: bool
-    """True if the log begins with it."""
+    """True if it begins with the first line of the log."""
 
     @property
     def end(self) -> int:
-        """Number of the line behind it."""
+        """Number of the line after it."""
         return self.first + len(self.lines)
 
 
 PIECE_BYTES, PIECE_LINES = 128 * 1024, 16 * 1024
-"""Bytes and lines of a piece; the C library maps what is as large as this by itself."""
+"""Bytes and lines of a piece; the C library maps allocations of this size separately."""
 
 
 class PackedPiece:
-    """Lines in a row, of which the oldest may have gone."""
+    """Consecutive lines, of which the oldest may have been dropped."""
 
     def __init__(self, first: int, lines: Sequence[bytes], styles: Iterable[Style]) -> None:
         self.first = first
-        """Number of the oldest line that is left."""
+        """Number of the oldest remaining line."""
         self._gone = 0
-        """Lines before it, which are in this memory still."""
+        """Number of dropped lines, which still occupy this memory."""
         self._data = b"".join(lines)
         self._ends = array("I", accumulate(map(len, lines), initial=0))
         """Offsets of the ends of the lines, after a zero."""
         self._changes = array("I")
-        """Places of the lines that begin in another style than the line before."""
+        """Positions of the lines that begin in another style than the previous line."""
         self._styles: list[Style] = []
         """The styles of those."""
         for place, style in enumerate(styles):
@@ -120,7 +120,7 @@ class PackedPiece:
 
     @property
     def size(self) -> int:
-        """Bytes of the lines that are left."""
+        """Bytes of the remaining lines."""
         return self._ends[-1] - self._ends[self._gone]
 
     def drop(self, count: int) -> None:
@@ -129,21 +129,21 @@ class PackedPiece:
         self.first += count
 
     def worth(self, size: int) -> int:
-        """Return how many of the oldest lines make up that many bytes, at least."""
+        """Return how many of the oldest lines make up at least that many bytes."""
         return bisect_left(self._ends, self._ends[self._gone] + size, self._gone) - self._gone
 
     def lines(self, start: int, end: int) -> list[bytes]:
-        """Return the lines from number `start` to before `end`, which must be here."""
+        """Return the lines from number `start` up to, but not including, `end`, which must be here."""
         data, at = self._data, self._gone - self.first
         return [data[begin:stop] for begin, stop in pairwise(self._ends[start + at : end + at + 1])]
 
     def style(self, number: int) -> Style:
-        """Return the style in which the line begins."""
+        """Return the initial style of a line."""
         return self._styles[bisect_right(self._changes, number - self.first + self._gone) - 1]
 
 
 class PackedLines:
-    """Lines with consecutive numbers. They come at both ends, and go at the start."""
+    """Lines with consecutive numbers. Lines are added at both ends, and removed at the start."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -151,7 +151,7 @@ class PackedLines:
         self._pieces: list[PackedPiece] = []
         self._pieces_size = 0
         self._open: list[bytes] = []
-        """The newest lines, which are in no piece yet."""
+        """The newest lines, which are not packed yet."""
         self._open_styles: list[Style] = []
         self._open_size = 0
 
@@ -173,7 +173,7 @@ class PackedLines:
         return self._pieces[-1].end if self._pieces else self.first
 
     def append(self, line: bytes, style: Style) -> None:
-        """Add a line at the end, which begins in that style."""
+        """Append a line with its initial style."""
         self._open.append(line)
         self._open_styles.append(style)
         self._open_size += len(line)
@@ -181,12 +181,12 @@ class PackedLines:
             self._pack()
 
     def extend(self, lines: Iterable[bytes], styles: Iterable[Style]) -> None:
-        """Add lines at the end, with the style in which each begins."""
+        """Append lines with their initial styles."""
         for line, style in zip(lines, styles, strict=False):
             self.append(line, style)
 
     def put_before(self, earlier: PackedLines) -> None:
-        """Add lines before the oldest; nobody may use `earlier` any more."""
+        """Prepend lines; `earlier` must not be used any more."""
         earlier._pack()
         number = self.first = self.first - len(earlier)
         for piece in earlier._pieces:
@@ -196,7 +196,7 @@ class PackedLines:
         self._pieces_size += earlier._pieces_size
 
     def drop(self, count: int) -> None:
-        """Drop so many of the oldest lines; none where the count is not positive."""
+        """Drop the `count` oldest lines; none if it is not positive."""
         if count <= 0:
             return
         first, whole = min(self.first + count, self.end), 0
@@ -224,7 +224,7 @@ class PackedLines:
         del self._open[count:], self._open_styles[count:]
 
     def _reopen(self, number: int) -> None:
-        """Take the last piece apart, and keep its lines before that number."""
+        """Unpack the last piece, and keep its lines before that number."""
         piece = self._pieces.pop()
         self._pieces_size -= piece.size
         if piece.first < number:
@@ -233,7 +233,7 @@ class PackedLines:
             self._open_size = sum(map(len, self._open))
 
     def worth(self, size: int) -> int:
-        """Return how many of the oldest lines make up that many bytes, at least; all where they do not."""
+        """Return how many of the oldest lines make up at least that many bytes; all if they have fewer."""
         count = 0
         for piece in self._pieces:
             if size <= piece.size:
@@ -254,13 +254,13 @@ class PackedLines:
         return self._piece(number).lines(number, number + 1)[0]
 
     def style(self, number: int) -> Style:
-        """Return the style in which that line begins."""
+        """Return the initial style of that line."""
         if number >= self._open_first:
             return self._open_styles[number - self._open_first]
         return self._piece(number).style(number)
 
     def between(self, start: int, end: int) -> list[bytes]:
-        """Return the lines from number `start` to before `end`, as far as they are here."""
+        """Return the lines from number `start` up to, but not including, `end`, as far as they are here."""
         start, end = max(start, self.first), min(end, self.end)
         found: list[bytes] = []
         while start < min(end, self._open_first):
@@ -282,7 +282,7 @@ class PackedLines:
 
 
 def pack_lines(lines: Iterable[bytes], most: int) -> PackedLines:
-    """Return the last lines with the style in which each begins: colours last until they are reset."""
+    """Return the last lines with their initial styles: colours last until they are reset."""
     found, style = PackedLines(), PLAIN
     for place, line in enumerate(lines):
         found.append(line, style)
@@ -305,10 +305,10 @@ EARLIER = 6
 
 
 class LogBuffer:
-    """The last lines of a log, bounded in number and in bytes. Lines keep their numbers when older ones go.
+    """The last lines of a log, bounded in number and in bytes. Lines keep their numbers when older ones are dropped.
 
-    Number 0 is the first line that was added; those loaded before it count down. Beside them it holds what a search
-    brought back from the rest of the log: a part of it, and single lines.
+    Number 0 is the first line that was added; earlier ones loaded later count down. It also holds results of a search
+    in the rest of the log: a region and single lines.
     """
 
     def __init__(self, lines: int = KEPT_LINES, size: int = KEPT_BYTES) -> None:
@@ -316,17 +316,17 @@ class LogBuffer:
         self._most_lines = lines
         self._most_bytes = size
         self.region: LogRegion | None = None
-        """A part of the log before these lines."""
+        """A region of the log before these lines."""
         self.found = FoundLines()
         """Lines before these that a filter shows, by number."""
         self.on_leave: Callable[[int, Sequence[bytes]], None] | None = None
         """Callback with the lines that are dropped and the number of the first."""
         self.gap: int | None = None
-        """Number of the line before which others were skipped last."""
+        """Number of the line before which lines were last skipped."""
         self.skipped = 0
-        """Number of lines that came faster than they could be taken."""
+        """Number of lines that arrived faster than they could be processed."""
         self.keeps_earlier = False
-        """True if the bounds are raised: somebody reads earlier lines."""
+        """True if the bounds are raised because earlier lines are being read."""
 
     @property
     def first(self) -> int:
@@ -335,7 +335,7 @@ class LogBuffer:
 
     @property
     def end(self) -> int:
-        """Number of the line that comes next."""
+        """Number of the next line."""
         return self._lines.end
 
     @property
@@ -349,7 +349,7 @@ class LogBuffer:
         return max(0, self._most_lines * EARLIER - (self.end - self.first))
 
     def add(self, lines: list[bytes], skipped: int = 0, styles: Sequence[Style] | None = None) -> None:
-        """Append lines, with the style in which each begins, and drop the oldest beyond the bounds."""
+        """Append lines with their initial styles, and drop the oldest beyond the bounds."""
         self.skipped += skipped
         if skipped:
             self.gap = self.end
@@ -357,7 +357,7 @@ class LogBuffer:
         self.trim()
 
     def add_earlier(self, lines: PackedLines) -> int:
-        """Put lines before the oldest, as many as there is room for, and return how many; `lines` is used up."""
+        """Prepend as many lines as there is room for, and return their number; consumes `lines`."""
         lines.drop(len(lines) - self.room)
         lines.drop(lines.worth(lines.size - (self._most_bytes * EARLIER - self.size)))
         kept = len(lines)
@@ -371,13 +371,13 @@ class LogBuffer:
         self._drop(self._lines.worth(self.size - self._most_bytes * most))
 
     def drop_before_gap(self) -> None:
-        """Drop the lines before the last gap: they are read again where they are needed."""
+        """Drop the lines before the last gap; they are read again if needed."""
         if self.gap is not None and self.gap > self.first:
             self._drop(self.gap - self.first)
         self.gap = None
 
     def _drop(self, count: int) -> None:
-        """Drop so many of the oldest lines."""
+        """Drop the `count` oldest lines."""
         if count <= 0:
             return
         if self.on_leave is not None:
@@ -389,15 +389,15 @@ class LogBuffer:
         return self.first <= number < self.end or self.is_in_region(number) or number in self.found
 
     def holds_around(self, number: int) -> bool:
-        """Return whether the line is here among its neighbours."""
+        """Return whether the line and its neighbours are here."""
         return self.first <= number < self.end or self.is_in_region(number)
 
     def is_in_region(self, number: int) -> bool:
-        """Return whether the line is in the part that was loaded from before."""
+        """Return whether the line is in the loaded region."""
         return self.region is not None and self.region.first <= number < self.region.end
 
     def style_before(self, number: int) -> Style:
-        """Return the style in which the line begins: colours last until they are reset, as on a terminal."""
+        """Return the initial style of the line: colours last until they are reset, as on a terminal."""
         if self.first <= number < self.end:
             return self._lines.style(number)
         region = self.region
@@ -415,5 +415,5 @@ class LogBuffer:
         return self.found[number]
 
     def between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines from number `start` to before `end`, with their numbers."""
+        """Yield the lines from number `start` up to, but not including, `end`, with their numbers."""
         return iter(enumerate(self._lines.between(start, end), max(start, self.first)))

@@ -13,24 +13,24 @@ from gputui.tui.log.pattern import TooSlow, impatient, text_of
 from gputui.tui.present.log import without_stamp
 
 MOST_HITS = 1_000_000
-"""Largest number of hits whose places are kept; older ones are only counted."""
+"""Maximum number of hits whose positions are kept; older ones are only counted."""
 _BLOCK = 200
 """Lines between two checks of the time."""
 
 
 @dataclass
 class OlderHits:
-    """Numbers of matching lines that are older than those in memory, in order."""
+    """Sorted numbers of matching lines older than those in memory."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))
     uncounted: int = 0
-    """Older hits whose places are not kept."""
+    """Number of older hits whose positions are not kept."""
     border: int = 0
-    """Number of the first line that was in memory when older ones began to be searched."""
+    """Number of the first line in memory when the search of older ones began."""
     shift: int | None = None
-    """Place of a line from the start of the log, less its number; None while that is not known."""
+    """Position of a line from the start of the log, minus its number; None while unknown."""
     progress: str = ""
-    """Progress of the search in words; empty when it has ended."""
+    """Progress of the search, as text; empty when it has ended."""
     fault: str = ""
     """Reason why older lines are not searched."""
     changes: int = 0
@@ -47,7 +47,7 @@ class OlderHits:
         return self.uncounted + len(self.numbers)
 
     def after(self, number: int) -> int | None:
-        """Return the first hit behind that line."""
+        """Return the first hit after that line."""
         at = bisect_right(self.numbers, number)
         return self.numbers[at] if at < len(self.numbers) else None
 
@@ -57,19 +57,19 @@ class OlderHits:
         return self.numbers[at - 1] if at else None
 
     def rank(self, number: int) -> int | None:
-        """Return which hit it is, from 1; None if it is none."""
+        """Return the rank of the hit, from 1; None if it is not a hit."""
         at = bisect_left(self.numbers, number)
         return self.uncounted + at + 1 if at < len(self.numbers) and self.numbers[at] == number else None
 
     def take_gone(self, hits: Sequence[int]) -> None:
-        """Add hits whose lines have just left memory."""
+        """Add hits of lines that have just left memory."""
         self.numbers.extend(hits)
         self.changes += 1
         self._limit()
 
     def finish(self, numbers: array[int], uncounted: int, shift: int) -> None:
-        """Take what a search of all older lines has found."""
-        self.numbers = numbers + self.numbers  # what left memory meanwhile is newer
+        """Store the results of a search of all older lines."""
+        self.numbers = numbers + self.numbers  # hits that left memory meanwhile are newer
         self.uncounted, self.shift, self.progress = uncounted, shift, ""
         self.changes += 1
         self._limit()
@@ -80,7 +80,7 @@ class OlderHits:
         self.changes += 1
 
     def forget_from(self, number: int) -> None:
-        """Drop the hits from that line on: they are found in memory."""
+        """Drop the hits from that line on, which are found in memory."""
         if self.numbers and self.numbers[-1] >= number:
             del self.numbers[bisect_left(self.numbers, number) :]
             self.changes += 1
@@ -92,7 +92,7 @@ class OlderHits:
 
 
 class Finder:
-    """Numbers of the lines that match a test; keeps up with a log that grows at both ends."""
+    """Numbers of the lines that match a test; follows a log that grows at both ends."""
 
     def __init__(self, test: Callable[[str], bool], start: int, is_stamped: Callable[[], bool] = lambda: False) -> None:
         self._test = test
@@ -100,26 +100,26 @@ class Finder:
         self.hits = array("q")
         """Numbers of matching lines in memory, in order."""
         self.fault = ""
-        """Reason why it searches no further."""
+        """Reason why the search was aborted."""
         self.changes = 0
         """Number that grows whenever hits come or go."""
         self.outside: OlderHits | None = None
-        """Hits before the lines in memory; None while all of the log is in memory."""
+        """Hits before the lines in memory; None while the whole log is in memory."""
         self.missed = 0
         """Number of lines that left memory before they were tested."""
         self._low = self._high = start
         self._first: int | None = None
-        """Number of the oldest line in memory when it was last looked."""
+        """Number of the oldest line in memory at the last step."""
 
     def is_done(self, buffer: LogBuffer) -> bool:
-        """Return whether every line that is kept was looked at, and no hit is of a line that has left."""
+        """Return whether every line in memory was tested, and no hit belongs to a dropped line."""
         if self.fault:
             return True
         has_left = bool(self.hits) and self.hits[0] < buffer.first
         return self._low <= buffer.first and self._high >= buffer.end and not has_left
 
     def step(self, buffer: LogBuffer, seconds: float) -> bool:
-        """Test lines for at most so many seconds; return whether hits were added or dropped."""
+        """Test lines for at most `seconds`; return whether hits were added or dropped."""
         before = self.changes
         self._drop(buffer.first)
         deadline = time.monotonic() + seconds
@@ -142,7 +142,7 @@ class Finder:
         return self.outside is None or self.outside.is_over
 
     def next_hit(self, buffer: LogBuffer, start: int, step: int) -> tuple[int | None, bool]:
-        """Return the nearest hit behind that line, or before it; and whether it is known to be that."""
+        """Return the nearest hit after or before that line, and whether a nearer one is ruled out."""
         return self._behind(buffer, start) if step > 0 else self._before(buffer, start)
 
     def _behind(self, buffer: LogBuffer, start: int) -> tuple[int | None, bool]:
@@ -164,7 +164,7 @@ class Finder:
         return (None if self.outside is None else self.outside.before(start)), True
 
     def rank(self, number: int) -> int | None:
-        """Return the place of the line among the hits, from 1; None if it is no hit."""
+        """Return the rank of the line among the hits, from 1; None if it is not a hit."""
         outside = self.outside
         if outside is not None and (rank := outside.rank(number)) is not None:
             return rank
@@ -193,7 +193,7 @@ class Finder:
         return array("q", [number for number, raw in lines if test(text_of(raw))])
 
     def _drop(self, first: int) -> None:
-        """Take the hits of lines that have left memory for hits before it."""
+        """Move the hits of lines that have left memory to the older hits."""
         self._count_missed(first)
         self._low, self._high = max(self._low, first), max(self._high, first)
         if gone := bisect_left(self.hits, first):
@@ -206,7 +206,7 @@ class Finder:
             self.outside.forget_from(self._low)
 
     def _count_missed(self, first: int) -> None:
-        """Count the lines that have left memory before they were looked at, and that no search of older ones finds."""
+        """Count the lines that left memory before they were tested, and that no search of older lines finds."""
         if self._first is not None:
             start = self._first if self.outside is None else max(self._first, self.outside.border)
             self.missed += max(0, min(first, self._low) - start)

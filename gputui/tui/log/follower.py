@@ -1,4 +1,4 @@
-"""Reads the output of an attempt on a thread of its own, for the screen to take at its own pace."""
+"""Reads the output of an attempt on its own thread; the screen takes it at its own pace."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import NamedTuple, Protocol
 from rich.style import Style
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.ports import LogStream
 from gputui.tui.present.log import MOST, style_after
 from gputui.tui.present.style import PLAIN
 
 TAIL = 1000
-"""Lines asked for that were written before."""
+"""Number of earlier lines that are requested."""
 INBOX = 4000
-"""Lines read between two ticks of the screen that are kept; more are skipped, and counted."""
+"""Maximum number of lines kept between two ticks of the screen; more are skipped and counted."""
 _BREATH = 1000
-"""Number of lines after which the reader yields: a flood must not keep the screen from its keys."""
+"""Number of lines after which the reader yields, so that a flood does not block keys."""
 
 
 class LogOpener(Protocol):
@@ -29,9 +29,9 @@ class LogOpener(Protocol):
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
-        """The output of one attempt, the last when None. May block; raises GputuiError.
+        """Return the output of one attempt, the last one for None. May block; raises GputuiError.
 
-        With `stamped` lines begin with the time they were written, where that is known: the stream says so.
+        With `stamped`, lines begin with the time they were written, if known; the stream tells whether.
         """
         ...
 
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
 
     lines: list[bytes]
     styles: list[Style]
-    """Style in which each of the lines begins."""
+    """Initial style of each line."""
     skipped: int
     """Number of lines that were skipped before these."""
 
@@ -55,13 +55,13 @@ class LogFollower:
         self.error: str | None = None
         """Reason why it could not be read, or not to its end."""
         self.is_over = False
-        """Everything there is has been read."""
+        """True if everything available has been read."""
         self.is_stamped = False
         """True if the lines begin with the time they were written."""
         self.opener = opener
         self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0
-        """Lines that came so far."""
+        """Number of lines so far."""
         self._taken = 0
         self._tell: Callable[[], None] = lambda: None
         self._has_told = False
@@ -70,13 +70,13 @@ class LogFollower:
         self._thread = threading.Thread(target=self._run, name=f"gputui-log-{job_id}", daemon=True)
 
     def start(self, tell: Callable[[], None] = lambda: None) -> None:
-        """Begin to read. `tell` is called on the reader's thread: when lines come in after a `take`, and at the end."""
+        """Start reading. `tell` is called on the reader's thread when lines arrive after a `take`, and at the end."""
         self._tell = tell
         self._thread.start()
 
     def take(self) -> Taken:
-        """Return the lines that came in since."""
-        self._has_told = False  # first: a line that comes in from here on is told again, never forgotten
+        """Return the lines that have arrived since."""
+        self._has_told = False  # first, so that a line that arrives from here on is announced again
         came = [self._inbox.popleft() for _ in range(len(self._inbox))]
         read = self.read
         skipped = max(0, read - self._taken - len(came) - len(self._inbox))
@@ -90,7 +90,7 @@ class LogFollower:
             self._stream.close()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of reading; whether it came."""
+        """Wait for the end of reading; return whether it ended."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -115,7 +115,7 @@ class LogFollower:
         for whole in stream:
             line = whole[:MOST]
             self._inbox.append((line, style))
-            if b"\x1b" in line:  # followed here, or the screen would stand still for it
+            if b"\x1b" in line:  # tracked here, or the screen would freeze for it
                 style = style_after(line, style)
             self.read += 1
             if not self._has_told:

@@ -1,4 +1,4 @@
-"""Matches lines of a log in a process of its own, because `re` holds the GIL and one expression can take for ever.
+"""Matches lines of a log in its own process, because `re` holds the GIL and one expression can take for ever.
 
 The parent writes the expression once, then batches of lines; for each batch the child answers which of them match.
 """
@@ -21,11 +21,11 @@ _HEADER = struct.Struct(">IB")
 _COUNT = struct.Struct(">i")
 _TOO_SLOW = -1
 _PATIENCE = 0.5
-"""Seconds of processor time that a batch may take."""
+"""Seconds of CPU time that a batch may take."""
 
 
 class Matcher:
-    """A child process that knows one expression. Every call may raise OSError: the child is gone."""
+    """A child process that has compiled one expression. Every call may raise OSError if the child has ended."""
 
     def __init__(self, text: str) -> None:
         command = [sys.executable, "-P", "-m", "gputui.tui.log.matching"]
@@ -35,7 +35,7 @@ class Matcher:
         self._write(_COUNT.pack(len(expression)) + expression)
 
     def hits(self, lines: Sequence[bytes], *, is_stamped: bool) -> array[int]:
-        """Return the places of the lines that match. Raises TooSlow."""
+        """Return the indices of the matching lines. Raises TooSlow."""
         data = b"\n".join(lines)
         self._write(_HEADER.pack(len(data), is_stamped) + data)
         stdout = self._process.stdout

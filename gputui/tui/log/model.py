@@ -1,4 +1,4 @@
-"""Model of one log on the screen: its lines, which of them are visible, and the searches in them."""
+"""Model of one displayed log: its lines, the visible ones, and the searches in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WAR
 
 
 class LogModel:
-    """Lines, window, search and selection of one log; a new one is made for each log that is followed."""
+    """Lines, window, search and selection of one log; each followed log gets a new one."""
 
     def __init__(self) -> None:
         self.buffer = LogBuffer()
@@ -36,7 +36,7 @@ class LogModel:
         self.rows: list[VisibleRow] = []
         """Visible rows."""
         self._starts = False
-        """The oldest line is the log's first."""
+        """True if the oldest line is the log's first."""
         self._first = 0
         self.was_extended = False
         """True if earlier lines were loaded."""
@@ -50,7 +50,7 @@ class LogModel:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether nothing came before the oldest line."""
+        """Return whether the oldest line is the log's first."""
         buffer = self.buffer
         return self._starts or (buffer.first == 0 and buffer.end < TAIL and not buffer.skipped)
 
@@ -74,7 +74,7 @@ class LogModel:
         self.rows = self.window.rows()
 
     def shown_numbers(self) -> list[int]:
-        """Return the numbers of the selected lines, or else of the visible ones."""
+        """Return the numbers of the selected lines, else of the visible ones."""
         if self.picked.is_on:
             numbers = self.picked.numbers(self.lines)
         else:
@@ -88,11 +88,11 @@ _FOUND = Style(color=GROUND, bgcolor=WARN, bold=True)
 _KEPT = Style(underline=True, bold=True)
 STRIPS = 500
 _MOMENT = 0.02
-"""Seconds of processor time in which hits in one line must be marked."""
+"""Seconds of CPU time in which hits in one line must be highlighted."""
 
 
 class LogPainter:
-    """Turns rows into strips. Its owner sets the attributes that decide their look, then calls `forget`."""
+    """Renders rows as strips. Its owner sets the attributes that affect rendering, then calls `forget`."""
 
     def __init__(self, buffer: LogBuffer, lines: ShownLines) -> None:
         self._buffer = buffer
@@ -108,10 +108,10 @@ class LogPainter:
         self.kept: Pattern | None = None
         """Pattern of the filter, underlined."""
         self.strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = OrderedDict()
-        """Cache of drawn lines, with whether each reports an error, by number and whether the line is selected."""
+        """Cache of rendered lines, each with whether it reports an error, by number and selection."""
 
     def forget(self) -> None:
-        """Drop the cache: all lines are drawn again."""
+        """Clear the cache: all lines are rendered again."""
         self.strips.clear()
 
     def rows_of(self, number: int) -> int:
@@ -166,7 +166,7 @@ class LogPainter:
             spans = highlighted(spans, _places(pattern, text), style)
         if self.is_stamped and self.shows_stamps:
             spans.insert(0, (stamp_words(raw), DIM))
-        if len(raw) >= MOST:  # what followed was never kept
+        if len(raw) >= MOST:  # the rest was not kept
             spans.append((ELLIPSIS, DIM))
         return Strip(segments(spans, _PICKED if picked else _GROUND)), error_in(text) is not None
 

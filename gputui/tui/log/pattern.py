@@ -1,4 +1,4 @@
-"""Patterns to search logs for: regular expressions with a limit on processor time."""
+"""Search patterns for logs: regular expressions with a limit of CPU time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gputui.domain.text import plain_bytes
 from gputui.tui.present.log import MOST, shown_text
 
 PATIENCE = 0.15
-"""Seconds of processor time after which a match is aborted."""
+"""Seconds of CPU time after which a match is aborted."""
 _ESCAPED = re.compile(r"\\.")
 
 
 class TooSlow(Exception):  # noqa: N818 - said of a pattern
-    """Matching an expression takes too long."""
+    """Raised when matching an expression takes too long."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pattern:
 
     text: str
     fault: str = ""
-    """Reason why it is no regular expression; it is then searched as plain text."""
+    """Reason why it is not a regular expression; it is then searched as plain text."""
 
     @property
     def expression(self) -> re.Pattern[str]:
@@ -41,7 +41,7 @@ class Pattern:
         return self.expression.search(text) is not None
 
     def places(self, text: str, most: int = 100) -> list[tuple[int, int]]:
-        """Return the spans of its matches in the line, without empty ones."""
+        """Return the spans of its non-empty matches in the line."""
         found: list[tuple[int, int]] = []
         for match in self.expression.finditer(text):
             if match.end() > match.start():
@@ -52,7 +52,7 @@ class Pattern:
 
 
 def pattern_of(text: str) -> Pattern | None:
-    """Return the pattern of a typed text; None where it is empty."""
+    """Return the pattern of a typed text; None if it is empty."""
     return Pattern(text, _compiled(text)[1]) if text else None
 
 
@@ -69,7 +69,7 @@ def _compiled(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def text_of(raw: bytes) -> str:
-    """Return the line as it is searched: as it is shown, without colours."""
+    """Return the searched form of a line: as displayed, without colours."""
     raw = raw[:MOST]
     if b"\x1b" not in raw and raw.isascii():
         text = raw.decode("ascii")
@@ -80,10 +80,10 @@ def text_of(raw: bytes) -> str:
 
 @contextmanager
 def impatient(seconds: float = PATIENCE) -> Iterator[None]:
-    """Raise TooSlow when the body takes longer than that, in seconds of processor time.
+    """Raise TooSlow when the body takes longer than `seconds` of CPU time.
 
-    Python's matcher holds every other thread up and can take for ever on one line, so it cannot be left to a thread;
-    but it looks for signals. On the main thread, where the console runs, a timer therefore ends it.
+    `re` holds the GIL and can take for ever on one line, so searches cannot run on another thread; but it handles
+    signals. So they run on the main thread, like the console, where a timer aborts them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.tui.present.detail import job_title
 
 MOST = 6
@@ -27,19 +28,19 @@ class LogOf:
         return job_title(job) + (f", attempt {number} of {count}" if count > 1 else "")
 
     def beside(self, job: Job, step: int) -> LogOf | None:
-        """Return the log of the previous or next attempt; None where there is none."""
+        """Return the log of the previous or next attempt; None if there is none."""
         number = (self.attempt or len(job.attempts)) + step
         return LogOf(self.job_id, number) if 1 <= number <= len(job.attempts) else None
 
 
 class Pinned:
-    """Pinned logs, in the order in which they were pinned, for as long as the console runs."""
+    """Pinned logs, in the order of pinning, for the lifetime of the console."""
 
     def __init__(self) -> None:
         self.logs: list[LogOf] = []
 
     def toggle(self, log: LogOf) -> str:
-        """Pin or unpin a log, and return the result in words."""
+        """Pin or unpin a log, and return the result as text."""
         if log in self.logs:
             self.logs.remove(log)
             return "no longer pinned"
@@ -55,6 +56,6 @@ def last_attempts(job: Job) -> list[LogOf]:
 
 
 def started_attempt(job: Job | None) -> int:
-    """Return the number of the job's latest attempt that has started; 0 where none has."""
+    """Return the number of the job's latest started attempt; 0 if none has started."""
     started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
     return max(started, default=0)

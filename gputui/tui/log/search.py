@@ -1,4 +1,4 @@
-"""Search, filter and errors of a log that is shown, each worked out a few lines at a time."""
+"""Search, filter and errors of a displayed log, each computed a few lines at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gputui.tui.log.window import MOST_CONTEXT, LogWindow, ShownLines
 from gputui.tui.present.log import without_stamp
 
 _FAR_BACK = -(10**15)
-"""Less than the number of any line."""
+"""A number below that of any line."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class PendingJump:
 
     finder: Finder
     step: int
-    """1: to the next hit after `start`; -1: to the one before."""
+    """1: to the next hit after `start`; -1: to the previous one."""
     start: int
     turns: bool = False
-    """True if to go to the nearest hit behind, instead of wrapping round, where none lies ahead."""
+    """True to go to the nearest hit behind if there is none ahead, instead of wrapping around."""
 
 
 class LogSearch:
-    """Searches in a log, which move its window to their hits."""
+    """Searches in a log that move its window to their hits."""
 
     def __init__(self, buffer: LogBuffer, lines: ShownLines, window: LogWindow) -> None:
         self._buffer, self._lines, self._window = buffer, lines, window
@@ -49,10 +49,10 @@ class LogSearch:
         self._hits: Finder | None = None
         self._errors: Finder | None = None
         self._told: Finder | None = None
-        """Finder that the last jump used: the hit's rank is shown."""
+        """Finder of the last jump; the hit's rank is shown."""
         self._jump: PendingJump | None = None
         self.awaited: int | None = None
-        """The line to go to as soon as it and its surroundings are loaded."""
+        """The line to go to once it and its surroundings are loaded."""
 
     @property
     def hits(self) -> Finder | None:
@@ -60,7 +60,7 @@ class LogSearch:
         return self._hits
 
     def look_for(self, pattern: Pattern | None) -> None:
-        """Search a pattern, and go to the first hit from the top of the window on, else to the last above it."""
+        """Search a pattern, and go to the first hit from the top of the window on, else to the last one above."""
         self.pattern, self.note, self.awaited = pattern, "", None
         top = self._window.top
         self._hits = self._told = self._finder(pattern.is_in, top) if pattern else None
@@ -74,7 +74,7 @@ class LogSearch:
         self._buffer.on_leave = self._keep_found if pattern else None
 
     def _keep_found(self, first: int, lines: Sequence[bytes]) -> None:
-        """Keep the lines that the filter shows when they leave memory."""
+        """Keep the filtered lines when they leave memory."""
         if (finder := self._lines.filter) is not None:
             hits = finder.hits
             gone = hits[bisect_left(hits, first) : bisect_left(hits, first + len(lines))]
@@ -115,7 +115,7 @@ class LogSearch:
         return False
 
     def step(self, seconds: float) -> bool:
-        """Search for at most so many seconds; return whether anything changed on the screen."""
+        """Search for at most `seconds`; return whether the display changed."""
         changed = False
         for finder in self._finders():
             if not finder.is_done(self._buffer):
@@ -129,11 +129,11 @@ class LogSearch:
 
     @property
     def _waits_for_older(self) -> bool:
-        """Return whether no jump can be made before older lines are searched."""
+        """Return whether a jump has to wait for older lines to be searched."""
         return self._jump is None or not self._jump.finder.is_over
 
     def words(self) -> list[str]:
-        """Return words for the title: the patterns, and the number of hits."""
+        """Return text for the title: the patterns, and the number of hits."""
         said = []
         if self._told is not None:
             said.append(self._rank_words(self._told))
@@ -154,7 +154,7 @@ class LogSearch:
         if finder.fault:
             return f"{name} {finder.fault}"
         left = _left_words(finder)
-        if finder is self._errors and not self.is_whole():  # errors are sought in memory alone
+        if finder is self._errors and not self.is_whole():  # errors are only searched in memory
             left = f" in the last {self._buffer.end - self._buffer.first:,} lines"
         if not finder.count:
             none = "none" if finder.is_over else "none yet"
@@ -196,7 +196,7 @@ class LogSearch:
         return True
 
     def _turn(self, jump: PendingJump) -> tuple[int | None, bool, str]:
-        """Return where to go where no hit lies ahead: to the nearest behind, or round."""
+        """Return the target if there is no hit ahead: the nearest one behind, or wrapped around."""
         if jump.turns:
             return *jump.finder.next_hit(self._buffer, jump.start + 1, -1), ""
         if jump.step > 0:
@@ -204,7 +204,7 @@ class LogSearch:
         return *jump.finder.next_hit(self._buffer, self._buffer.end, -1), ", from the end again"
 
     def _land(self, target: int) -> None:
-        """Show that line; wait for it where neither memory nor what was loaded has it."""
+        """Show that line; wait for it if it is neither in memory nor in the loaded region."""
         self.at = target
         if self.narrowed is None and not self._buffer.holds_around(target):
             self.awaited = target
@@ -214,14 +214,14 @@ class LogSearch:
         self._window.show(target)
 
     def arrive(self) -> None:
-        """Show the hit that was waited for."""
+        """Show the awaited hit."""
         target, self.awaited = self.awaited, None
         if target is not None:
             self._window.show(target)
 
 
 def _left_words(finder: Finder) -> str:
-    """Return what is not searched yet, or will not be."""
+    """Return text on what is not searched yet, or will not be."""
     outside, said = finder.outside, ""
     if outside is not None and outside.progress:
         said = f", searching: {outside.progress}"

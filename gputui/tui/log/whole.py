@@ -1,4 +1,4 @@
-"""Reads parts of a log that are not in memory: earlier lines, all of it to search it, lines around a hit."""
+"""Reads parts of a log that are not in memory: earlier lines, all lines for a search, lines around a hit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gputui.tui.present.log import MOST, styles_before, without_stamp
 from gputui.tui.present.style import PLAIN
 
 PAGE = 5000
-"""Lines loaded when somebody scrolls above the first."""
+"""Number of lines loaded when the user scrolls above the first."""
 MOST_READ = 200_000
-"""Largest number of lines that is read from the end."""
+"""Maximum number of lines read from the end."""
 GROWTH = 2000
-"""Number of lines that may have come since the known ones were counted."""
+"""Maximum number of lines that may have arrived since the known ones were counted."""
 ANCHOR = 64
-"""Number of known lines that must be found again before others are put before them."""
+"""Number of known lines that must be found again before earlier ones are put before them."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class KnownLines:
     anchor: tuple[bytes, ...]
     """First few of them."""
     behind: int
-    """Lines from there to the end."""
+    """Number of lines from there to the end."""
 
 
 @dataclass(frozen=True)
 class EarlierLines:
-    """Lines just before those that are known."""
+    """Lines just before the known ones."""
 
     lines: PackedLines
     is_start: bool
-    """The log begins with them."""
+    """True if the log begins with them."""
     fault: str = ""
 
     @classmethod
     def none(cls, fault: str) -> EarlierLines:
-        """Return no lines, and why."""
+        """Return no lines, and the reason."""
         return cls(PackedLines(), is_start=False, fault=fault)
 
 
@@ -75,7 +75,7 @@ def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[
 
 
 def _before(lines: PackedLines, known: KnownLines, wanted: int, *, is_whole: bool) -> EarlierLines:
-    """Return those before the known ones, which are sought from where they stood when they were counted."""
+    """Return the lines before the known ones, which are searched from their previous position."""
     at = find(lines, known)
     if at is None:
         return EarlierLines.none("earlier lines cannot be located: lines were skipped while reading")
@@ -86,7 +86,7 @@ def _before(lines: PackedLines, known: KnownLines, wanted: int, *, is_whole: boo
 
 
 def find(lines: PackedLines, known: KnownLines) -> int | None:
-    """Return the number of the first known line, sought from where it stood towards the start; None: nowhere."""
+    """Return the number of the first known line, searched from its previous position backwards; None if not found."""
     anchor = [without_stamp(line) for line in known.anchor]
     for at in range(max(lines.first, lines.end - known.behind), lines.first - 1, -1):
         if _is_at(at, anchor, lines):
@@ -95,7 +95,7 @@ def find(lines: PackedLines, known: KnownLines) -> int | None:
 
 
 def _is_at(at: int, anchor: Sequence[bytes], lines: PackedLines) -> bool:
-    """Return whether those lines begin there; compares one by one, for mostly the first differs."""
+    """Return whether the anchor lines begin there; compares one by one, as usually the first one differs."""
     if at + len(anchor) > lines.end:
         return False
     return all(without_stamp(lines.line(number)) == wanted for number, wanted in enumerate(anchor, at))
@@ -103,7 +103,7 @@ def _is_at(at: int, anchor: Sequence[bytes], lines: PackedLines) -> bool:
 
 _BATCH_LINES, _BATCH_BYTES = 5000, 1024**2
 AROUND = 2500
-"""Lines loaded before and behind a hit."""
+"""Number of lines loaded before and after a hit."""
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
@@ -162,7 +162,7 @@ def _opened(follower: LogFollower) -> Iterator[LogStream]:
 
 
 class _Scan:
-    """A search of one log, from its start."""
+    """Search of one log, from its start."""
 
     def __init__(
         self, stream: LogStream, matcher: Matcher, known: KnownLines, first: int, followed: Callable[[], int]
@@ -173,7 +173,7 @@ class _Scan:
         self._followed, self._followed_before = followed, followed()
         """Number of lines that the follower has read."""
         self._recent = PackedLines()
-        """The last lines read: the known ones are sought in them."""
+        """The last lines read, in which the known ones are searched."""
         self._began: float | None = None
         """Time of the first line, in seconds since 1970."""
         self._hits = array("q")
@@ -220,7 +220,7 @@ class _Scan:
     def _result(self) -> ScanResult:
         border = find(self._recent, self._known)
         if border is None:
-            return ScanResult(fault="the lines shown here are not found in it again")
+            return ScanResult(fault="the lines shown here cannot be found in the whole log")
         shift = border - self._first
         numbers = array("q", (place - shift for place in self._hits if place < border))
         found = {place - shift: line for place, line in self._found.items() if place < border}

@@ -16,14 +16,14 @@ MOST_CONTEXT = 20
 
 
 class ShownLines:
-    """The shown lines, in order. A line is known by its number, whatever is left out."""
+    """The shown lines, in order. Lines keep their numbers, even if others are left out."""
 
     def __init__(self, buffer: LogBuffer) -> None:
         self._buffer = buffer
         self.filter: Finder | None = None
-        """Finder of the only lines shown; None: all lines."""
+        """Finder of the shown lines; None: all lines are shown."""
         self.context = 0
-        """Lines shown before and after each that matches."""
+        """Number of lines shown before and after each match."""
         self._known: tuple[object, ...] = ()
         self._around: Sequence[int] = ()
 
@@ -31,11 +31,11 @@ class ShownLines:
         return len(self._numbers)
 
     def number(self, index: int) -> int:
-        """The number of the line that is shown at that place."""
+        """Return the number of the shown line at that index."""
         return self._numbers[index]
 
     def index(self, number: int) -> int:
-        """Return the place of the line among those shown; of the next one if it is not shown."""
+        """Return the index of the line among the shown ones; of the next one if it is not shown."""
         numbers = self._numbers
         if isinstance(numbers, range):
             return min(max(number - numbers.start, 0), len(numbers))
@@ -43,7 +43,7 @@ class ShownLines:
 
     @property
     def end(self) -> int:
-        """Number of the line that comes next in the log."""
+        """Number of the next line of the log."""
         return self._buffer.end
 
     def leave_region(self) -> None:
@@ -51,7 +51,7 @@ class ShownLines:
         self._buffer.region = None
 
     def is_gap_before(self, index: int) -> bool:
-        """Return whether lines are left out just before that one, between it and another that is shown."""
+        """Return whether lines are left out between that shown line and the previous one."""
         numbers = self._numbers
         return self.context > 0 and 0 < index < len(numbers) and numbers[index - 1] + 1 < numbers[index]
 
@@ -65,19 +65,19 @@ class ShownLines:
 
     @property
     def reaches_end(self) -> bool:
-        """Return whether the last line shown is the log's last."""
+        """Return whether the last shown line is the log's last."""
         region = self._buffer.region
         return self.filter is not None or region is None or region.end >= self._buffer.first
 
     def _whole_lines(self) -> range:
-        """Return the lines in memory; else those of the part that is looked at, and what follows where they meet."""
+        """Return the lines in memory, or those of the loaded region and what follows if they meet."""
         buffer, region = self._buffer, self._buffer.region
         if region is None:
             return range(buffer.first, buffer.end)
         return range(min(region.first, buffer.first), buffer.end if region.end >= buffer.first else region.end)
 
     def _filtered(self, finder: Finder) -> Sequence[int]:
-        """Return the hits whose text is here, with lines around those in memory; made anew only when any change."""
+        """Return the available hits, with lines around those in memory; recomputed only after changes."""
         first, end, outside = self._buffer.first, self._buffer.end, finder.outside
         known = (finder, finder.changes, self.context, first, end, outside and outside.changes)
         if known != self._known:
@@ -88,7 +88,7 @@ class ShownLines:
 
 
 def around(hits: Sequence[int], context: int, first: int, end: int) -> array[int]:
-    """Return the numbers with those up to `context` away, from `first` to before `end`, each once."""
+    """Return the numbers with those up to `context` away, from `first` up to, but not including, `end`, each once."""
     numbers = array("q")
     last = first - 1
     for hit in hits:
@@ -109,21 +109,21 @@ class VisibleRow:
 
 
 class LogWindow:
-    """Part of the shown lines that is visible; stays on the same line whatever comes, goes or is left out."""
+    """The visible part of the shown lines; stays on the same line when others are added, dropped or filtered."""
 
     def __init__(self, lines: ShownLines, rows_of: Callable[[int], int]) -> None:
         self.lines = lines
         self._rows_of = rows_of
         self.height = 0
         self.follows = True
-        """True if the end stays in sight."""
+        """True if the end stays visible."""
         self.top = 0
-        """Number of the first line in sight."""
+        """Number of the first visible line."""
         self.part = 0
         """Number of that line's first visible row."""
 
     def move(self, rows: int) -> None:
-        """Scroll; at the end it follows again."""
+        """Scroll; following resumes at the end."""
         index, part = self._index, self.part + rows
         while part < 0 and index > 0:
             index -= 1
@@ -146,7 +146,7 @@ class LogWindow:
         self.settle()
 
     def show(self, number: int) -> None:
-        """Show a line a third down the window, unless it is already well within."""
+        """Show a line at a third of the window's height, unless it is already well inside."""
         index = self.lines.index(number)
         if number in {row.number for row in self.rows()[1:-1]}:
             self.follows = False
@@ -226,11 +226,11 @@ class LogWindow:
 
 
 MOST_COPIED = 100_000
-"""Largest number of bytes that is copied: terminals drop longer sequences whole."""
+"""Maximum number of bytes that are copied: terminals drop longer sequences completely."""
 
 
 class LineSelection:
-    """Selection from one line to another, among those that are shown."""
+    """Selection from one shown line to another."""
 
     def __init__(self) -> None:
         self.start: int | None = None
@@ -260,7 +260,7 @@ class LineSelection:
         return self.start is not None and min(self.start, self.head) <= number <= max(self.start, self.head)
 
     def numbers(self, lines: ShownLines) -> list[int]:
-        """Return the numbers of the lines that are shown and selected."""
+        """Return the numbers of the lines that are both shown and selected."""
         if self.start is None:
             return []
         first, last = sorted((self.start, self.head))

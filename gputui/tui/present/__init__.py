@@ -1,1 +1,1 @@
-"""Domain to cells: pure functions, no widget and no clock. What a job or a person wrote is never interpreted here."""
+"""Domain objects as cells: pure functions, no widgets and no clock. Foreign text is never interpreted as markup."""

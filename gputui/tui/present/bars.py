@@ -1,4 +1,4 @@
-"""Time axes and bars as characters, whose shapes can be told apart without colours and in ASCII."""
+"""Time axes and bars as characters whose shapes can be distinguished without colours and in ASCII."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.text import fit, plain, width
@@ -32,15 +32,15 @@ from gputui.tui.present.style import (
 
 _SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
-"""Durations that a cell may stand for, finest first."""
+"""Durations that a cell may represent, finest first."""
 _TICKS = (*STEPS, *(timedelta(days=days) for days in (2, 7, 14, 28)))
 _APART = 9
-"""Least distance in cells between two labels of the axis."""
+"""Minimum distance in cells between two labels of the axis."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Time axis: so many cells from `start` on, each `step` long."""
+    """Time axis: `cells` cells from `start` on, each `step` long."""
 
     start: datetime
     step: timedelta
@@ -69,12 +69,12 @@ class Scale:
 
 
 def step_for(span: timedelta, cells: int) -> timedelta:
-    """Return the finest step by which the span fits into so many cells."""
+    """Return the finest step with which the span fits into that many cells."""
     return next((step for step in STEPS if step * cells >= span), STEPS[-1])
 
 
 def zoomed(step: timedelta, finer: int) -> timedelta:
-    """The step so many finer, or coarser where it is negative."""
+    """Return the step that is `finer` levels finer, or coarser if it is negative."""
     here = next((number for number, known in enumerate(STEPS) if known >= step), len(STEPS) - 1)
     return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
 
@@ -96,7 +96,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class BarMarks:
-    """Characters of everything there is to draw."""
+    """Characters of all elements of the drawing."""
 
     limit: Shape = Shape("┣", "━", "┫")
     guess: Shape = Shape("┣", "╍", "╍")
@@ -109,7 +109,7 @@ class BarMarks:
     unknown: str = "?"
     foreign: str = "▒"
     more: str = "▸"
-    """Mark of a bar that goes on beyond the right edge."""
+    """Mark of a bar that continues beyond the right edge."""
     now: str = "│"
     tick: str = "·"
 
@@ -152,7 +152,7 @@ class Drawn:
 
 
 def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
-    """Return the time of a GPU: reservations, obstacles, and its bars over them."""
+    """Return the row of a GPU: reservations, obstacles, and its bars over them."""
     canvas = _Canvas(drawn.scale.cells)
     scale, marks, now = drawn.scale, drawn.marks, drawn.scale.cell(drawn.now)
     for x, _ in scale.ticks():
@@ -201,7 +201,7 @@ def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cel
 
 
 def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
-    """Return the legend, as much of it as there is room for."""
+    """Return the legend, as far as there is room."""
     parts: list[tuple[str, Style, str]] = [
         (marks.limit.fill * 2 + marks.limit.end, _RUNS, "runs to limit"),
         (marks.guess.fill * 3, _RUNS, "guessed end"),
@@ -247,7 +247,7 @@ def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
 
 
 def _against(view: GpuView, marks: BarMarks) -> tuple[str, str] | None:
-    """Return why no job can start there, as a character and in words; None where one may, or runs."""
+    """Return why no job can start there, as a character and text; None if one may, or one runs."""
     if view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING, HealthCode.UNKNOWN}:
         return marks.unknown, plain(view.health.text or view.health.code, 80)
     if view.drain is not None or view.state is GpuState.DRAINED:
@@ -262,7 +262,7 @@ def _against(view: GpuView, marks: BarMarks) -> tuple[str, str] | None:
 
 
 class _Canvas:
-    """Line of cells to paint on."""
+    """Line of cells to draw on."""
 
     def __init__(self, cells: int) -> None:
         self._cells: list[Span] = [(" ", PLAIN)] * cells
@@ -282,7 +282,7 @@ class _Canvas:
             self.write(begin, label if width(label) <= room else fit(label, room), ink)
 
     def write(self, x: int, words: str, style: Style) -> None:
-        """Write words from a cell on; wide characters take two cells."""
+        """Write text from a cell on; wide characters take two cells."""
         for character in words:
             cells = width(character)
             if cells and x + cells <= len(self._cells):
@@ -293,7 +293,7 @@ class _Canvas:
             x += cells
 
     def _break_wide(self, x: int) -> None:
-        """Blank the other half of a wide character that is about to be painted over."""
+        """Blank the other half of a wide character that is about to be overwritten."""
         if self._cells[x][0] == "" and x:
             self._cells[x - 1] = (" ", self._cells[x - 1][1])
         if x + 1 < len(self._cells) and self._cells[x + 1][0] == "":
@@ -311,7 +311,7 @@ class _Canvas:
 
 
 def lanes(bars: Iterable[Bar]) -> list[list[Bar]]:
-    """The bars of one GPU in as few lines as keep them apart: one, unless jobs share it."""
+    """Return the bars of one GPU in as few lines as keep them apart: one, unless jobs share it."""
     found: list[list[Bar]] = []
     for bar in sorted(bars, key=lambda bar: bar.start):
         lane = next((lane for lane in found if lane[-1].end <= bar.start), None)

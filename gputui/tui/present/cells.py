@@ -29,7 +29,7 @@ def width_of(spans: Iterable[Span]) -> int:
 
 
 _NARROW = 6
-"""Least width of a flexible column where there is no room for its usual one."""
+"""Minimum width of a flexible column if there is no room for its usual one."""
 
 
 def broken_cell(cell: Cell, room: int) -> list[Cell]:
@@ -39,7 +39,7 @@ def broken_cell(cell: Cell, room: int) -> list[Cell]:
     for line in broken(text, max(1, room)):
         taken, spans = _first_of(spans, len(line))
         lines.append(taken)
-        if spans and spans[0][0].startswith(" "):  # between two words the line's end stands for it
+        if spans and spans[0][0].startswith(" "):  # the line's end replaces the blank between two words
             _, spans = _first_of(spans, 1)
     return lines
 
@@ -71,7 +71,7 @@ class Column:
     flex: int = 0
     """Share of the spare room; 0: always `width`."""
     rank: int = 0
-    """Rank for leaving out: 0 never, the highest first."""
+    """Order of leaving out: 0 never, the highest first."""
     most: int = 10_000
     """Largest width of a flexible column."""
 
@@ -103,7 +103,7 @@ def _least(columns: Sequence[Column]) -> int:
 
 
 def _widths(columns: Sequence[Column], room: int) -> list[int]:
-    """Least widths, grown by what is left in the proportion of `flex`; the last flexible one takes the rest."""
+    """Return minimum widths, grown by the spare room in proportion to `flex`; the last flexible one takes the rest."""
     widths = [column.width for column in columns]
     spare = room - _least(columns)
     if spare < 0:
@@ -142,7 +142,7 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
         shown = value if used <= left else fit(value, left)
         left -= used if used <= left else width(shown)
         result.append((shown, style))
-    if left > 0:  # padding in the style of the piece beside it: one run for the terminal instead of two
+    if left > 0:  # padding in the style of the adjacent piece: one run for the terminal instead of two
         pad = " " * left
         if not result:
             result.append((pad, PLAIN))
@@ -153,8 +153,8 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
     return result
 
 
-def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
-    """Return the part that fits on a line of `room` cells, to the end of a word, and the rest, if any."""
+def split_at_word(spans: Cell, room: int) -> tuple[Cell, Cell]:
+    """Return the part that fits on a line of `room` cells, up to the end of a word, and the rest, if any."""
     text = "".join(value for value, _ in spans)
     if width(text) <= room:
         return spans, ()
@@ -171,7 +171,7 @@ def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
 
 
 def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:
-    """Return the range in which two cells of equal width differ; all of it where characters are wide."""
+    """Return the range in which two cells of equal width differ; the whole range if characters are wide."""
     old, new = _by_character(before), _by_character(after)
     room = width_of(after)
     if not len(old) == len(new) == room:
@@ -183,7 +183,7 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
     """Return the ranges that differ; ranges close to each other are joined, which is cheaper to send."""
     room, text = width_of(after), _text(after)
-    is_styled_alike = _styling(before) == _styling(after)  # then characters are all that differs
+    is_styled_alike = _styling(before) == _styling(after)  # then only characters differ
     old: Sequence[object] = _text(before) if is_styled_alike else _by_character(before)
     new: Sequence[object] = text if is_styled_alike else _by_character(after)
     if not len(old) == len(new) == room:

@@ -1,4 +1,4 @@
-"""Everything about a job, as lines of a label and a cell."""
+"""All facts about a job, as lines of a label and a cell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from gputui.domain.arrays import elements_in_history
+from gputui.domain.attempt import Attempt
 from gputui.domain.gpu_history import STEP
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.swept import element_spec
@@ -40,11 +41,11 @@ class ExplanationState:
     """Explanation of the wait; None while it is being computed."""
     failure: str = ""
     is_compact: bool = False
-    """True if there are few rows: the score takes one line."""
+    """True if there are few rows, so that the score takes one line."""
 
 
 def sureness(told: ExplanationState) -> list[Line]:
-    """Return how sure the expected start is."""
+    """Return how certain the expected start is."""
     found = told.explanation
     return [("how sure", cell(plain(found.certainty, 400)) if found else _pending(told))]
 
@@ -54,7 +55,7 @@ def score_lines(job: Job, told: ExplanationState) -> list[Line]:
     found = told.explanation
     if found is None:
         return [("score", _pending(told))]
-    first: Span = (" · put first by hand, before every score" if job.topped_at else "", AMBER)
+    first: Span = (" · at the head of the queue by hand, before any score" if job.topped_at else "", AMBER)
     total: Span = (f"{found.terms.total:.3f}", PLAIN)
     place: Span = (f" · number {found.position} of {found.waiting} waiting", DIM)
     from gputui.domain.policy.explain import describe_terms
@@ -70,7 +71,7 @@ def _pending(told: ExplanationState) -> Cell:
 
 
 def _sum(terms: tuple[TermWords, ...]) -> Cell:
-    """Return `expansion 3.250 + age 0.125`; the level is no summand."""
+    """Return `expansion 3.250 + age 0.125`; the level is not part of the sum."""
     expansion, age = (f"{term.name} {term.points:.3f}" for term in terms[1:])
     return ((expansion, PLAIN), (" + ", DIM), (age, PLAIN))
 
@@ -80,7 +81,7 @@ def _term_line(term: TermWords) -> Line:
 
 
 Line = tuple[str, Cell]
-"""A label, and what stands beside it."""
+"""A label with its cell."""
 MASK = "••••••"
 
 
@@ -99,19 +100,19 @@ def job_lines(
     live: Live | None = None,
     telemetry: Sequence[Line] = (),
 ) -> tuple[Line, ...]:
-    """The job from what it is now to what was asked for; `told` of one that waits, `live` of one that runs."""
+    """Return the lines of a job, its state first; `told` for a waiting job, `live` for a running one."""
     live = live or Live()
     now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
     return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:
-    """Return `#17 train`, `#18_1 sweep`, harmless."""
+    """Return `#17 train`, `#18_1 sweep`, without control characters."""
     return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
 
 
 def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
-    """Return how the elements of the job's array stand, as far as the queue has them; nothing for a job by itself."""
+    """Return the states of the elements of the job's array, as far as they are in the queue; empty for a single job."""
     array = job.array
     if array is None:
         return []
@@ -144,7 +145,7 @@ def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
 
 
 def _ports(job: Job) -> list[Line]:
-    """Ports of a running job, each with the command that leads to it from another machine."""
+    """Return the ports of a running job, each with the command that forwards it to another machine."""
     attempt = job.attempt
     if attempt is None or attempt.is_over:
         return []
@@ -182,12 +183,12 @@ def _times(job: Job, context: JobContext, told: ExplanationState | None, live: L
 
 
 def _foreseen(told: ExplanationState | None) -> datetime | None:
-    """A start further away than the picture tells of."""
+    """Return an expected start beyond the snapshot's forecast."""
     return told.explanation.expected_start_at if told and told.explanation else None
 
 
 def _warned(job: Job, now: datetime) -> str:
-    """`, warned 11:59:00`: when it was sent the signal before its limit, or will be."""
+    """Return `, warned 11:59:00`: when the signal before its limit was or will be sent."""
     if job.warning_at is None:
         return ""
     warned_at = job.attempts[-1].warned_at
@@ -222,7 +223,7 @@ def _by(job: Job) -> str:
 
 
 def _moment(at: datetime, now: datetime) -> str:
-    """`2026-03-02 12:00:00 (3m10s ago)`."""
+    """Return `2026-03-02 12:00:00 (3m10s ago)`."""
     ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
     return f"{in_full(at)} ({ago})"
 
@@ -254,7 +255,7 @@ def _attempt(attempt: Attempt, context: JobContext) -> Cell:
 
 
 def _gpus(attempt: Attempt, names: Mapping[str, str]) -> str:
-    """`GPU 0,1`; of those that are listed no more, the beginning of their UUIDs."""
+    """Return `GPU 0,1`; for GPUs that are no longer listed, the beginnings of their UUIDs."""
     listed = [names[uuid] for uuid in attempt.gpus if uuid in names]
     others = [plain(uuid, 12) for uuid in attempt.gpus if uuid not in names]
     words = ([f"GPU {','.join(listed)}"] if listed else []) + others
@@ -302,7 +303,7 @@ def _retries(job: Job) -> str:
 
 
 def _options(job: Job) -> list[Line]:
-    """Container options; values of the environment are masked."""
+    """Return the container options; values of the environment are masked."""
     options = job.spec.options
     lines: list[Line] = [
         ("" if i else "env", ((f"{plain(key, 80)}=", PLAIN), (MASK, DIM))) for i, (key, _) in enumerate(options.env)
@@ -327,43 +328,46 @@ def _options(job: Job) -> list[Line]:
 _BAR = 10
 _FIGURES = (("load", _BAR, 46), ("percent", 4, 0), ("memory", 9, 0), ("temperature", 4, 0), ("power", 5, 34))
 """Figures with their cells, and the width from which each is shown."""
-_LIMIT_FROM = 54
+_LIMIT_FROM, _LIMIT = 54, 9
+"""Width from which the limit of the power is shown too, and its cells."""
 _LEAST_STEPS, _MOST_STEPS = 12, 60
-"""Steps of a graph, one to a cell: fewest and most."""
+"""Minimum and maximum number of steps of a graph, one per cell."""
 _FEW = 2
 """Number of GPUs that have a line each even on a compact page."""
 _GAP: Span = ("  ", DIM)
 
 
-def gpus_of(job: Job, picture: GpuPicture) -> list[GpuRow]:
+def gpu_rows_of(job: Job, picture: GpuPicture) -> list[GpuRow]:
     """Return the rows of the GPUs that a job holds, as far as they are listed."""
     return [picture.rows[uuid] for uuid in job.gpus if uuid in picture.rows]
 
 
-def gpu_lines(
+def job_gpu_lines(
     job: Job, picture: GpuPicture, room: int, *, is_compact: bool = False, has_graphs: bool = True
 ) -> list[Line]:
-    """A line for each that it holds, with a graph of its load; one for all of them where there are few lines."""
+    """Return a line with a graph of its load for each GPU that it holds; one for all if there are few lines."""
     rows = picture.rows
-    mine = gpus_of(job, picture)
+    mine = gpu_rows_of(job, picture)
     gone = [uuid for uuid in job.gpus if uuid not in rows] if rows else []
     has_graphs = has_graphs and "history" not in picture.left_out
     since = job.attempt.started_at if job.attempt else None
     one_each = [_one(row, room, since, has_graphs=has_graphs) for row in mine]
     lines = [_all_of_them(mine)] if is_compact and len(mine) > _FEW else one_each
-    return lines + [("GPU gone", cell(f"{plain(uuid, 48)} is listed no more", RED)) for uuid in gone]
+    return lines + [("GPU gone", cell(f"{plain(uuid, 48)} is no longer listed", RED)) for uuid in gone]
 
 
 def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) -> Line:
+    """Return the figures of a GPU on one line; what is wrong with it stands before the limit of its power."""
     parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
-    if room >= _LIMIT_FROM:
+    wrong = _wrong(row)
+    if room >= max(_LIMIT_FROM, width_of(_apart([*parts, *wrong])) + _LIMIT):
         parts[-1] = (
             *fitted(gpu_cells(row, "power", 5), 5, right=True),
             (" of ", DIM),
             *fitted(gpu_cells(row, "power_limit", 5), 5),
         )
-    parts += _wrong(row)
-    told = _apart(parts)
+    told = _apart([*parts, *wrong])
+    told = tuple(fitted(told, min(room, width_of(told))))
     steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
     if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, _steps_since(row, since))) > 0:
         told += _graph(row, known)
@@ -371,7 +375,7 @@ def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) ->
 
 
 def _wrong(row: GpuRow) -> list[Cell]:
-    """Return the age of a stale reading, faults, and what slows the GPU down."""
+    """Return the age of a stale reading, faults, and why the GPU is slowed down."""
     view = row.view
     parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
     if view.sample is not None and view.sample.throttle and not row.is_old:
@@ -380,7 +384,7 @@ def _wrong(row: GpuRow) -> list[Cell]:
 
 
 def _steps_since(row: GpuRow, since: datetime | None) -> int:
-    """Return how many steps of the GPU's past lie within the job's own time."""
+    """Return how many steps of the GPU's past are within the job's own time."""
     if since is None or row.now is None:
         return 0
     return min(len(row.past.steps), (row.now - since) // STEP)
@@ -393,7 +397,7 @@ def _graph(row: GpuRow, steps: int) -> Cell:
 
 
 def _all_of_them(rows: Sequence[GpuRow]) -> Line:
-    """`━━━━━━────  62% on average  304G  4100W  hottest 61°`."""
+    """Return `━━━━━━────  62% on average  304G  4100W  hottest 61°`."""
     samples = [row.view.sample for row in rows if row.view.sample is not None and not row.is_old]
     loads = [sample.utilization for sample in samples if sample.utilization is not None]
     used = [sample.memory_used for sample in samples if sample.memory_used is not None]
@@ -406,6 +410,8 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     parts += [cell(f"{sum(powers):.0f}W", DIM)] if powers else []
     parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", heat_style(max(heats))))] if heats else []
     parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
+    slowed = sum(bool(sample.throttle) for sample in samples)
+    parts += [cell(f"{slowed} slowed", AMBER)] if slowed else []
     return f"{len(rows)} GPUs", _apart(parts)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.style import Style
 
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu_names import index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.text import plain
@@ -18,20 +19,13 @@ from gputui.tui.present.gpu_gauge import (
     history_style,
     memory_total,
     most_of,
-    power_limit,
+    power_limit_of,
     progress_bar,
     tone,
 )
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tone import CAPS
-from gputui.tui.present.gpu_words import (
-    elapsed_share,
-    elapsed_words,
-    index_of,
-    model_in,
-    short_model,
-    slowed_words,
-)
+from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, short_model, slowed_words
 from gputui.tui.present.graphs import graph, past_graph
 from gputui.tui.present.style import (
     AMBER,
@@ -72,7 +66,7 @@ def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
 
 
 def label_of(row: GpuRow) -> str:
-    """Return the index, with the node's name where there are several nodes."""
+    """Return the index, with the node's name if there are several nodes."""
     return row.label or index_of(row.view)
 
 
@@ -110,20 +104,20 @@ def _state(row: GpuRow, room: int) -> Cell:
 
 
 def _held(row: GpuRow, room: int) -> Cell:
-    """Return the state where it is more than a running job, holders, and what slows the GPU down."""
-    state = state_words(row)
+    """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
+    state = gpu_state_words(row)
     parts = [part for part in (_holders(row, room - width_of(state)),) if part]
     if row.view.sample is not None and row.view.sample.throttle:
         parts.append(cell(slowed_words(row.view.sample.throttle), RED))
     if not parts:
         return state
-    if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a fault that is none
-        return joined(parts)
-    return (*state, (" ", DIM), *joined(parts)) if state else joined(parts)
+    if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
+        return with_dots(parts)
+    return (*state, (" ", DIM), *with_dots(parts)) if state else with_dots(parts)
 
 
-def state_words(row: GpuRow) -> Cell:
-    """Return the state; empty where a job at work says it all."""
+def gpu_state_words(row: GpuRow) -> Cell:
+    """Return the state; empty if a running job implies it."""
     if (idle := row.idle) is not None and not row.view.drain:
         return cell(idle_words(idle), AMBER)
     state = _state(row, 7)
@@ -131,15 +125,15 @@ def state_words(row: GpuRow) -> Cell:
 
 
 def _who(row: GpuRow, room: int) -> Cell:
-    """Return faults, then holders, then what slows the GPU down."""
+    """Return faults, then holders, then why the GPU is slowed down."""
     parts = [part for part in (_holders(row, room),) if part]
     if row.view.sample is not None and row.view.sample.throttle:
         parts.append(cell(slowed_words(row.view.sample.throttle), RED))
-    return joined(parts)
+    return with_dots(parts)
 
 
 def sick_words(row: GpuRow, room: int) -> Cell | None:
-    """Return the line of a GPU whose readings no longer matter: it is lost or sick. None for any other."""
+    """Return the line of a lost or sick GPU, whose readings no longer matter. None for any other."""
     health = row.view.health
     if not row.is_old or health.is_schedulable or health.code is HealthCode.UNKNOWN:
         return None
@@ -150,11 +144,11 @@ def sick_words(row: GpuRow, room: int) -> Cell | None:
 
 def _holders(row: GpuRow, room: int) -> Cell:
     """Return faults, then holders."""
-    return joined(holder_parts(row, room))
+    return with_dots(holder_parts(row, room))
 
 
 def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
-    """Return faults, holders, drain and reservation, without words that the state says already."""
+    """Return faults, holders, drain and reservation, without words that repeat the state."""
     view, state = row.view, _state(row, 7)[0][0]
     drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
     holder = _holder(row, room) if has_holder else None
@@ -174,7 +168,7 @@ def _ill(health: Health) -> Cell | None:
 
 
 def _intruder(view: GpuView) -> Cell | None:
-    """Return who uses the GPU beside the job that it was given to."""
+    """Return the foreign user of a GPU that is assigned to a job."""
     others = [] if view.job_id is None else [holder for holder in view.holders if holder.kind != "job"]
     if not others:
         return None
@@ -197,7 +191,7 @@ def _age(row: GpuRow) -> str:
     return words if len(words) <= 7 else words.replace(" old", "!")
 
 
-def joined(parts: Sequence[Cell]) -> Cell:
+def with_dots(parts: Sequence[Cell]) -> Cell:
     """Return the parts joined by dots."""
     result: Cell = ()
     for part in parts:
@@ -218,9 +212,9 @@ def _holder(row: GpuRow, room: int) -> Cell | None:
 
 
 def _sharers(row: GpuRow, room: int) -> Cell:
-    """Return all jobs on a GPU by name, or by number where names do not fit."""
+    """Return all jobs on a GPU by name, or by number if names do not fit."""
     jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
-    named = joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
+    named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
     if width_of(named) <= room:
         return named
     return cell(" ".join(f"#{job_id}" for job_id in row.view.job_ids), BLUE)
@@ -234,9 +228,9 @@ def _job(job_id: int, job: Job | None) -> Cell:
 
 
 def _foreign(holder: Holder, room: int) -> Cell:
-    """Return a foreign process or container, with its user and process id; without the kind where room is short."""
+    """Return a foreign process or container, with its user and process id; without the kind if room is short."""
     if holder.kind == "process" and holder.name == f"pid {holder.pid}":
-        return ((holder.name, VIOLET), (" not seen on this host", DIM))  # it ended, or is in another PID namespace
+        return ((holder.name, VIOLET), (" not seen on this host", DIM))  # it has ended, or is in another PID namespace
     user = f" {plain(holder.user, 32)}" if holder.user else ""
     pid = f" pid {holder.pid}" if holder.pid is not None and holder.kind == "process" else ""
     kind = "container " if holder.kind == "container" else ""
@@ -260,7 +254,7 @@ def _load(row: GpuRow, room: int) -> Cell:
 
 
 def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
-    """Return the style of a figure: that of an alarm, else the usual one."""
+    """Return the style of a figure: an alarm's, else the usual one."""
     judged = tone(row, name)
     return judged.style if judged.is_loud else usual
 
@@ -278,7 +272,7 @@ def _memory_bar(row: GpuRow, room: int) -> Cell:
 
 
 def _memory(row: GpuRow, room: int) -> Cell:
-    """Return `62/80G`, or without the total where there is no room for it."""
+    """Return `62/80G`, or without the total if there is no room for it."""
     sample, total = row.view.sample, memory_total(row)
     used = sample.memory_used if sample else None
     if used is None:
@@ -295,11 +289,11 @@ def _memory(row: GpuRow, room: int) -> Cell:
 
 
 MARKED_ELSEWHERE = 8
-"""Cells from which a figure of memory stands beside a label that carries the mark."""
+"""Minimum cells of a memory figure that stands beside a label with the mark."""
 
 
 def _temperature(row: GpuRow, room: int) -> Cell:
-    """Return the temperature, with `!` where something but power slows the GPU down: narrow lines cannot name it."""
+    """Return the temperature, with `!` if anything but power slows the GPU down."""
     sample = row.view.sample
     value = sample.temperature if sample else None
     if value is None or sample is None:
@@ -310,7 +304,7 @@ def _temperature(row: GpuRow, room: int) -> Cell:
 
 
 def _power(row: GpuRow, room: int) -> Cell:
-    """Return the power, with `!` where it is capped."""
+    """Return the power, with `!` if it is capped."""
     sample = row.view.sample
     value = sample.power if sample else None
     if value is None or sample is None:
@@ -327,12 +321,12 @@ def _short(value: float, unit: str, room: int, *, is_loud: bool) -> str:
 
 
 def _power_limit(row: GpuRow, room: int) -> Cell:
-    value = power_limit(row)
+    value = power_limit_of(row)
     return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
 
 
 def _time(row: GpuRow, room: int) -> Cell:
-    """Return for how long its job has run, with the limit where there is room for it."""
+    """Return for how long its job has run, with the limit if there is room."""
     if row.job is None or row.now is None or len(row.view.job_ids) > 1:
         return ()
     words = elapsed_words(row.job, row.now)

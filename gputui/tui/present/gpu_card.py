@@ -1,4 +1,4 @@
-"""A GPU as a card: who holds it, its readings as bars, and the history of its load."""
+"""A GPU as a card: its holders, its readings as bars, and the history of its load."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from gputui.domain.gpu import GpuState, HealthCode
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split, width_of
-from gputui.tui.present.gpu import gpu_cells, holder_parts, joined, label_of, sick_words, state_words
-from gputui.tui.present.gpu_gauge import charted, gauge, history_style, most_of, power_limit, progress_bar, tone
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split_at_word, width_of
+from gputui.tui.present.gpu import gpu_cells, gpu_state_words, holder_parts, label_of, sick_words, with_dots
+from gputui.tui.present.gpu_gauge import charted, gauge, history_style, most_of, power_limit_of, progress_bar, tone
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tiles import LINE_FULL
 from gputui.tui.present.gpu_tone import Tone
@@ -29,7 +29,9 @@ _LABEL = 4
 _FIGURE = 9
 """Cells of a figure, with the gap before it."""
 _SECOND_FROM = 6
-"""Lines of history from which memory has some of them too."""
+"""Lines of history from which memory gets some of them too."""
+_ALL_FROM = 12
+"""Lines of history from which power and temperature get some too: they show more than flat lines on an idle GPU."""
 CardLine = tuple[Span, ...]
 METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
 """Readings that have a bar, with their labels."""
@@ -38,7 +40,7 @@ METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("te
 def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[CardLine, ...]:
     """Return the lines of the card from the top, each exactly `room` cells wide; `unread` readings have no line.
 
-    Bars stand at the same height in all cards. Notes and the elapsed time stand at the bottom, history between them.
+    Bars have the same height in all cards. Notes and the elapsed time are at the bottom, history in between.
     """
     below = height - 1
     lines: list[Cell] = [_title(row, room)]
@@ -54,11 +56,11 @@ def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = fro
 
 
 def _title(row: GpuRow, room: int) -> Cell:
-    """Return index and model, holders, and the state at the right; on red where the GPU is lost or sick."""
-    state = state_words(row)
+    """Return index and model, holders, and the state at the right; on red if the GPU is lost or sick."""
+    state = gpu_state_words(row)
     label = f"{label_of(row)} "
     left = room - len(label) - width_of(state) - (1 if state else 0)
-    holders = joined(_holders(row, left))
+    holders = with_dots(_holders(row, left))
     gpu = row.view.gpu
     model = plain(gpu.mig_profile, 16) if gpu.mig_profile else short_model(gpu.model)
     named = model_in(model, max(4, left - width_of(holders) - 2)) if holders else model
@@ -72,7 +74,7 @@ def _title(row: GpuRow, room: int) -> Cell:
 
 
 def _holders(row: GpuRow, room: int) -> list[Cell]:
-    """Return the jobs, or whoever else holds it, without faults and drains."""
+    """Return the jobs or other holders, without faults and drains."""
     if not row.is_held and row.view.state is not GpuState.FOREIGN:
         return []
     return [part for part in (gpu_cells(row, "holder", room),) if part]
@@ -88,7 +90,7 @@ def _meter(row: GpuRow, name: str, label: str, room: int) -> Cell:
 
 
 def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
-    """Return `97%`, `62/80G`, `644/700W` or `70°C`; without what it is compared with where room is short."""
+    """Return `97%`, `62/80G`, `644/700W` or `70°C`; without the limit if room is short."""
     sample = row.view.sample
     value = getattr(sample, name) if sample is not None else None
     if value is None:
@@ -100,22 +102,26 @@ def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
         return gpu_cells(row, "memory", _FIGURE - 1)
     if name == "temperature":
         return cell(f"{value:.0f}°C", ink)
-    limit = power_limit(row)
+    limit = power_limit_of(row)
     of = f"/{limit:.0f}W" if limit else "W"
     return ((f"{value:.0f}", ink), (of, DIM)) if len(f"{value:.0f}{of}") < _FIGURE else cell(f"{value:.0f}W", ink)
 
 
 def _history(row: GpuRow, room: int, lines: int) -> list[Cell]:
-    """Return the load over time, and with room for it the memory, over the whole width."""
+    """Return the load over time, and if there is room the memory, over the whole width."""
     if lines <= 0:
         return []
+    if lines >= _ALL_FROM and charted(row) == "utilization":
+        each = lines // len(METERS)
+        rows = {name: each for name, _ in METERS} | {"utilization": lines - each * (len(METERS) - 1)}
+        return [line for name, height in rows.items() for line in _graph(row, name, room, height)]
     memory = lines // 3 if lines >= _SECOND_FROM and charted(row) == "utilization" else 0
     shown = _graph(row, charted(row), room, lines - memory)
     return [*shown, *(_graph(row, "memory_used", room, memory) if memory else [])]
 
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
-    """Return a graph, with its span in words over the oldest columns, and its name where there are several lines."""
+    """Return a graph, with its span as text over the oldest columns, and its name if there are several lines."""
     style = history_style(row, name)
     lines = past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
     words = span_words(room, row.look.seconds)
@@ -125,12 +131,12 @@ def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
 
 
 def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
-    """Return the notes and the elapsed time of the job; only the more important of them where history has no line else.
+    """Return the notes and the elapsed time of the job; only the more important of them if history has no other line.
 
-    A slowed GPU is marked at its bar too, so the elapsed time is more important than the words for that.
+    A slowed GPU is marked at its bar too, so the elapsed time is more important than that note.
     """
     notes, progress = _notes(row, room), _progress(row, room)
-    lines = [line for line in (joined(notes) if notes else (), progress) if line]
+    lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
     if len(lines) < max(2, most):
         return lines[:most]
     is_slowed_only = len(notes) == 1 and row.view.sample is not None and bool(row.view.sample.throttle)
@@ -138,19 +144,19 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
 
 
 def _notes(row: GpuRow, room: int) -> list[Cell]:
-    """Return what slows it down, faults, drain and reservation, and details of foreign use."""
+    """Return why it is slowed down, faults, drain and reservation, and details of foreign use."""
     parts = [part for part in holder_parts(row, room, has_holder=False) if part]
     if row.view.sample is not None and row.view.sample.throttle:
         parts.insert(0, cell(slowed_words(row.view.sample.throttle), RED))
     if row.view.holders and not row.is_held:
         parts.append(cell(foreign_words(row.view, row.view.holders[0]), DIM))
-    while len(parts) > 1 and width_of(joined(parts)) > room:
-        parts.pop()  # rather than the first letters of it
+    while len(parts) > 1 and width_of(with_dots(parts)) > room:
+        parts.pop()  # rather than only its first letters
     return parts
 
 
 def _progress(row: GpuRow, room: int) -> Cell:
-    """Return the elapsed time of its job, as a bar where there is a limit."""
+    """Return the elapsed time of its job, as a bar if there is a limit."""
     if row.job is None or row.now is None or len(row.view.job_ids) > 1:
         return ()
     share, words = elapsed_share(row.job, row.now), elapsed_words(row.job, row.now)
@@ -165,9 +171,9 @@ def _troubles(row: GpuRow, room: int, height: int) -> list[Cell]:
     """Return why there is no reading now, and the history until then."""
     parts = holder_parts(row, room, has_holder=False)
     words: list[Cell] = []
-    rest = joined(parts)
+    rest = with_dots(parts)
     while rest and len(words) < max(1, height - 1):
-        line, rest = split(rest, room)
+        line, rest = split_at_word(rest, room)
         words.append(line)
     words.append(cell(_last_read(row), DIM))
     words = words[:height]
@@ -184,7 +190,7 @@ def _last_read(row: GpuRow) -> str:
 
 
 def compact_line(row: GpuRow, room: int) -> CardLine:
-    """Return the card in one short line."""
+    """Return the card as one short line."""
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     if (sick := sick_words(row, room)) is not None:
         return tuple(fitted(sick, room))

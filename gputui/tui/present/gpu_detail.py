@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 
@@ -16,9 +16,10 @@ from gputui.domain.text import fit, plain
 from gputui.domain.units import format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_gauge import power_limit
-from gputui.tui.present.gpu_graphs import amount, graph_lines
+from gputui.tui.present.gpu_gauge import power_limit_of
+from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
 from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words, slowed_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 
@@ -40,7 +41,7 @@ def link_word(link: Link) -> str:
 
 
 def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
-    """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs where it fits."""
+    """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs if it fits."""
     lines = neighbour_lines(row, picture)
     rows = [other for other in picture.rows.values() if other.view.gpu.links and not other.view.gpu.mig_parent]
     if len(rows) < 2 or not lines:
@@ -51,7 +52,7 @@ def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
 
 
 def neighbour_lines(row: GpuRow, picture: GpuPicture) -> list[Cell]:
-    """`NV18 NVLink: 1, 2, 3`."""
+    """Return `NV18 NVLink: 1, 2, 3`."""
     labels = {uuid: label_of(other) for uuid, other in picture.rows.items()}
     groups: dict[tuple[int, str], list[str]] = {}
     for link in row.view.gpu.links:
@@ -96,7 +97,7 @@ def _style(word: str) -> Style:
 
 _LABEL = 12
 _COLUMN = 76
-"""Width of a column from which readings and topology stand side by side."""
+"""Width of a column from which readings and topology are side by side."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +111,23 @@ class GpuPage:
     jobs: tuple[Job, ...] = ()
     """Jobs that hold it, the subject first."""
     pcie: str = ""
-    """Reason why PCIe and NVLink throughput and shares of processes are not read; empty where they are."""
+    """Reason why PCIe and NVLink throughput and shares of processes are not read; empty if they are."""
     keys: tuple[str, str] = ("Enter", "Tab")
-    """Keys that open a job, and that choose the next of several."""
+    """Keys that open a job, and that select the next of several."""
+    past_jobs: tuple[Job, ...] = ()
+    """Jobs from the history that it had; read only if it is lost or sick."""
+    past: str = ""
+    """State of the past jobs where they are incomplete: being read, or not readable; empty if they are complete."""
 
 
-def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
+def gpu_page_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     """Return the page for a screen of that size: current state first, constant properties last."""
     half = room // 2
     is_wide = half >= _COLUMN
     topology = topology_lines(page.row, page.picture, half if is_wide else room)
     readings, instances, about = _readings(page), _instances(page), _about(page)
+    if is_in_trouble(page.row.view):
+        return _trouble_page(page, room, rows, [readings, topology, instances, about])
     if is_wide and topology:
         known = [_beside(_parted(readings, about), topology, half), instances]
     else:
@@ -128,6 +135,25 @@ def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     others = _parted(_now(page), _processes(page), *known)
     graphs = graph_lines(page.row, room, rows, rows - len(others))
     return _parted(_now(page), graphs, _processes(page), *known)
+
+
+def _trouble_page(page: GpuPage, room: int, rows: int, known: Sequence[list[Cell]]) -> list[Cell]:
+    """Return the page of a lost or sick GPU: what helps first, then its jobs, its last hour and the other GPUs."""
+    view, now = page.row.view, page.now
+    remedies = remedy_lines(view, page.snapshot.controls.faults.get(view.gpu.uuid), now)
+    processes = [] if view.sample is None else _processes(page)
+    machine = machine_lines(page.row, page.picture, room)
+    live = {job.id for job in page.snapshot.jobs}  # one from history may have been requeued
+    had = [*page.snapshot.jobs, *(job for job in page.past_jobs if job.id not in live)]
+    least = _parted(_now(page), remedies, job_lines(view, had, now, room, 0, page.past), processes, *known)
+    spare = rows - len(_parted(least, machine))
+    hour = replace(page.row, look=replace(page.row.look, span="1h")) if page.row.is_old else page.row
+    graphs = graph_lines(hour, room, rows, spare * 2 // 3)
+    jobs = job_lines(view, had, now, room, spare - len(graphs), page.past)
+    others = [row for row in page.picture.rows.values() if not row.is_old and not row.view.gpu.mig_parent]
+    left = spare - len(graphs) - len(jobs)
+    elsewhere = several_graph_lines(others, room, left) if others and not graphs else []
+    return _parted(_now(page), remedies, graphs, jobs, processes, machine, elsewhere, *known)
 
 
 def _parted(*sections: list[Cell]) -> list[Cell]:
@@ -140,7 +166,7 @@ def _parted(*sections: list[Cell]) -> list[Cell]:
 
 
 def _beside(left: list[Cell], right: list[Cell], half: int) -> list[Cell]:
-    """Return both side by side, the left one in `half` cells."""
+    """Return both parts side by side, the left one in `half` cells."""
     pairs = zip_longest(left, right, fillvalue=())
     return [(*fitted(one, half - 1), (" ", DIM), *other) if other else one for one, other in pairs]
 
@@ -172,7 +198,7 @@ def _now(page: GpuPage) -> list[Cell]:
 
 
 def _why(page: GpuPage) -> str:
-    """Return why it is not free, unless a line below says so."""
+    """Return why it is not free, unless a later line says so."""
     view = page.row.view
     told = {"", view.health.text, *(words for words, _ in gpu_cells(page.row, "state", 7))}
     is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
@@ -180,7 +206,7 @@ def _why(page: GpuPage) -> str:
 
 
 def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
-    """Return the line of a job: of several, its share, and which one is the subject."""
+    """Return the line of a job; of several, its share, and which one is selected."""
     share = next((sharer for sharer in page.row.view.sharers if sharer.job_id == job.id), None)
     parts = [plain(job.spec.tenant, 32), running_words(job, page.now)]
     parts.append(f"counts {format_size(share.memory)}" if share else "")
@@ -205,11 +231,11 @@ def _window(view: WindowView, now: datetime) -> Cell:
 
 
 def _readings(page: GpuPage) -> list[Cell]:
-    """Return readings without a graph, or better read as figures."""
+    """Return readings without a graph, or better shown as figures."""
     sample = page.row.view.sample
     if sample is None or page.row.is_old:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
-    limit = power_limit(page.row)
+    limit = power_limit_of(page.row)
     throttle = slowed_words(sample.throttle, 200)
     clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
     counts = _told(_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected"))
@@ -252,7 +278,7 @@ def _throughput(label: str, received: float | None, sent: float | None, why_not:
 
 
 def _told(*words: str) -> str:
-    """Return the words that are not empty, joined."""
+    """Return the non-empty words, joined."""
     return ", ".join(word for word in words if word)
 
 
@@ -272,7 +298,7 @@ def _processes(page: GpuPage) -> list[Cell]:
         return [_line("processes", ("cannot be read, so it does not count as free", AMBER))]
     if not processes:
         return [_line("processes", ("none", DIM))]
-    # where shares are asked for the column stays, known or not: it would come and go as processes rest
+    # the column stays if shares are requested, even while unknown: it would flicker as processes pause
     shares = not page.pcie and not view.gpu.mig_enabled and view.gpu.mig_parent is None
     title = f"{'PID':>9}  {'USER':<12} {'  SM  ' if shares else ''}{'MEMORY':>7}  {'CONTAINER':<12}  COMMAND"
     rows = [_process(process, shares) for process in processes]

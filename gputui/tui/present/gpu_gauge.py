@@ -1,4 +1,4 @@
-"""Gauges of GPUs: readings as shares of the most possible, as bars and as colours of graphs."""
+"""Gauges of GPUs: readings as shares of their maximum, as bars and as colours of graphs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, LIGHT_GREEN, TRACK, VIOLE
 
 
 def charted(row: GpuRow) -> str:
-    """Return the reading whose history stands for the GPU: utilisation, or memory of a MIG instance."""
+    """Return the reading whose history represents the GPU: utilisation, or memory of a MIG instance."""
     has_load = row.view.sample is None or row.view.sample.utilization is not None
     return "utilization" if has_load else "memory_used"
 
 
 def graph_style(row: GpuRow) -> Style:
-    """Return the colour of a GPU's history: that of its state, quieter than that of a bar."""
+    """Return the colour of a GPU's history: that of its state, but less bright than a bar."""
     if row.is_old or not row.is_held:
         return VIOLET if row.view.state is GpuState.FOREIGN and not row.is_old else DIM
     return AMBER if row.idle is not None else LIGHT_GREEN
 
 
 def history_style(row: GpuRow, name: str) -> Style:
-    """Return the colour of the history of a reading: only that of the load has the GPU's state."""
+    """Return the colour of a reading's history; only the load's has the GPU's state."""
     return graph_style(row) if name == "utilization" or row.is_old else tone(row, name).style
 
 
 def share_of(row: GpuRow, name: str) -> float | None:
-    """Return a reading as a share of the most possible; None where either is not known."""
+    """Return a reading as a share of its maximum; None if either is unknown."""
     value = getattr(row.view.sample, name) if row.view.sample is not None else None
     if name == "temperature":
         return None if value is None else value / _HOTTEST
@@ -43,19 +43,19 @@ _HOTTEST = 100.0
 """Degrees of a full bar."""
 
 
-def power_limit(row: GpuRow) -> float | None:
+def power_limit_of(row: GpuRow) -> float | None:
     """Watts it may take."""
     sample = row.view.sample
     return (sample.power_limit if sample else None) or row.view.gpu.power_limit
 
 
 def most_of(row: GpuRow, name: str) -> float:
-    """Return the largest possible reading, the top of its graph."""
+    """Return the maximum of a reading, the top of its graph."""
     if name == "memory_used":
         return float(memory_total(row) or 0)
     if name == "power":
-        return power_limit(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
-    return 1.0
+        return power_limit_of(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
+    return _HOTTEST if name == "temperature" else 1.0
 
 
 def tone(row: GpuRow, name: str) -> Tone:
@@ -65,7 +65,7 @@ def tone(row: GpuRow, name: str) -> Tone:
 
 
 def gauge(row: GpuRow, name: str, room: int) -> Cell:
-    """Return the bar of a reading; nothing where it is not known."""
+    """Return the bar of a reading; empty if it is unknown."""
     share = share_of(row, name)
     if share is None or row.is_old:
         return cell(" " * room, DIM)
@@ -79,6 +79,6 @@ def memory_total(row: GpuRow) -> int | None:
 
 
 def progress_bar(share: float, room: int) -> Cell:
-    """Return a thin bar of how far something is; amber beyond its end."""
+    """Return a thin progress bar; amber beyond its end."""
     filled = round(min(1.0, max(0.0, share)) * room)
     return (("━" * filled, BLUE if share <= 1 else AMBER), ("─" * (room - filled), TRACK))

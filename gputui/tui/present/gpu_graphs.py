@@ -11,7 +11,7 @@ from rich.style import Style
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell
-from gputui.tui.present.gpu import label_of
+from gputui.tui.present.gpu import gpu_state_words, label_of
 from gputui.tui.present.gpu_gauge import graph_style, most_of, tone
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tone import JUDGED
@@ -22,22 +22,22 @@ _Series: TypeAlias = tuple[str, str, str]
 """A reading, its label and its unit."""
 _LABEL = 12
 _FIGURES = 22
-"""Cells left of a graph: name, current reading, peak."""
+"""Cells to the left of a graph: name, current reading, peak."""
 _WIDE = 110
 """Cells from which two graphs fit side by side."""
 _MOST_ACROSS = 4
 _HIGHEST = 14
-"""Lines of a graph at most."""
+"""Maximum lines of a graph."""
 _GAP = 3
 _HOTTEST = 100.0
 _LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
-"""Least value of the top of a graph, in its own unit: else an idle GPU would fill it."""
+"""Minimum value at the top of a graph, in its own unit, so that an idle GPU does not fill it."""
 
 
 def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]:
-    """Return a graph of each reading; several side by side where there is room, and higher by lines to spare.
+    """Return a graph of each reading; several side by side if there is room, and higher if there are spare lines.
 
-    `rows`: the height of the page. `spare`: lines that nothing else needs.
+    `rows`: the height of the page. `spare`: lines not needed otherwise.
     """
     series = [one for one in _SERIES if _is_read(row, one[0])]
     height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // _bands(series, room)))
@@ -45,12 +45,12 @@ def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]
     return [*lines, _axes(row, room, len(series))] if lines else []
 
 
-def job_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
-    """Return graphs of the GPUs of a job in at most so many rows: of as many readings as can be read at that height.
+def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
+    """Return graphs of several GPUs in at most `rows` rows, with as many readings as are legible at that height.
 
-    They begin with utilisation; nothing where even that does not fit.
+    They begin with utilisation; empty if even that does not fit.
     """
-    for most, least in _JOB_GRAPHS:
+    for most, least in _CHOICES:
         read = [[one for one in _SERIES[:most] if _is_read(row, one[0])] for row in gpus]
         bands = sum(_bands(series, room) for series in read)
         height = min(_HIGHEST, (rows - len(gpus) - 1) // bands) if any(read) else 0
@@ -60,17 +60,18 @@ def job_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
         return []
     lines: list[Cell] = []
     for row, series in zip(gpus, read, strict=True):
-        title = ((f"GPU {label_of(row)}", STRONG), (f"  {plain(row.view.gpu.model or '', 40)}", DIM))
+        model, state = f"  {plain(row.view.gpu.model or '', 40)}", gpu_state_words(row)
+        title = ((f"GPU {label_of(row)}", STRONG), (f"{model}  " if state else model, DIM), *state)
         lines += [title, *_drawn(row, series, room, height)]
     return [*lines, _axes(gpus[0], room, max(map(len, read)))]
 
 
-_JOB_GRAPHS = ((6, 4), (4, 3), (2, 2), (1, 2))
-"""Numbers of readings, each with the lowest graphs for which it is worth it."""
+_CHOICES = ((6, 4), (4, 3), (2, 2), (1, 2))
+"""Numbers of readings, each with the minimum height of graphs for which it is worth it."""
 
 
 def _width(room: int) -> tuple[int, int]:
-    """Return how many graphs stand side by side, and the cells of each."""
+    """Return the number of graphs side by side, and the cells of each."""
     across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
     return across, (room - _GAP * (across - 1)) // across
 
@@ -80,7 +81,7 @@ def _bands(series: Sequence[_Series], room: int) -> int:
 
 
 def _drawn(row: GpuRow, series: Sequence[_Series], room: int, height: int) -> list[Cell]:
-    """Return the graphs in bands of that height; the first has two lines at least."""
+    """Return the graphs in bands of that height; the first has at least two lines."""
     across, width = _width(room)
     lines: list[Cell] = []
     for number in range(0, len(series), across):
@@ -91,7 +92,7 @@ def _drawn(row: GpuRow, series: Sequence[_Series], room: int, height: int) -> li
 
 
 def _axes(row: GpuRow, room: int, count: int) -> Cell:
-    """Return the line below `count` graphs that says how far back they go."""
+    """Return the line below `count` graphs that shows how far back they go."""
     across, width = _width(room)
     wide = max(0, width - _FIGURES)
     axis: Cell = ((" " * _FIGURES, DIM), (_axis(wide, graph_seconds(row, wide)), DIM))
@@ -122,7 +123,7 @@ def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: in
 
 
 def _ink(row: GpuRow, name: str) -> Style:
-    """Return the colour of a graph: that of the judgement on the reading, where there is one."""
+    """Return the colour of a graph: that of the judgement on the reading, if there is one."""
     if row.is_old:
         return DIM
     if name == "utilization":
@@ -152,7 +153,7 @@ def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
 
 
 def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:
-    """Return the figures left of a graph: name, current reading, peak."""
+    """Return the figures to the left of a graph: name, current reading, peak."""
     reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
     first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
     second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
@@ -161,7 +162,7 @@ def _figures(label: str, unit: str, now: float | None, peak: float | None, heigh
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash where it is not known."""
+    """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash if unknown."""
     if value is None:
         return UNKNOWN
     if unit == "%":
@@ -172,7 +173,7 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def graph_seconds(row: GpuRow, wide: int) -> int:
-    """Return the seconds for which a column of dots stands in a graph of that width."""
+    """Return the seconds that a column of dots represents in a graph of that width."""
     return max(1, -(-row.look.seconds // max(1, 2 * wide)))
 
 

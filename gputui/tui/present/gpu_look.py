@@ -1,4 +1,4 @@
-"""Look of GPUs: how far back graphs go, and what colours mean."""
+"""Display options of GPUs: time span of graphs, and meaning of colours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
 
 SPANS = {"live": 0, "10m": 600, "1h": 3600}
-"""Seconds over the whole width of a graph by their name; 0: two for each cell."""
+"""Seconds over the whole width of a graph, by name; 0: two per cell."""
 COLOURS = ("judgement", "intensity")
 _SECTION = "gpus"
 """Section of the preferences."""
@@ -26,22 +26,26 @@ class GpuLook:
 
     @property
     def seconds(self) -> int:
-        """Seconds over the width of a graph; 0: two for each cell."""
+        """Seconds over the width of a graph; 0: two per cell."""
         return SPANS[self.span]
 
     @property
     def span_words(self) -> str:
-        """Span of the graphs, in words."""
+        """Span of the graphs, as text."""
         return _WORDS[self.span]
 
     @property
     def colour_words(self) -> str:
-        """Meaning of the colours, in words."""
+        """Meaning of the colours, as text."""
         return _MEANING[self.colours]
 
     def with_next_span(self) -> GpuLook:
-        """Return the look with graphs that go further back; after the longest the shortest."""
+        """Return the look with graphs that go further back; after the longest, the shortest."""
         return replace(self, span=_after(self.span, tuple(SPANS)))
+
+    def with_longest_span(self) -> GpuLook:
+        """Return the look with graphs of the last hour, unless another span was chosen than the live one."""
+        return replace(self, span="1h") if not self.seconds else self
 
     def with_next_colours(self) -> GpuLook:
         """Return the look with the other meaning of colours."""
@@ -53,7 +57,7 @@ def _after(one: str, known: tuple[str, ...]) -> str:
 
 
 class LookChoice:
-    """Look that the user chose, kept in the preferences; until then that of the settings."""
+    """The user's chosen look, kept in the preferences; by default that of the settings."""
 
     def __init__(self, rules: ConsoleSettings, preferences: Preferences) -> None:
         self._preferences = preferences
@@ -66,6 +70,6 @@ class LookChoice:
         )
 
     def take(self, look: GpuLook) -> None:
-        """Show GPUs like that from now on."""
+        """Use this look from now on."""
         self.current = look
         self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})

@@ -1,4 +1,4 @@
-"""Rows of the GPU grid, made from a snapshot."""
+"""Rows of the GPU grid, built from a snapshot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 
 from gputui.domain.gpu import GpuSample, GpuView, HealthCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
@@ -30,9 +31,9 @@ class GpuRow:
     beside: tuple[Job, ...] = ()
     """Other jobs that share it."""
     kept: str = ""
-    """Words about its reservation."""
+    """Text about its reservation."""
     label: str = ""
-    """Label where there are several nodes; empty: the index."""
+    """Label if there are several nodes; empty: the index."""
     now: datetime | None = None
     look: GpuLook = GpuLook()
 
@@ -43,14 +44,14 @@ class GpuRow:
 
     @cached_property
     def idle(self) -> timedelta | None:
-        """Time for which it has done next to nothing for its job, where that is an alarm."""
+        """Time for which its job has hardly used it, if that is an alarm."""
         if self.now is None or self.is_old:
             return None
         told = self.now - self.view.idle_since if self.view.idle_since else None
         return self._watched_idle(self.now) or told
 
     def _watched_idle(self, now: datetime) -> timedelta | None:
-        """Return that time, as this console has seen it."""
+        """Return that time, as seen by this console."""
         rules, job = self.look.rules, self.job
         if not rules.idle_below or job is None or job.state is not JobState.RUNNING or job.started_at is None:
             return None
@@ -59,7 +60,7 @@ class GpuRow:
 
     @property
     def is_old(self) -> bool:
-        """Return whether the last reading no longer holds."""
+        """Return whether the last reading is outdated."""
         return self.view.sample is None or self.view.stale or self.view.health.code is HealthCode.LOST
 
 
@@ -72,7 +73,7 @@ class GpuPicture:
     """Columns that are hidden."""
 
     def unread(self) -> frozenset[str]:
-        """Return the columns that no GPU has readings for; all are kept until anything was read."""
+        """Return the columns that no GPU has readings for; empty before anything was read."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
         if not samples:
             return self.left_out | {"fan"}
@@ -81,7 +82,7 @@ class GpuPicture:
         return self.left_out | (gone - {"power_limit"} if known_limit else gone)
 
     def unread_fields(self) -> frozenset[str]:
-        """Return the readings that no GPU has; none before anything was read."""
+        """Return the readings that no GPU has; empty before anything was read."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
         names = ("utilization", "memory_used", "power", "temperature") if samples else ()
         return frozenset(name for name in names if not any(_has(sample, (name,)) for sample in samples))
@@ -103,7 +104,7 @@ _FIELDS = {
     "clock": ("sm_clock",),
     "fan": ("fan",),
 }
-"""Readings that each column is made from."""
+"""Readings used by each column."""
 
 
 GPU_COLUMNS = (

@@ -1,24 +1,26 @@
-"""Arrangement of GPUs on the screen: how many side by side, and how high each."""
+"""Arrangement of GPUs on the screen: number side by side, and height of each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
 
-CARD_LEAST, CARD_MOST = 6, 16
-"""Rows of a card: title, four bars and the elapsed time, or with high graphs between them."""
+CARD_LEAST, CARD_MOST = 6, 36
+"""Minimum and maximum rows of a card: title, four bars and the elapsed time, or with high graphs between them."""
+CARD_SHORT = 5
+"""Minimum rows in a pane whose height is fixed, as if it fills the screen: without the elapsed time."""
 CARD_WIDTH = 29
-"""Cells of a card at least, with the one that parts it from the next."""
+"""Minimum cells of a card, including the one that separates it from the next."""
 CARD_WIDEST = 110
 """Cells from which two cards are better than one."""
 CARD_ENOUGH = 9
-"""Rows from which a card is better made wider than higher."""
+"""Rows from which a wider card is better than a higher one."""
 LINE_WIDTH = 26
-"""Cells of a GPU that shares its line with others, at least."""
+"""Minimum cells of a GPU that shares its line with others."""
 LINE_ENOUGH = 38
-"""Cells from which it is better to have more of them side by side."""
+"""Cells from which more of them side by side are better."""
 LINE_FULL = 58
-"""Cells from which it also says how hot it is, what it draws, and what slows it down."""
+"""Cells from which temperature, power and throttling are shown too."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class GridRoom:
     most: int = 12
     """Maximum number of rows."""
     fixed: int | None = None
-    """Rows it was given; None: as many as it needs."""
+    """Fixed number of rows; None: as many as needed."""
     mode: str = "auto"
     """`auto`, `cards`, `rows` or `compact`."""
 
@@ -42,11 +44,11 @@ class Arrangement:
     """`cards`, `rows` or `compact`."""
     across: int = 1
     width: int = 0
-    """Cells of each, with the one that parts it from the next; only where there are several side by side."""
+    """Cells of each, including the separator; only if there are several side by side."""
     height: int = 1
     """Rows of each tile."""
     rows: int = 2
-    """Rows of the whole grid, titles and all."""
+    """Rows of the whole grid, including titles."""
 
     def bands(self, count: int) -> int:
         """Return how many bands of tiles there are."""
@@ -54,7 +56,7 @@ class Arrangement:
 
 
 def arrange(count: int, room: GridRoom, *, words: int = 1) -> Arrangement:
-    """Return the best arrangement of so many GPUs; `words`: the lines shown where there is none."""
+    """Return the best arrangement of that many GPUs; `words`: the lines shown if there is none."""
     most = room.fixed or room.most
     if count == 0:
         return Arrangement(rows=room.fixed or 1 + max(1, words))
@@ -75,14 +77,15 @@ def _rows(count: int, room: GridRoom) -> Arrangement:
 
 
 def _cards(count: int, room: GridRoom) -> Arrangement | None:
-    """Return cards for all GPUs, None where they do not fit. Unless resized they take a little less than they may."""
+    """Return cards for all GPUs; None if they do not fit. Unless resized they take a little less than allowed."""
     best: tuple[tuple[int, bool], Arrangement] | None = None
     width, most = room.width, room.fixed or room.most * 9 // 10
+    least = CARD_LEAST if room.fixed is None else CARD_SHORT
     for across in range(1, min(count, max(1, width // CARD_WIDTH)) + 1):
         bands = ceil(count / across)
         height = min(CARD_MOST, most // bands)
         is_too_wide = width // across > CARD_WIDEST and across < count
-        if height < CARD_LEAST or width // across < CARD_WIDTH or is_too_wide:
+        if height < least or width // across < CARD_WIDTH or is_too_wide:
             continue
         found = Arrangement("cards", across, min(CARD_WIDEST, width // across), height, room.fixed or bands * height)
         score = (min(height, CARD_ENOUGH), count % across == 0)
@@ -92,7 +95,7 @@ def _cards(count: int, room: GridRoom) -> Arrangement | None:
 
 
 def _forced_cards(count: int, room: GridRoom) -> Arrangement:
-    """Return as many visible cards as fit; others are scrolled to."""
+    """Return as many visible cards as fit; the others are reached by scrolling."""
     most = room.fixed or room.most
     across = max(1, min(count, room.width // CARD_WIDTH))
     height = min(CARD_LEAST, max(3, most))
@@ -101,7 +104,7 @@ def _forced_cards(count: int, room: GridRoom) -> Arrangement:
 
 
 def _compact(count: int, room: GridRoom) -> Arrangement:
-    """Return as few tiles side by side as show all GPUs at once; as many as fit where none do."""
+    """Return as few tiles side by side as show all GPUs at once; if impossible, as many as fit."""
     most = room.fixed or room.most
     full = max(1, room.width // LINE_FULL)
     widest = max(1, room.width // LINE_ENOUGH)
@@ -110,6 +113,6 @@ def _compact(count: int, room: GridRoom) -> Arrangement:
     if room.mode == "auto" and ceil(count / full) + 1 <= most * 2 // 3:
         across = full
     across = max(1, min(across, count))
-    across = ceil(count / ceil(count / across))  # as few side by side as the same lines hold: wider, and even
+    across = ceil(count / ceil(count / across))  # as few side by side as the same number of lines holds: wider and even
     rows = room.fixed or min(ceil(count / across) + 1, max(2, most))
     return Arrangement("compact", across, room.width // across, 1, rows)

@@ -1,4 +1,4 @@
-"""Judges readings of GPUs: colours and marks that tell a GPU at work from one that is idle, full, hot or lost."""
+"""Judges readings of GPUs: colours and marks that distinguish busy GPUs from idle, full, hot or lost ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HALF = 0.5
 
 @dataclass(frozen=True)
 class Tone:
-    """Judgement on a reading: its colour, and a mark for those who do not see colours."""
+    """Judgement on a reading: its colour, and a mark for users who do not see colours."""
 
     style: Style
     mark: str = " "
@@ -35,7 +35,7 @@ QUIET, FOREIGN = Tone(DIM), Tone(VIOLET)
 
 
 def tone_of(row: GpuRow, name: str, share: float) -> Tone:
-    """Return the judgement on a reading of that name, which is `share` of the most possible."""
+    """Return the judgement on a reading of that name; `share` is relative to its maximum."""
     if row.is_old:
         return QUIET
     if row.look.colours == "intensity":
@@ -73,7 +73,7 @@ JUDGED = frozenset(_JUDGES)
 
 
 def _troubled(row: GpuRow, name: str) -> Tone | None:
-    """Return the alarm of a GPU that is slowed down for its power or its temperature."""
+    """Return the alarm of a GPU that is slowed down because of its power or its temperature."""
     reasons = row.view.sample.throttle if row.view.sample is not None else ()
     if name == "power" and any(reason in CAPS for reason in reasons):
         return FULL

@@ -1,13 +1,15 @@
-"""Words about a GPU: its name, holders, reservations and throttling."""
+"""Texts about a GPU: its name, holders, reservations and throttling."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
+from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.text import plain
@@ -21,7 +23,7 @@ _MINUTE = timedelta(minutes=1)
 
 
 def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
-    """Return `reserved for alice until 16:00` or `... from 14:00`, for the first window that matters within a day."""
+    """Return `reserved for alice until 16:00` or `... from 14:00`, for the first relevant window within a day."""
     for view in windows:
         window = view.window
         if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
@@ -45,13 +47,13 @@ SLOWED = "slowed: "
 
 
 def slowed_words(throttle: Iterable[str], most: int = 100) -> str:
-    """Return `slowed: power cap` for throttle reasons; empty where there is none."""
+    """Return `slowed: power cap` for throttle reasons; empty if there is none."""
     reasons = plain(", ".join(throttle), most)
     return SLOWED + reasons if reasons else ""
 
 
 def running_words(job: Job, now: datetime) -> str:
-    """Return `2h14m / 8h`, to the minute: seconds on every GPU would keep the line to the terminal busy."""
+    """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
     if job.started_at is None:
         return "starting"
     passed = now - job.started_at
@@ -77,7 +79,7 @@ def _round_duration(span: timedelta) -> str:
 
 
 def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
-    """Return the process of a holder; of a container its first one."""
+    """Return the process of a holder; for a container, its first one."""
     processes = view.sample.processes if view.sample else None
     for process in processes or ():
         is_its = process.container_id is not None and process.container_id == holder.container_id
@@ -87,11 +89,11 @@ def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
 
 
 def foreign_words(view: GpuView, holder: Holder) -> str:
-    """Return what its name and kind do not say: `pid 22110 python train.py, 31G, image jupyter:7, container f00d…`."""
+    """Return details beyond name and kind: `pid 22110 python train.py, 31G, image jupyter:7, container f00d…`."""
     process = process_of(view, holder)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
-    is_told = holder.kind == "process"  # its name is the command, and its pid stands beside it
+    is_told = holder.kind == "process"  # its name is the command, and its pid is shown beside it
     parts = [f"pid {pid}" if pid is not None and not is_told else ""]
     parts += [plain(command, 60)] if command and not (is_told and command == holder.name) else []
     memory = holder.memory if holder.memory is not None else (process.memory if process else None)
@@ -118,6 +120,7 @@ def _short_id(container: str) -> str:
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
 
 
+@lru_cache(maxsize=256)
 def short_model(model: str | None) -> str:
     """Return `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
     return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
@@ -131,17 +134,9 @@ def model_in(model: str, room: int) -> str:
     return "".join(words)
 
 
-def index_of(view: GpuView) -> str:
-    """Return the index to show; of a MIG instance its GPU's and its own: `0m2`."""
-    gpu = view.gpu
-    if not gpu.mig_parent:
-        return str(gpu.index)
-    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}"
-
-
 @dataclass(frozen=True)
 class Labels:
-    """Labels of GPUs: the index, with the node where there are several."""
+    """Labels of GPUs: the index, with the node if there are several."""
 
     by_uuid: Mapping[str, str] = field(default_factory=dict)
 
@@ -172,21 +167,10 @@ class Labels:
                 continue
             node, _, index = self.by_uuid[uuid].rpartition(":")
             by_node.setdefault(node, []).append(index)
-        parts = [f"{node}:{ranges(indices)}" if node else ranges(indices) for node, indices in by_node.items()]
+        parts = [
+            f"{node}:{index_ranges(indices)}" if node else index_ranges(indices) for node, indices in by_node.items()
+        ]
         told = [f"GPU {' '.join(parts)}"] if parts else []
         if unlisted:
             told.append(f"{unlisted} more" if told else plural(unlisted, "GPU"))
         return " and ".join(told) or "no GPU"
-
-
-def ranges(indices: Sequence[str]) -> str:
-    """Return `0-3,6` for 0, 1, 2, 3 and 6."""
-    numbers = sorted(int(index) for index in indices if index.isdigit())
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ",".join([*words, *(index for index in indices if not index.isdigit())])

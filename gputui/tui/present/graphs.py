@@ -1,4 +1,4 @@
-"""Bars, and graphs of history made of blocks or braille dots."""
+"""Bars, and graphs of history in blocks or braille dots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EIGHTHS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float | None, room: int, style: Style) -> Cell:
-    """Return a bar with `share` of its cells filled; an empty track where it is unknown."""
+    """Return a bar with `share` of its cells filled; an empty track if it is unknown."""
     if share is None:
         return (("╌" * room, TRACK),)
     whole, half = divmod(round(min(1.0, max(0.0, share)) * room * 2), 2)
@@ -31,7 +31,7 @@ def load_style(share: float | None) -> Style:
 
 
 def heat_style(celsius: float | None) -> Style:
-    """Return amber where boards begin to slow down, red where they do."""
+    """Return amber where boards begin to throttle, red where they do."""
     if celsius is None or celsius < 80:
         return DIM
     return AMBER if celsius < 88 else RED
@@ -52,9 +52,9 @@ _PARTS = " ▏▎▍▌▋▊▉"
 
 
 def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False) -> Cell:
-    """Return a bar of `room` cells, filled to an eighth of a cell; anything above 0 has an eighth at least.
+    """Return a bar of `room` cells, filled to an eighth of a cell; values above 0 fill at least one eighth.
 
-    The rest is hatched where an empty bar is the alarm.
+    The rest is hatched if an empty bar is an alarm.
     """
     eighths = round(min(1.0, max(0.0, share)) * room * 8)
     whole, part = divmod(max(eighths, int(share > 0)), 8)
@@ -64,14 +64,14 @@ def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False
 
 
 _BEHIND = Style(bgcolor=RAISED)
-"""Ground of a bar, on which its length is seen."""
+"""Background of a bar, which shows its length."""
 _PERCENT = re.compile(r"[,:]?\s*\b(\d{1,3})\s?%")
 _WORK = 7
-"""Cells of the bar of something under way."""
+"""Cells of the bar of an unfinished task."""
 
 
 def progress(words: str, now: datetime) -> Cell:
-    """Return a bar of the percentage in the words; where there is none, a marker that moves."""
+    """Return a bar of the percentage in the text; without one, a moving marker."""
     found = _PERCENT.search(words)
     if found is None:
         return (*moving(int(now.timestamp())), (f" {words}", AMBER))
@@ -81,7 +81,7 @@ def progress(words: str, now: datetime) -> Cell:
 
 
 def moving(second: int, room: int = _WORK) -> Cell:
-    """Return a marker that moves to and fro, a cell a second, which costs a few bytes."""
+    """Return a marker that moves to and fro, a cell per second, which costs a few bytes."""
     way = room - 2
     at = way - abs(way - second % (2 * way))
     return (("─" * at, TRACK), ("━━", AMBER), ("─" * (way - at), TRACK))
@@ -93,15 +93,15 @@ _RIGHT = (0x80, 0x20, 0x10, 0x08)
 
 
 _ZERO = "▁"
-"""Character where both columns of a cell are next to nothing: a line, as dots would be noise."""
+"""Character if both columns of a cell are nearly zero: a line, as dots would look like noise."""
 
 
 _LIVE = 2
-"""Seconds of a cell unless the graph is zoomed out; with one second each reading would move the whole graph."""
+"""Seconds per cell unless the graph is zoomed out; with one second each reading would move the whole graph."""
 
 
 def span_words(width: int, span: int = 0) -> str:
-    """Return the time that a graph of so many cells shows, such as `56s`, `3m` or `1h`; `span` in seconds, 0: live."""
+    """Return the period that a graph `width` cells wide shows, such as `56s`, `3m` or `1h`; a `span` of 0 is live."""
     seconds = span or _LIVE * width
     if seconds < _FROM_MINUTES:
         return f"{seconds}s"
@@ -109,16 +109,21 @@ def span_words(width: int, span: int = 0) -> str:
 
 
 _FROM_MINUTES = 100
-"""Seconds from which minutes are near enough."""
+"""Seconds from which minutes are precise enough."""
 
 
-@lru_cache(maxsize=1024)
 def past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], span: int = 0) -> list[str]:
     """Return a graph of one reading of a GPU's past as shares of `most`, in lines from the top.
 
-    `room`: its width and height in cells. `span`: seconds that the whole width stands for; 0: two for each cell. One
-    line is drawn of blocks, more of dots, two columns to a cell. A live graph moves by one cell, once in two readings.
+    `room`: its width and height in cells. `span`: seconds that the whole width represents; 0: two per cell. A single
+    line is drawn with blocks, several with dots, two columns per cell. A live graph moves by one cell, once in two
+    readings.
     """
+    return _past_graph(past if span else past.pair or past, name, most, room, span)
+
+
+@lru_cache(maxsize=1024)
+def _past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], span: int) -> list[str]:
     width, height = room
     if not width or not height:
         return [""] * height
@@ -131,7 +136,7 @@ def past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], spa
 
 
 def area(values: Sequence[float | None], width: int, height: int) -> list[str]:
-    """Return a graph of dots, the newest reading at the right. A gap means no reading; next to nothing is a line."""
+    """Return a graph of dots, the newest reading at the right. A gap means no reading; nearly zero is a line."""
     shown = values[-2 * width :] if width else ()
     levels = [-1 if value is None else min(4 * height, max(0, round(value * 4 * height))) for value in shown]
     levels = [-1] * (2 * width - len(levels)) + levels
@@ -143,7 +148,7 @@ def area(values: Sequence[float | None], width: int, height: int) -> list[str]:
 
 @lru_cache(4096)
 def _stack(left: int, right: int, height: int) -> tuple[str, ...]:
-    """Return the cells of two columns from the top; a level of -1 is one that was not read."""
+    """Return the cells of two columns from the top; a level of -1 means no reading."""
     bottom = _ZERO if max(left, right) == 0 else _cell(left, right)
     return (*(_cell(left - 4 * above, right - 4 * above) for above in range(height - 1, 0, -1)), bottom)
 

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 from gputui.domain.arrays import count, elements_word
 from gputui.domain.idle_gpus import idle_gpus
-from gputui.domain.job import GpuRequest, Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
@@ -24,22 +25,27 @@ from gputui.tui.present.times import minute
 
 
 def moment(at: datetime | None, now: datetime) -> str:
-    """Return the local time of a moment; empty where there is none."""
+    """Return the local time; empty for None."""
     return "" if at is None else minute(at, now)
 
 
 def _eta(job: Job, context: JobContext) -> Cell:
     """Return the local time of the expected start."""
+    return _expected(job, context, lambda at: moment(at, context.now))
+
+
+def _expected(job: Job, context: JobContext, words: Callable[[datetime], str]) -> Cell:
+    """Return the expected start in these words; a dash where unknown, empty where the job does not wait."""
     if job.state is not JobState.PENDING:
         return cell("")
     expected = context.expected_starts.get(job.id)
     if expected is None:
         return cell(UNKNOWN, DIM)
-    return cell(f"~{moment(expected, context.now)}" if expected > context.now else "now", PLAIN)
+    return cell(f"~{words(expected)}" if expected > context.now else "now", PLAIN)
 
 
 def _left(job: Job, context: JobContext) -> Cell:
-    """Return the rest of the time limit."""
+    """Return the remaining time of the time limit."""
     if job.limit_at is None or not job.state.is_active:
         return cell("")
     left = job.limit_at - context.now
@@ -62,7 +68,7 @@ def _attempts(job: Job, context: JobContext) -> Cell:
 
 
 def command_words(command: Sequence[str]) -> str:
-    """Return the command with its program by its base name; of `python3 -u /data/train.py` and `python -m` the rest."""
+    """Return the command with its program's base name; without `python3 -u` and `python -m`."""
     program, *arguments = command or ("",)
     if _PYTHON.fullmatch(base := _base_name(program)):
         rest = list(dropwhile(lambda word: word in _PYTHON_FLAGS, arguments))
@@ -120,15 +126,15 @@ class JobContext:
     gpu_names: Mapping[str, str] = field(default_factory=dict)
     """The index of each GPU, by UUID."""
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
-    """The jobs that share GPUs with each, of those that do."""
+    """For each job that shares GPUs, the jobs that it shares them with."""
     scores: Mapping[JobId, float] = field(default_factory=dict)
     """Scores of waiting jobs; only while a column shows them."""
     room: Mapping[str, int] = field(default_factory=dict)
-    """Cells of each column that is shown."""
+    """Cells of each displayed column."""
     loads: Mapping[JobId, int] = field(default_factory=dict)
     """Mean utilisation of the GPUs of running jobs, in percent."""
     idle: Mapping[JobId, str] = field(default_factory=dict)
-    """Words about the idle GPUs of each job that leaves some idle."""
+    """Text about the idle GPUs of each job that leaves some idle."""
 
     @property
     def is_in_words(self) -> bool:
@@ -152,12 +158,12 @@ class JobContext:
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
-    """The cell of that column."""
+    """Return the cell of that column."""
     return _CELLS[key](job, context)
 
 
 def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: ArrayCounts | None = None) -> Cell:
-    """Return the cell of that column, of elements of an array that share a row; `counts` are of the whole array."""
+    """Return the cell of that column for elements of an array that share a row; `counts` are of the whole array."""
     first = jobs[0]
     if key == "id" and first.array:
         return cell(str(first.array.id), BLUE)
@@ -175,7 +181,7 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
 
 
 def gpus_wanted(request: GpuRequest) -> str:
-    """`2`, `2-4`, `all`, `=0,3`, or a dash for none."""
+    """Return `2`, `2-4`, `all`, `=0,3`, or a dash for none."""
     if request.everything:
         return "all"
     if request.devices:
@@ -195,7 +201,7 @@ def elapsed(job: Job, now: datetime) -> timedelta | None:
 
 
 def gpu_list(job: Job, names: Mapping[str, str]) -> str:
-    """Return `GPU 0,1,4` for the GPUs it holds; their number where an index is unknown."""
+    """Return `GPU 0,1,4` for the GPUs it holds; their number if an index is unknown."""
     held = [names[uuid] for uuid in job.gpus if uuid in names]
     if len(held) < len(job.gpus):
         return plural(len(job.gpus), "GPU")
@@ -216,7 +222,7 @@ def why(job: Job, context: JobContext) -> Cell:
     if job.state is JobState.COMPLETING and job.stopping is not None:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
     if (words := context.progress.get(job.id)) and "progress" in context.room:
-        return cell(plain(_PERCENT.sub("", words), 200), AMBER)  # the bar has a column of its own
+        return cell(plain(_PERCENT.sub("", words), 200), AMBER)  # the bar has its own column
     if words:
         image = plain(job.spec.image, 120) if job.spec.image else ""
         told = words if image in words else f"{words} {image}"
@@ -240,7 +246,7 @@ def _why_waiting(job: Job, context: JobContext) -> Cell:
 
 
 def _hold(job: Job, now: datetime) -> str:
-    """Return who held it and when, or why the scheduler did."""
+    """Return which user held it and when, or why the scheduler did."""
     if job.hold_reason:
         return f"held: {plain(job.hold_reason, 200)}"
     by = f" by {plain(job.held_by, 32)}" if job.held_by else ""
@@ -262,7 +268,7 @@ def _id(job: Job, context: JobContext) -> Cell:
 
 
 WORDS = 9
-"""Cells that states in words need."""
+"""Cells needed for states as words."""
 _WORDS = {
     JobState.PENDING: "waiting",
     JobState.CONFIGURING: "starting",
@@ -286,7 +292,7 @@ def state_words(job: Job) -> str:
 
 
 def _state(job: Job, context: JobContext) -> Cell:
-    """Return the state in a word, or as squeue shortens it; a held job is marked."""
+    """Return the state as a word, or squeue's abbreviation; a held job is marked."""
     held = job.held and job.state is JobState.PENDING
     is_suspended = job.suspended and job.state is JobState.RUNNING
     style = AMBER if held or is_suspended else JOB_STYLES[job.state]
@@ -334,13 +340,8 @@ def _age(job: Job, context: JobContext) -> Cell:
 
 
 def _start(job: Job, context: JobContext) -> Cell:
-    """Return in how long it is expected to start; a dash where unknown, empty where it does not wait."""
-    if job.state is not JobState.PENDING:
-        return cell("")
-    expected = context.expected_starts.get(job.id)
-    if expected is None:
-        return cell(UNKNOWN, DIM)
-    return cell(f"~{format_duration(expected - context.now)}" if expected > context.now else "now", PLAIN)
+    """Return the time until its expected start; a dash if unknown, empty if it is not waiting."""
+    return _expected(job, context, lambda at: format_duration(at - context.now))
 
 
 _CELLS: dict[str, Callable[[Job, JobContext], Cell]] = {

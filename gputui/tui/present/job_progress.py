@@ -40,19 +40,19 @@ def limit_words(limit: timedelta) -> str:
 
 
 def elapsed_words(taken: timedelta, limit: timedelta | None) -> str:
-    """Return `0:42 / 16m`, or the time alone where there is no limit."""
+    """Return `0:42 / 16m`, or only the time if there is no limit."""
     return clock_words(taken) if limit is None else f"{clock_words(taken)} / {limit_words(limit)}"
 
 
 def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
-    """Return the elapsed time against the limit; of a job that does not run the time or the limit alone."""
+    """Return the elapsed time against the limit; for a job that is not running only one of the two."""
     limit = job.spec.time_limit
     if taken is None:
         return ((f"limit {limit_words(limit)}", DIM),) if limit else ()
     if not job.state.is_active or job.state is JobState.CONFIGURING:
         return ((clock_words(taken), DIM),)
     words = elapsed_words(taken, limit)
-    cells = min(_MOST_BAR, room - WIDTH - 1)  # bars of all rows are alike
+    cells = min(_MOST_BAR, room - WIDTH - 1)  # all rows have bars of the same width
     if limit is None or cells < _LEAST_BAR:
         return ((words, PLAIN),)
     share = taken / limit
@@ -60,7 +60,7 @@ def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
 
 
 def pull_progress(words: str, room: int) -> Cell:
-    """Return a bar of the percentage in the words, else the first of them."""
+    """Return a bar of the percentage in the text, else the beginning of the text."""
     found = _PERCENT.search(words)
     if found is None:
         return ((words.split(" ", 1)[0], AMBER),)
@@ -70,7 +70,7 @@ def pull_progress(words: str, room: int) -> Cell:
 
 @dataclass
 class ArrayCounts:
-    """Elements of an array by their fate."""
+    """Elements of an array by their state."""
 
     done: int = 0
     running: int = 0
@@ -78,7 +78,7 @@ class ArrayCounts:
     others: int = 0
     """Elements that wait, or were cancelled."""
     past: int = 0
-    """Elements that ended and were moved to the history."""
+    """Maximum cells of an array's bar."""
 
     @property
     def total(self) -> int:
@@ -98,7 +98,7 @@ class ArrayCounts:
 
 
 def array_progress(counts: ArrayCounts, room: int) -> Cell:
-    """Return `▰▰▰▱ 7/20 ✗1`: elements that are done, running and failed, of all."""
+    """Return `▰▰▰▱ 7/20 ✗1`: finished, running and failed elements, of all."""
     done = counts.done + counts.past
     words = f" {done:,}/{counts.total:,}"
     failed = f" ✗{counts.failed:,}" if counts.failed else ""

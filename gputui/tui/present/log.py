@@ -30,7 +30,7 @@ _ATTRIBUTES = {
 
 
 def style_after(raw: bytes, style: Style) -> Style:
-    """Return the style after a line that begins in `style`; only what follows its last reset counts."""
+    """Return the style after a line that begins in `style`; only the part after its last reset counts."""
     at = max(raw.rfind(b"\x1b[0m"), raw.rfind(b"\x1b[m"))
     if at >= 0:
         style = PLAIN
@@ -40,7 +40,7 @@ def style_after(raw: bytes, style: Style) -> Style:
 
 
 def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
-    """Return the style in which each line begins: colours last until they are reset, as on a terminal."""
+    """Return the initial style of each line: colours last until they are reset, as on a terminal."""
     styles = []
     for line in lines:
         styles.append(style)
@@ -50,7 +50,7 @@ def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
 
 
 def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
-    """Return the line as a terminal would show it, beginning in `style`; of a progress bar only the last state."""
+    """Return the line as a terminal would show it, beginning in `style`; only the last state of a progress bar."""
     spans: list[Span] = []
     text, at = plain_bytes(raw[:MOST]), 0
     for match in _COLOURS.finditer(text):
@@ -63,12 +63,12 @@ def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
 
 
 def shown_text(text: str) -> str:
-    """Return a plain line without its colours: the text that is read, searched and copied."""
+    """Return a plain line without its colours: the text for reading, searching and copying."""
     return _COLOURS.sub("", text).replace("\x1b", "")
 
 
 def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) -> list[Span]:
-    """Return the line with places of its text in another style."""
+    """Return the line with the given spans of its text in another style."""
     if not places:
         return spans
     marked: list[Span] = []
@@ -83,7 +83,7 @@ def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) 
 
 
 def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a span that begins at `at`, and whether each is within a place."""
+    """Yield the pieces of a span that begins at `at`, each with whether it is within a place."""
     here = 0
     for start, end in places:
         if start - at >= len(value):
@@ -127,7 +127,7 @@ def _simple(style: Style, code: int) -> Style:
 
 
 def _extended(codes: list[int]) -> tuple[Color | None, int]:
-    """Return the colour of `5;n` or `2;r;g;b`, and how many codes it took."""
+    """Return the colour of `5;n` or `2;r;g;b`, and the number of codes consumed."""
     if codes[:1] == [5] and len(codes) >= 2:
         number = codes[1]
         if number < 16:
@@ -150,13 +150,13 @@ def without_stamp(raw: bytes) -> bytes:
 
 
 def stamp_words(raw: bytes) -> str:
-    """Return the local time of day to the millisecond; blanks where there is none."""
+    """Return the local time of day to the millisecond; blanks if there is none."""
     match = _STAMP.match(raw)
     if match is None:
         return " " * STAMP_WIDTH
     thousandths = (match[2] or b"").ljust(3, b"0")[:3].decode("ascii")
     try:
         local = datetime.fromisoformat(f"{match[1].decode('ascii')}+00:00").astimezone()
-    except (ValueError, OverflowError):  # the thirteenth month
+    except (ValueError, OverflowError):  # such as a thirteenth month
         return " " * STAMP_WIDTH
     return f"{local:%H:%M:%S}.{thousandths} "

@@ -71,7 +71,7 @@ class ProcessOrder:
 
 
 def view_cell(row: GpuProcessRow, column: str) -> Cell:
-    """Return the content of a cell; empty where the value is not known."""
+    """Return the content of a cell; empty if the value is unknown."""
     if column == "cpu":
         return cell(_percent(row.cpu), GREEN if (row.cpu or 0) >= _BUSY else PLAIN)
     if column == "what":
@@ -97,7 +97,7 @@ def what_cell(row: GpuProcessRow) -> Cell:
 
 
 def _bare(row: GpuProcessRow) -> str:
-    """Return the command without the program's directory, and a note about a process that is not seen or draws."""
+    """Return the command without the program's directory, with a note if the process is invisible or a graphics one."""
     program, space, rest = (row.command or "").partition(" ")
     words = (program.rpartition("/")[2] or program) + space + rest
     if row.pid is not None and not row.is_visible:
@@ -110,7 +110,7 @@ def _percent(value: float | None) -> str:
 
 
 def row_lines(row: GpuProcessRow | None, room: int) -> list[Cell]:
-    """Return two lines about the selected row: what it is, and its command as far as it fits."""
+    """Return two lines about the selected row: its identity, and its command as far as it fits."""
     if row is None:
         return [(), ()]
     lead: list[Span] = [(f" pid {row.pid} " if row.pid is not None else " ", STRONG), *what_cell(row)]
@@ -119,8 +119,8 @@ def row_lines(row: GpuProcessRow | None, room: int) -> list[Cell]:
     return [(*lead, (f"{user}{inside}", DIM)), ((" " + plain(row.command or "", max(0, room - 1)), DIM),)]
 
 
-def process_lines(row: GpuProcessRow, environment: Sequence[str] | None, refusal: str, room: int) -> list[Cell]:
-    """Return the page of a process: what it is, its command, and its environment or why that is not shown."""
+def process_lines(row: GpuProcessRow, room: int) -> list[Cell]:
+    """Return the identity of a process, and its whole command."""
     known = {
         "user": row.user,
         "job": row.job,
@@ -133,8 +133,12 @@ def process_lines(row: GpuProcessRow, environment: Sequence[str] | None, refusal
         "CPU": _percent(row.cpu),
         "command": row.command,
     }
-    lines = [line for name, text in known.items() if text for line in _named(name, text, room)]
-    lines.append(())
+    return [line for name, text in known.items() if text for line in _named(name, text, room)]
+
+
+def process_page(row: GpuProcessRow, environment: Sequence[str] | None, refusal: str, room: int) -> list[Cell]:
+    """Return the page of a process: its identity, its command, and its environment or why that is not shown."""
+    lines = [*process_lines(row, room), ()]
     if refusal:
         return [*lines, *_named("environment", refusal, room)]
     if environment is None:
@@ -173,7 +177,7 @@ def container_lines(detail: ContainerDetail, now: datetime, room: int) -> list[C
 
 
 def signal_question(row: GpuProcessRow, name: str) -> tuple[str, str]:
-    """Return the question before a signal, and what will be hit."""
+    """Return the question before a signal, with its target."""
     inside = f", in container {row.what}" if row.container_id else ""
     where = f" on GPU {gpu_words(row.gpus)}" if row.gpus else ", on no GPU"
     lines = [f"pid {row.pid} of {row.user or 'an unknown user'}{where}{inside}", row.command or ""]
@@ -190,4 +194,4 @@ def heading_cell(words: str, filter_text: str, order: ProcessOrder) -> Cell:
 
 
 FAULT = RED
-"""Style of a sentence in place of rows."""
+"""Style of a sentence that replaces the rows."""

@@ -1,23 +1,76 @@
-"""Words of the status line, and words in place of an empty grid or queue."""
+"""Texts of the status line, and texts that replace an empty grid or queue."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
+from gputui.domain.conditions import FAILED, Condition
 from gputui.domain.gpu import GpuState, ProbeCode
+from gputui.domain.gpu_names import index_ranges
+from gputui.domain.keyed import keyed
+from gputui.domain.same import Same
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration, plural
-from gputui.tui.keys import keyed
 from gputui.tui.present.cells import Cell, Span, cell, width_of
-from gputui.tui.present.condition import Condition
-from gputui.tui.present.conditions import condition_words, groups
-from gputui.tui.present.same import Same
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, SEVERITY_STYLES, STRONG, VIOLET
+
+_STYLES = {FAILED: RED, "foreign": VIOLET, "intruder": VIOLET, "drained": AMBER, "capped": AMBER}
+_SAID = frozenset({"paused"})
+"""Kinds that the status line shows elsewhere."""
+_NAMED = 2
+"""Maximum number of GPUs that are named in the status line; more are counted."""
+
+
+def groups(found: Sequence[Condition]) -> list[Cell]:
+    """Return short texts for the status line, worst first, one entry for conditions of one kind."""
+    kinds: dict[tuple[str, str], list[Condition]] = {}
+    for condition in found:
+        if condition.kind and condition.kind not in _SAID:
+            subject = "" if condition.gpu or condition.kind == FAILED else condition.short
+            kinds.setdefault((condition.kind, subject), []).append(condition)
+    return [(_span(members),) for members in kinds.values()]
+
+
+def uncounted(found: Iterable[Condition]) -> int:
+    """Return the number of warnings without a text in the status line."""
+    return sum(not c.kind and c.severity == "warning" for c in found)
+
+
+def _span(members: Sequence[Condition]) -> Span:
+    first = members[0]
+    mark = "✗ " if first.severity == "error" else "! " if first.severity == "warning" else ""
+    style = _STYLES.get(first.kind) or SEVERITY_STYLES.get(first.severity, PLAIN)
+    return f"{mark}{_group_words(members)}", style
+
+
+def _group_words(members: Sequence[Condition]) -> str:
+    first = members[0]
+    if first.kind == FAILED:
+        return f"{sum(member.count for member in members)} failed in 1h"
+    if not first.gpu:
+        return plain(first.short, 60)
+    if len(members) > _NAMED:
+        return f"{plural(len(members), 'GPU')} {first.kind_words}"
+    return f"{'GPU' if len(members) == 1 else 'GPUs'} {index_ranges([m.gpu for m in members])} {first.kind_words}"
+
+
+def condition_words(found: Sequence[Condition], most: int = 1000) -> Cell:
+    """Return the texts of the `most` worst kinds, and the number of the others."""
+    entries = groups(found)
+    spans: list[Span] = []
+    for entry in entries[:most]:
+        spans += [("  ", DIM)] if spans else []
+        spans += entry
+    left = len(entries[most:]) + uncounted(found)
+    if not left:
+        return tuple(spans)
+    return (*spans, ("  ", DIM), (f"+{left}", AMBER)) if spans else ((f"! {plural(left, 'warning')}", AMBER),)
+
 
 _READ_ONLY: Cell = (("read-only", AMBER), (" │ ", DIM))
 
@@ -32,7 +85,7 @@ def status_line(
 ) -> Cell:
     """Return the status line: host, scheduler, counts of jobs and GPUs, and the conditions `found`, worst first.
 
-    Where there is no room, words are shortened, then the worst condition stays and the others are counted.
+    If there is no room, words are shortened, then only the worst condition stays and the others are counted.
     """
     if read_only:
         line = status_line(snapshot, host, room - width_of(_READ_ONLY), found=found)
@@ -45,7 +98,7 @@ def status_line(
 
 
 _NAME, _SCHEDULER, _JOBS, _GPUS, _CONDITIONS = range(5)
-"""Places among the parts."""
+"""Indices of the parts."""
 
 
 def _parts(snapshot: Snapshot, host: str, found: Sequence[Condition], *, short: bool) -> list[Cell]:
@@ -59,7 +112,7 @@ def _parts(snapshot: Snapshot, host: str, found: Sequence[Condition], *, short: 
 
 
 def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition]) -> Iterator[list[Cell]]:
-    """Yield the parts, each time shorter: what is missed least goes first."""
+    """Yield the parts, each time shorter: the least important part is shortened first."""
     full, short = _parts(snapshot, host, found, short=False), _parts(snapshot, host, found, short=True)
     yield _with_stranded(full, snapshot)
     parts = list(full)
@@ -77,12 +130,12 @@ def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition]) -> 
 
 
 def _with_key(words: Cell) -> Cell:
-    """Return the words with the key that shows the conditions in full."""
+    """Return the text with the key that shows the conditions in full."""
     return (*words, ("  ! shows", DIM)) if words else ()
 
 
 def _with_stranded(parts: list[Cell], snapshot: Snapshot) -> list[Cell]:
-    """Return the parts, and how many GPUs are free in vain."""
+    """Return the parts, with the number of GPUs that are free but useless to all waiting jobs."""
     count = snapshot.fragmentation
     words: Cell = ((str(count), AMBER), (" free that no waiting job can use", DIM)) if count else ()
     return [*parts[:-1], words, parts[-1]]
@@ -98,7 +151,7 @@ def _separated(parts: Sequence[Cell]) -> Cell:
 
 
 def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
-    """Return who schedules, and whether it dispatches."""
+    """Return which process schedules, and whether it starts jobs."""
     if snapshot is EMPTY:
         return cell("starting", DIM)
     if snapshot.controls.paused:
@@ -119,7 +172,7 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
 
 
 def _is_halted(snapshot: Snapshot) -> bool:
-    """Return whether the scheduler has told that it starts no job."""
+    """Return whether the scheduler reports that it starts no job."""
     return any(notice.halts for notice in snapshot.notices)
 
 
@@ -141,7 +194,7 @@ def _counted(jobs: Same) -> tuple[int, int, int]:
 
 def _job_counts(snapshot: Snapshot, shortened: Mapping[str, str] = MappingProxyType({})) -> Cell:
     if snapshot is EMPTY:
-        return ()  # nobody knows yet
+        return ()  # not known yet
     running, waiting, held = _counted(Same(snapshot.jobs))
     shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER)]
     spans: list[Span] = []
@@ -169,7 +222,7 @@ def wrapped(text: str, room: int) -> list[str]:
 
 
 def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
-    """Return the words in place of the grid while there is no GPU, in lines of at most `room` cells."""
+    """Return the text that replaces the grid while there is no GPU, in lines of at most `room` cells."""
     if snapshot is EMPTY or not snapshot.nodes:
         return (cell("Reading the GPUs …", DIM),)
     lines: list[Cell] = []
@@ -186,12 +239,28 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
 
 
 def empty_queue_words(filtered: str, *, has_keys: bool = True) -> tuple[Cell, ...]:
-    """Return the words in place of an empty queue."""
+    """Return the text that replaces an empty queue."""
     if filtered:
         return (cell(f"No job matches '{plain(filtered, 60)}'. {keyed('clear_filter')} shows them all.", DIM),)
     press = f"Press {keyed('submit')} to submit a job, or from" if has_keys else "From"
-    return (
+    first = (
         cell(f"The queue is empty. {press} any shell:", DIM),
         cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
         cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
+    )
+    return (*first, *_further_ways()) if has_keys else first
+
+
+def _further_ways() -> tuple[Cell, ...]:
+    """Return further ways to submit, for a queue pane that has room for them."""
+    ways = (
+        ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
+        ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
+        ("gputui submit --after 12 …", "once job 12 has completed"),
+        ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
+    )
+    return (
+        *(((f"  {command:<44}", BLUE), (words, DIM)) for command, words in ways),
+        cell(f"A `docker run` line pasted into the form ({keyed('submit')}) fills it in.", DIM),
+        cell(f"{keyed('finished')} shows finished jobs, {keyed('help')} all keys.", DIM),
     )

@@ -1,7 +1,7 @@
-"""The few colours, each with one meaning, as Rich styles. States are told by words too, never by colour alone.
+"""The few colours, each with one meaning, as Rich styles. States are also shown as words, never only by colour.
 
-Each colour here is a role: it is what the dark theme shows, and what `themes/look.py` exchanges for another theme's.
-So a colour that is drawn anywhere has to be one of these, and no two of these may be the same.
+Each colour here is a role: the dark theme shows it as it is, and `themes/look.py` replaces it with another theme's. So
+every drawn colour must be one of these, and no two of these may be equal.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ WARN = "#e6c243"
 BAD = "#ff7258"
 OTHER = "#d284ff"
 HISTORY = "#4f7aa3"
-"""Quieter than what is written: history is for the corner of the eye."""
+"""Less bright than text, since history is secondary."""
 RUNS, OVERRUN, PLANNED, HEAD = "#1b2f24", "#3a2228", "#222c37", "#362e1d"
-"""Behind the bars of a timeline."""
+"""Backgrounds of the bars of a timeline."""
 CALM = "#5c9468"
-"""Green of light load."""
+"""Green for light load."""
 SICK = "#8c1f14"
-"""Ground of a GPU that is lost or sick."""
+"""Background of a GPU that is lost or sick."""
 LOG_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#7ab7f3", "#b99be3", "#6fc3c3", "#cdd5dd")
 LOG_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#fefefe")
-"""The sixteen colours of terminals in the console's own tones, so that logs stay readable upon its ground."""
+"""The sixteen terminal colours in the console's own tones, so that logs stay readable on its background."""
 
 PLAIN = Style(color=INK)
 STRONG = Style(color=INK, bold=True)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from rich.style import Style
 
 from gputui.domain.gpu import GpuView
-from gputui.domain.host import DiskUse, HostSample
+from gputui.domain.host import ALMOST_FULL, FULL_SOON, DiskUse, HostSample
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
@@ -18,11 +18,9 @@ from gputui.tui.present.graphs import block_bar, load_style
 from gputui.tui.present.style import AMBER, DIM, PLAIN, RED
 
 STALE = timedelta(seconds=15)
-"""Age of a reading of the host from which it is not shown."""
+"""Age from which a reading of the host is hidden."""
 _BARS = (8, 5, 0)
-"""Cells of a bar, the widest that fits; 0: none."""
-FULL_SOON = timedelta(hours=1)
-"""Time until a disk is full below which that is a fault."""
+"""Widths of a bar in cells, of which the widest that fits is used; 0: none."""
 _GROUPS = " │ "
 
 
@@ -41,18 +39,18 @@ class Limits:
 
 
 CPU = Limits(0.9, 1.01)
-"""Busy processors are no fault: never red."""
+"""Busy processors are not a problem, so never red."""
 LOAD = Limits(1.0, 2.0)
 """Limits of the load, per processor."""
 MEMORY = Limits(0.9, 0.97)
 SWAP = Limits(0.1, 0.5)
-DISK = Limits(0.9, 0.97)
+DISK = Limits(0.9, ALMOST_FULL)
 POWER = Limits(0.97, 1.01)
 
 
 @dataclass(frozen=True)
 class SummaryPart:
-    """Part of the line. Without room, its bar goes first, then the parts of the highest rank."""
+    """Part of the line. If room is short, bars go first, then the parts of the highest rank."""
 
     rank: int
     words: Cell
@@ -62,7 +60,7 @@ class SummaryPart:
     style: Style = PLAIN
 
     def drawn(self, cells: int) -> Cell:
-        """Return the part with a bar of so many cells."""
+        """Return the part with a bar of that many cells."""
         label: Cell = ((f"{self.label} ", DIM),) if self.label else ()
         if not cells or self.share is None:
             return (*label, *self.words)
@@ -70,7 +68,7 @@ class SummaryPart:
 
 
 def summary_line(snapshot: Snapshot, now: datetime, room: int = 10_000) -> Cell:
-    """Return the line, as much of it as there is room for; empty while nothing is known."""
+    """Return the line, as far as there is room; empty while nothing is known."""
     groups = [gpu_parts(snapshot), host_parts(snapshot, now)]
     for cells in _BARS:
         if width_of(line := _joined(groups, cells)) <= room:
@@ -101,7 +99,7 @@ def _group(parts: Iterable[SummaryPart], cells: int) -> Cell:
 
 
 def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
-    """Return mean utilisation, memory and power of all GPUs that are read."""
+    """Return mean utilisation, memory and power of all GPUs with readings."""
     whole = [view for view in snapshot.gpus if not view.gpu.mig_parent]
     if not whole:
         return []
@@ -121,7 +119,7 @@ def _utilization(count: int, read: Iterable[GpuView]) -> Cell:
 
 
 def _sum(rank: int, read: Iterable[GpuView], used: str, total: str) -> list[SummaryPart]:
-    """Return the sum of a reading and of its limits, over the GPUs that tell both."""
+    """Return the sum of a reading and of its limits, over the GPUs that report both."""
     pairs = [(getattr(view.sample, used), getattr(view.sample, total)) for view in read]
     known = [(a, b) for a, b in pairs if a is not None and b]
     if not known:
@@ -133,7 +131,7 @@ def _sum(rank: int, read: Iterable[GpuView], used: str, total: str) -> list[Summ
 
 
 def host_parts(snapshot: Snapshot, now: datetime) -> list[SummaryPart]:
-    """Return what is known of the host; nothing when its reading is old."""
+    """Return the known parts of the host; empty if its reading is old."""
     host = next((node.host for node in snapshot.nodes if node.host is not None), None)
     if host is None or now - host.sampled_at > STALE:
         return []
@@ -202,5 +200,5 @@ def _of(used: float, total: float) -> str:
 
 
 def _filled(style: Style, share: float) -> Style:
-    """Return the style of a bar: its value's where that warns, else quiet when idle and green when busy."""
+    """Return the style of a bar: its value's if that warns, else quiet if idle and green if busy."""
     return style if style is not PLAIN else load_style(share)

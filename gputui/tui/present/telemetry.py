@@ -1,11 +1,11 @@
-"""Telemetry of an attempt on its job's page: a line for each kind of reading, with a graph as wide as there is room."""
+"""Telemetry of an attempt on its job's page: a line for each kind of reading, with a graph as wide as possible."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from gputui.domain.job import Attempt
+from gputui.domain.attempt import Attempt
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured, Series
 from gputui.domain.telemetry_words import summary_lines
@@ -38,9 +38,9 @@ _GAP = 2
 def telemetry_lines(
     attempt: Attempt, measured: Measured, room: int, *, has_graphs: bool = True, is_tall: bool = False
 ) -> list[tuple[str, Cell]]:
-    """Return labels and cells of `room` cells at most, or words that are to be wrapped; none where nothing is known.
+    """Return labels and cells of at most `room` cells, or text to be wrapped; empty if nothing is known.
 
-    Graphs stand beside the words; where there is no room for that, above them on a tall page.
+    Graphs are beside the text; if there is no room for that, above it on a tall page.
     """
     summary, series = measured.summary, measured.series
     if summary is None:
@@ -61,26 +61,26 @@ def telemetry_lines(
 
 
 def _is_short(series: Series) -> bool:
-    """Return whether there is too little for a graph."""
+    """Return whether there are too few readings for a graph."""
     return all(len(means) < 2 for means in series.means.values())
 
 
 def _heading(attempt: Attempt, summary: AttemptTelemetry, series: Series | None = None) -> Cell:
-    """Return `attempt 2, for 58m00s`, and the time that the graphs stand for."""
+    """Return `attempt 2, for 58m00s`, and the time that the graphs cover."""
     read = f", GPUs for {format_duration(timedelta(seconds=summary.seconds))}" if summary.seconds is not None else ""
     span = f" · graphs of {format_duration(timedelta(seconds=series.end - series.begin))}" if series else ""
     return ((f"attempt {attempt.number}{read}", PLAIN), (span, DIM))
 
 
 def _graph(label: str, summary: AttemptTelemetry, series: Series, cells: int) -> str:
-    """Return the graph of the reading of a line; empty where it has none."""
+    """Return the graph of the reading of a line; empty if it has none."""
     name = _READINGS.get(label, "")
     means = series.means.get(name, ())
     return graph(_shares(name, _stretched(means, cells), summary), cells) if means else ""
 
 
 def _stretched(means: Sequence[float | None], cells: int) -> list[float | None]:
-    """Return a value for each cell: the mean of its columns, or that of the column that it lies in."""
+    """Return a value for each cell: the mean of its columns, or the value of the column that contains it."""
     found: list[float | None] = []
     for place in range(cells):
         first = place * len(means) // cells
@@ -97,7 +97,7 @@ def _shares(name: str, means: list[float | None], summary: AttemptTelemetry) -> 
 
 
 def _top(name: str, summary: AttemptTelemetry) -> float | None:
-    """Return the highest value that a graph can show; None: the highest mean."""
+    """Return the maximum value of a graph; None: the highest mean."""
     if name in _SHARES:
         return 1.0
     if name == "temperature":

@@ -1,4 +1,4 @@
-"""Words of the timeline: heading, selected bar or GPU, and agenda."""
+"""Texts of the timeline: heading, selected bar or GPU, and agenda."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TypeAlias
 from gputui.domain.arrays import count
 from gputui.domain.entries import Entries
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline
 from gputui.domain.snapshot import Snapshot
@@ -98,10 +99,11 @@ def _ending(source: DurationSource) -> str:
     return "ended by its limit" if source is DurationSource.LIMIT else f"expected to end {source.value}"
 
 
-def gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
+def bare_gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
     """Return two lines about a GPU without a selected bar."""
     label = labels.by_uuid.get(view.gpu.uuid, "?")
-    why = plain(view.why or view.health.text, 200)
+    is_drained = view.state is GpuState.DRAINED and view.drain is not None
+    why = plain(view.drain.reason if view.drain and is_drained else view.why or view.health.text, 200)
     state = "free" if view.state is GpuState.FREE else str(view.state).lower()
     kept = [
         f"{plain(window.name, 40)} {clock(window.start, now)} to {clock(window.end, now)}{_whom(window)}"
@@ -128,26 +130,26 @@ def whole_span(timeline: Timeline, now: datetime) -> timedelta:
 
 
 LEAST = 4
-"""Fewest lines in which the agenda is shown."""
+"""Minimum number of lines of the agenda."""
 _WHEN, _AHEAD, _NAME = 9, 10, 24
 _Moment: TypeAlias = tuple[datetime, Bar | KeptWindow]
 
 
 @dataclass(frozen=True)
 class _AgendaWords:
-    """Data to word the lines with."""
+    """Data for the texts of the lines."""
 
     jobs: Mapping[JobId, Job]
     labels: Labels
     now: datetime
     names: int
-    """Width of names in cells, so that the words behind them align."""
+    """Width of names in cells, so that the text after them aligns."""
 
 
 def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, now: datetime, most: int) -> list[Cell]:
-    """Return the agenda in at most `most` lines, the soonest moment first; nothing where there is too little room.
+    """Return the agenda in at most `most` lines, the soonest moment first; empty if there is too little room.
 
-    Jobs without a start keep a third of the lines, should there be so many of them.
+    Up to a third of the lines is kept for jobs without a start.
     """
     if timeline is None or most < LEAST:
         return []

@@ -1,4 +1,4 @@
-"""Times and shifts of times in words, in local time."""
+"""Times and shifts of times as text, in local time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gputui.domain.units import format_duration
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """Return `now` for a past time, else the words of `second`."""
+    """Return `now` for a past time, else the result of `second`."""
     return "now" if at <= now else second(at, now)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.timeline import Bar, KeptWindow, Timeline
 from gputui.domain.policy.whatif import Comparison, Shift
 from gputui.domain.snapshot import Snapshot
@@ -23,7 +23,7 @@ from gputui.tui.present.times import clock, distance
 
 EARLIER, LATER, GONE, NEW = "▲", "▼", "✗", "+"
 _LABEL, _LABEL_MOST = 9, 24
-"""Cells for which GPUs a row is about, and the most: names of nodes are long."""
+"""Usual and maximum cells of the GPU labels of a row; names of nodes may be long."""
 _WHEN = 5
 """Cells for `was` and `then`."""
 OLD = timedelta(seconds=5)
@@ -32,16 +32,16 @@ OLD = timedelta(seconds=5)
 
 @dataclass(frozen=True)
 class Subject:
-    """Proposed change in words."""
+    """Proposed change as text."""
 
     words: str
     job_ids: Collection[JobId] = ()
     cost: str = ""
-    """Loss that cannot be undone, in words."""
+    """Irreversible loss, as text."""
     doubt: str = ""
     """Reason why the change no longer makes sense."""
     fate: str = "no forecast"
-    """Fate of the job's own start if it has none afterwards."""
+    """Word for the job's own start if it has none afterwards."""
 
 
 NOBODY = Subject("")
@@ -91,11 +91,11 @@ def fit_words(words: str, room: int) -> str:
 
 
 _PLACES = 3
-"""Maximum number of jobs whose places are shown, each in a line."""
+"""Maximum number of jobs whose places are shown, one per line."""
 
 
 def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
-    """Return where the jobs it is about come to stand in the queue, and beside whom."""
+    """Return the new places of the jobs in the queue, and their neighbours."""
     order = comparison.after.order
     moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
     lines = []
@@ -112,7 +112,7 @@ def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room
 
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
-    """Return how many starts shift, and the age of the forecast."""
+    """Return the number of shifted starts, and the age of the forecast."""
     if outlook.failure:
         return cell(f"The forecast failed: {plain(outlook.failure, 200)}", RED)
     comparison = outlook.comparison
@@ -130,16 +130,16 @@ def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
 
 
 _WILLED = frozenset({"cancelled", "held"})
-"""Fates of jobs that were asked for, and so are no side effect."""
+"""Intended losses of a start, which are not side effects."""
 
 
 def _is_willed(shift: Shift, subject: Subject) -> bool:
-    """Return whether a job has no start because that was asked for."""
+    """Return whether a job has no start because that was intended."""
     return shift.job_id in subject.job_ids and shift.after is None and subject.fate in _WILLED
 
 
 def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
-    """Return who else is delayed and by how much; before it the jobs that are removed or held."""
+    """Return how many other jobs are delayed and by how much, after the jobs that are removed or held."""
     willed = sum(_is_willed(shift, subject) for shift in shifts)
     others = [shift for shift in shifts if shift.job_id not in subject.job_ids]
     if not willed:
@@ -161,7 +161,7 @@ def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
 
 
 def _delay(delayed: Sequence[Shift]) -> str:
-    """Return how many jobs are delayed, and by how much at most."""
+    """Return how many jobs are delayed, and the maximum delay."""
     known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
     most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
     return f"{LATER} delays {plural(len(delayed), 'job')}{most}"
@@ -179,7 +179,7 @@ def direction(shift: Shift) -> str:
 
 
 def by_impact(shifts: Iterable[Shift]) -> list[Shift]:
-    """Return the shifts sorted: jobs without a start, then delayed ones by how much, then those that start earlier."""
+    """Return the shifts sorted: jobs without a start, then delayed ones by delay, then those that start earlier."""
 
     def key(shift: Shift) -> tuple[bool, bool, float, JobId]:
         known = shift.before is not None and shift.after is not None
@@ -238,7 +238,7 @@ class Group:
 
 
 def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection[JobId]) -> list[Group]:
-    """Return the groups of GPUs on which anything changes, those of the proposed job or reservation first."""
+    """Return the groups of GPUs with changes, those of the proposed job or reservation first."""
     found: dict[object, list[GpuView]] = {}
     before, after = comparison.before.by_gpu, comparison.after.by_gpu
     for view in snapshot.gpus:
@@ -261,9 +261,9 @@ def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection
 
 
 _MOST_OF_A_WINDOW = timedelta(hours=12)
-"""Part of a long reservation that is shown at least."""
+"""Part of a long reservation that is always shown."""
 _LEAST_OF_A_CHANGE = timedelta(minutes=30)
-"""Time around a change that is shown at least where it is far ahead."""
+"""Minimum time that is shown around a change in the far future."""
 
 
 def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
@@ -308,9 +308,9 @@ def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, ma
 
 
 def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Group], cells: int) -> Scale:
-    """Return the scale from shortly before the first start or reservation that changes until after the last.
+    """Return the scale from shortly before the first changed start or reservation until after the last.
 
-    It begins now, unless that is so long before the first change that the change would be a small part of the picture.
+    It begins now, unless the first change is so far away that it would be a small part of the picture.
     """
     now = comparison.before.at
     starts = [start for shift in shown for start in (shift.before, shift.after) if start is not None]

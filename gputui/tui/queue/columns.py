@@ -1,4 +1,4 @@
-"""Columns of the queue: all there are, the chosen ones, and sorting by one."""
+"""Columns of the queue: all available ones, the chosen ones, and sorting by one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TypeAlias
 
-from gputui.domain.filter import gpus_of
-from gputui.domain.job import Job, JobId
+from gputui.domain.filter import gpu_count_of
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
@@ -22,7 +23,7 @@ _ALL = (
     (Column("state", "ST", 3), "state: a word on wide screens, else squeue's abbreviation"),
     (Column("priority", "PRI", 3, right=True), "0 to 100, or top"),
     (Column("name", "NAME", 14, flex=2, most=40), "name"),
-    (Column("tenant", "TENANT", 8, flex=1, most=16), "who it is charged to"),
+    (Column("tenant", "TENANT", 8, flex=1, most=16), "tenant it is charged to"),
     (Column("gpus", "GPUS", 4, right=True), "how many GPUs it holds or asks for"),
     (
         Column("progress", "PROGRESS", WIDTH, flex=1, most=27),
@@ -31,15 +32,15 @@ _ALL = (
     (Column("time", "TIME", 6, right=True), "how long it has run"),
     (Column("limit", "LIMIT", 6, right=True), "its time limit"),
     (Column("age", "AGE", 6, right=True, rank=3), "since it was submitted"),
-    (Column("start", "STARTS", 7, right=True, rank=2), "in how long it is expected to start"),
+    (Column("start", "STARTS", 7, right=True, rank=2), "time until its expected start"),
     (Column("why", "INFO", 18, flex=5), "why it waits, where it runs, how it ended"),
     (Column("eta", "ETA", 12, right=True), "expected start, local time"),
     (Column("left", "LEFT", 6, right=True), "remaining time of its limit"),
     (Column("where", "ON GPU", 8), "the indices of its GPUs"),
-    (Column("user", "USER", 8), "who submitted it"),
+    (Column("user", "USER", 8), "user who submitted it"),
     (Column("image", "IMAGE", 14, flex=1, most=40), "its image"),
     (Column("command", "COMMAND", 16, flex=3, most=60), "its program and arguments"),
-    (Column("attempts", "TRY", 3, right=True), "how often it was begun"),
+    (Column("attempts", "TRY", 3, right=True), "number of attempts"),
     (Column("exit", "EXIT", 4, right=True), "its exit code"),
     (Column("submitted", "SUBMITTED", 11, right=True), "when it was submitted, local time"),
     (Column("started", "STARTED", 11, right=True), "when it started, local time"),
@@ -50,11 +51,11 @@ COLUMNS: Mapping[str, Column] = MappingProxyType({column.key: column for column,
 ABOUT: Mapping[str, str] = MappingProxyType({column.key: about for column, about in _ALL})
 USUAL = ("id", "state", "priority", "name", "tenant", "gpus", "progress", "age", "start", "why")
 MORE = ("left", "user", "image", "command")
-"""Columns that wide screens show besides; of those that do not fit the last one goes first."""
+"""Columns added on wide screens; if they do not fit, the last one goes first."""
 ALIKE = frozenset({"user", "image", "command"})
 """Keys of columns that are left out while all rows have the same value."""
 WIDE, IN_WORDS = 176, 100
-"""Cells from which the usual columns are joined by more, and from which states are told in words."""
+"""Cells from which more columns are added, and from which states are words."""
 ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why")
 """Columns of the tab of ended jobs."""
 
@@ -67,13 +68,13 @@ class ChosenColumns:
 
     @classmethod
     def of(cls, preferences: Mapping[str, object], setting: Iterable[str] = ()) -> ChosenColumns:
-        """Return the columns from the preferences, else from the settings; unknown names count as missing."""
+        """Return the columns from the preferences, else from the settings; unknown names are ignored."""
         found = preferences.get("columns")
         known = tuple(dict.fromkeys(str(key) for key in found if key in COLUMNS)) if isinstance(found, list) else ()
         return cls(known or tuple(setting) or USUAL)
 
     def columns(self, room: int = 0, varied: Collection[str] = ALIKE) -> tuple[Column, ...]:
-        """Return the columns to lay out in `room` cells: the first ones stay longest where there is no room for all.
+        """Return the columns to lay out in `room` cells; if there is no room for all, the first ones stay longest.
 
         `varied` are those of `ALIKE` that wide screens show, as not all rows have the same value.
         """
@@ -90,7 +91,7 @@ class ChosenColumns:
 
 
 def varied_columns(jobs: Iterable[Job]) -> frozenset[str]:
-    """Return the columns of `ALIKE` in which two jobs differ; stops at the first jobs that show it."""
+    """Return the columns of `ALIKE` in which two jobs differ; stops at the first difference."""
     first: tuple[object, ...] | None = None
     left = dict(_VARIED)
     for job in jobs:
@@ -110,12 +111,12 @@ _VARIED = {"user": 0, "image": 1, "command": 2}
 
 
 def fitting(key: str, room: int) -> Column:
-    """Return a column for a table of `room` cells: states are told in words where there is room."""
+    """Return a column for a table of `room` cells; states are words if there is room."""
     column = COLUMNS[key]
     return replace(column, title="STATE", width=WORDS) if key == "state" and room >= IN_WORDS else column
 
 
-Value: TypeAlias = float | str | None
+SortValue: TypeAlias = float | str | None
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Sorting:
 
 @dataclass(frozen=True)
 class SortData:
-    """Data that sort values are taken from, besides the job."""
+    """Data for sort keys, besides the job."""
 
     now: datetime
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
@@ -197,14 +198,14 @@ def _start(job: Job, seen: SortData) -> float | None:
     return _stamp(seen.expected_starts.get(job.id)) if job.state is JobState.PENDING else None
 
 
-VALUES: Mapping[str, Callable[[Job, SortData], Value]] = MappingProxyType(
+VALUES: Mapping[str, Callable[[Job, SortData], SortValue]] = MappingProxyType(
     {
         "id": lambda job, seen: job.id,
         "state": lambda job, seen: job.state.short,
         "priority": lambda job, seen: job.priority + (1000 if job.topped_at else 0),
         "name": lambda job, seen: job.name.casefold(),
         "tenant": lambda job, seen: job.spec.tenant.casefold(),
-        "gpus": lambda job, seen: gpus_of(job),
+        "gpus": lambda job, seen: gpu_count_of(job),
         "time": _elapsed,
         "progress": _elapsed,
         "limit": _limit,
@@ -226,4 +227,4 @@ LARGEST_FIRST = frozenset(
     {"priority", "gpus", "time", "progress", "age", "attempts", "submitted", "started", "ended", "score", "exit"}
 )
 MOVING = frozenset({"start", "eta", "score"})
-"""Columns whose values change though no job does."""
+"""Columns whose values change without a change of any job."""

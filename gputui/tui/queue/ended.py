@@ -1,4 +1,4 @@
-"""Ended jobs in the queue: which stay in their place, which stand below the others, and which share a folded row."""
+"""Ended jobs in the queue: those that stay in place, those below the others, and those in a folded row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from gputui.domain.arrays import count
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import TERMINAL, JobState
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.style import DIM, RED
@@ -18,23 +19,23 @@ FOLD = 0
 """Key of the row that ended jobs share; no job has this id."""
 FAILED = TERMINAL - {JobState.COMPLETED, JobState.CANCELLED}
 IN_PLACE = 3
-"""Failed jobs that keep their place among the running ones until somebody has looked at them."""
+"""Maximum number of failed jobs that keep their place among the running ones until somebody has looked at them."""
 _STALE = timedelta(days=1)
-"""Age from which a failure folds though nobody has looked at it."""
+"""Age from which a failure is folded even if nobody has looked at it."""
 _HOUR = timedelta(hours=1)
 _MOST = 200
-"""Failures looked at that are remembered."""
+"""Maximum number of viewed failures that are remembered."""
 
 
 class EndedRows(Enum):
-    """Presentation of jobs that ended some time ago."""
+    """Presentation of jobs that ended a while ago."""
 
     FOLDED = "folded"
-    """Show all in one row."""
+    """All share one row."""
     OPEN = "open"
-    """Below that row, each with its own."""
+    """Each has its own row, below that one."""
     HIDDEN = "hidden"
-    """Not shown at all, not even those that ended just now."""
+    """Hidden, including those that have just ended."""
 
 
 class LookedAt:
@@ -45,11 +46,11 @@ class LookedAt:
         self._known = dict.fromkeys(str(name) for name in names)
 
     def has(self, job: Job) -> bool:
-        """Return whether this end of the job was looked at."""
+        """Return whether the job was viewed after this end."""
         return _end_of(job) in self._known
 
     def add(self, job: Job) -> bool:
-        """Note that the job was looked at; return whether that is new."""
+        """Record that the job was viewed; return whether that is new."""
         if job.state not in FAILED or self.has(job):
             return False
         self._known[_end_of(job)] = None
@@ -71,16 +72,16 @@ class EndedJobsSplit:
     """Ended jobs by their place in the queue, the latest first."""
 
     in_place: Sequence[Job] = ()
-    """Failures that nobody has looked at: they stay among the running jobs."""
+    """Unviewed failures, which stay among the running jobs."""
     below: Sequence[Job] = ()
-    """Jobs that ended a short time ago, and further failures."""
+    """Jobs that ended recently, and further failures."""
     folded: Sequence[Job] = ()
     changes_at: datetime | None = None
     """Time at which the next job is folded."""
 
 
-def split(ended: Iterable[Job], now: datetime, stay: timedelta, looked_at: LookedAt) -> EndedJobsSplit:
-    """Return the ended jobs by their place; each stays in the queue for `stay`, a failure until it was looked at."""
+def split_ended(ended: Iterable[Job], now: datetime, stay: timedelta, looked_at: LookedAt) -> EndedJobsSplit:
+    """Return the ended jobs by their place; each stays in the queue for `stay`, a failure until it was viewed."""
     in_place: list[Job] = []
     below: list[Job] = []
     folded: list[Job] = []
@@ -111,7 +112,7 @@ def fold_words(folded: Sequence[Job], now: datetime, *, is_open: bool) -> Cell:
 
 
 def put_back(ordered: list[JobId], before: Sequence[JobId], held: Iterable[JobId], jobs: Mapping[JobId, Job]) -> None:
-    """Put ended jobs back to where they stood in the order before: the cursor is on them."""
+    """Put ended jobs under the cursor back to their previous place."""
     for job_id in held:
         job = jobs.get(job_id)
         if job is None or not job.state.is_terminal or job_id not in before:
@@ -122,7 +123,7 @@ def put_back(ordered: list[JobId], before: Sequence[JobId], held: Iterable[JobId
 
 
 def _place(ordered: Sequence[JobId], ahead: Sequence[JobId], jobs: Mapping[JobId, Job]) -> int:
-    """Return the place behind the nearest live job that stood ahead; 0 where none did."""
+    """Return the place after the nearest preceding live job; 0 if there was none."""
     places = {job_id: place for place, job_id in enumerate(ordered)}
     for job_id in reversed(ahead):
         if job_id in places and not jobs[job_id].state.is_terminal:

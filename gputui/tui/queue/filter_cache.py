@@ -1,4 +1,4 @@
-"""Cache of the jobs that match a filter, worked out a few jobs at a time: 10,000 reasons take a while to format."""
+"""Cache of the jobs that match a filter, computed a few jobs at a time, since formatting 10,000 reasons takes long."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
-from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, shown_text
-from gputui.domain.job import Job, JobId
+from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, searched_text
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
 from gputui.tui.latest_worker import Throttle
@@ -21,16 +22,16 @@ _REST = 4.0
 
 
 class Verdicts:
-    """Result per job, valid until the job is matched again: because it, the filter or the time changed."""
+    """Result per job, valid until the job is matched again, because it, the filter or the time changed."""
 
     def __init__(self) -> None:
         self._filter: Filter = EVERY_JOB
         self._jobs: Mapping[JobId, Job] = {}
         self._snapshot: Snapshot = EMPTY
         self._shown: dict[JobId, tuple[Job, Job | None]] = {}
-        """Matching part of each job: of an entry of an array perhaps some elements; None where it does not match."""
+        """Matching part of each job; of an array entry, perhaps some elements; None if it does not match."""
         self._new: dict[JobId, None] = {}
-        """Jobs without a result, and jobs that changed, in their order."""
+        """New jobs without a result and changed jobs, in order."""
         self._old: list[JobId] = []
         """Jobs to be matched again; the next one last."""
         self._is_outdated = False
@@ -39,7 +40,7 @@ class Verdicts:
         self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
 
     def judge_by(self, wanted: Filter) -> None:
-        """Set the filter; where it only adds words, jobs that did not match stay out."""
+        """Set the filter; if it only adds words, jobs that did not match stay excluded."""
         is_narrower = wanted.text.startswith(self._filter.text) and self._filter.is_of_words and wanted.is_of_words
         self._shown = {job_id: kept for job_id, kept in self._shown.items() if is_narrower and not kept[1]}
         self._filter, self._new, self._old, self._is_outdated = wanted, {}, [], False
@@ -48,7 +49,7 @@ class Verdicts:
             self._texts = {}
 
     def take(self, snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> None:
-        """Take a snapshot; results of other jobs are dropped."""
+        """Receive a snapshot; results of missing jobs are dropped."""
         before, self._snapshot = self._snapshot, snapshot
         if jobs is not self._jobs:
             self._jobs = jobs
@@ -58,7 +59,7 @@ class Verdicts:
         self._is_outdated |= moves and bool(self._shown)
 
     def want(self, order: Iterable[JobId]) -> None:
-        """Ask for results of these jobs, in this order, where they are new or changed."""
+        """Request results for these jobs, in this order, if they are new or changed."""
         self._new = dict.fromkeys(job_id for job_id in order if self._is_new(job_id))
 
     def _is_new(self, job_id: JobId) -> bool:
@@ -72,7 +73,7 @@ class Verdicts:
         return not self._new and not self._old and (may_rest or not self._is_outdated)
 
     def step(self, seconds: float, least: int = 0) -> bool:
-        """Match jobs for at most so many seconds, but at least `least` jobs; return whether the shown jobs changed."""
+        """Match jobs for at most `seconds`, but at least `least` jobs; return whether the shown jobs changed."""
         deadline, changed, judged = time.monotonic() + seconds, False, 0
         while not self.is_done and (judged < least or time.monotonic() < deadline):
             for job_id in self._next():
@@ -109,19 +110,19 @@ class Verdicts:
         return FilterSubject(job, self._snapshot.taken_at, reason, self._text(job, reason))
 
     def _text(self, job: Job, reason: Reason | None) -> str:
-        """Return the text in which words are looked for; made once for each version of a job."""
+        """Return the text in which words are searched; built once for each version of a job."""
         known = self._texts.get(job.id)
         if known and known[0] is job and known[1] == reason:
             return known[2]
-        self._texts[job.id] = (job, reason, shown_text(job, reason))
+        self._texts[job.id] = (job, reason, searched_text(job, reason))
         return self._texts[job.id][2]
 
     def shown(self, among: Iterable[JobId]) -> list[Job]:
-        """Return the known matches among them, of entries the matching part."""
+        """Return the known matches among them, for entries the matching part."""
         known = (self._shown.get(job_id) for job_id in among)
         return [each[1] for each in known if each is not None and each[1] is not None]
 
 
 def _ids(part: Job | None) -> object:
-    """Return what identifies the shown part."""
+    """Return the identity of the shown part."""
     return part and (part.id, part.runs)

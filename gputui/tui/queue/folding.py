@@ -1,4 +1,4 @@
-"""Rows of the queue: elements of folded arrays share one, and dependents stand beneath the job they wait for."""
+"""Rows of the queue: elements of folded arrays share one, and dependents are below the job they wait for."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from itertools import accumulate, chain
 from typing import TypeAlias, overload
 
 from gputui.domain.arrays import count, folded
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.tui.queue.marks import runs_of
+from gputui.tui.queue.marks import runs_of_job
 
 RowKey: TypeAlias = int
-"""Job id; for elements that share a row, minus the id of the last one, which waits longest."""
+"""Job id; for elements that share a row, the negated id of the last one, which waits longest."""
 RowSpan: TypeAlias = RowKey | range
 
 
 class RowKeys(Sequence[RowKey]):
-    """Keys in their order, built from single keys and ranges."""
+    """Sorted keys, built from single keys and ranges."""
 
     def __init__(self, pieces: Iterable[RowSpan]) -> None:
         self._ranges = [piece if isinstance(piece, range) else range(piece, piece + 1) for piece in pieces]
@@ -44,7 +45,7 @@ class RowKeys(Sequence[RowKey]):
 
     @property
     def pieces(self) -> Sequence[range]:
-        """Ranges of keys, in their order."""
+        """Ranges of keys, in order."""
         return self._ranges
 
     @property
@@ -83,12 +84,12 @@ CLOSED, OPEN = "▸", "▾"
 
 @dataclass
 class Folds:
-    """Unfolded arrays and jobs. Arrays are folded at first, and dependents stand in their own turn."""
+    """Unfolded arrays and jobs. By default arrays are folded, and dependents are in their own place."""
 
     arrays: set[JobId] = field(default_factory=set)
-    """Unfolded arrays: each waiting element has a row."""
+    """Unfolded arrays, whose waiting elements have a row each."""
     parents: set[JobId] = field(default_factory=set)
-    """Unfolded jobs: dependents stand beneath them."""
+    """Unfolded jobs, whose dependents are below them."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,13 @@ class ArrangedRows:
 
     keys: Sequence[RowKey] = ()
     groups: Mapping[RowKey, tuple[Job, ...]] = field(default_factory=dict)
-    """Jobs of each row that stands for several."""
+    """Jobs of each row that represents several."""
     signs: Mapping[RowKey, str] = field(default_factory=dict)
-    """Signs before the name: whether the row can be unfolded, and its depth beneath another."""
+    """Signs before the name: whether the row can be unfolded, and its depth."""
 
 
-def joined(first: ArrangedRows, key: RowKey, second: ArrangedRows = ArrangedRows()) -> ArrangedRows:
-    """Return the rows of both, with a row of that key between them."""
+def joined_rows(first: ArrangedRows, key: RowKey, second: ArrangedRows = ArrangedRows()) -> ArrangedRows:
+    """Return the rows of both, with a row of that key in between."""
     groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
     if isinstance(first.keys, RowKeys) or isinstance(second.keys, RowKeys):
         return ArrangedRows(RowKeys((*_pieces(first.keys), key, *_pieces(second.keys))), groups, signs)
@@ -122,9 +123,9 @@ def rows(
     *,
     last_first: bool = False,
 ) -> ArrangedRows:
-    """Return the rows of these jobs, which are in their order; with `last_first` an array's last element comes first.
+    """Return the rows of these sorted jobs; with `last_first` an array's last element comes first.
 
-    `jobs` has entries by their ids.
+    `jobs` contains entries by their ids.
     """
     is_plain = not dependents and not any(jobs[job_id].array for job_id in ids)
     return ArrangedRows(ids) if is_plain else _Arranging(ids, jobs, folds, dependents, last_first=last_first).rows()
@@ -181,7 +182,7 @@ class _Arranging:
         return job.array is not None and job.array.id in self._folds.arrays
 
     def _tree(self, job_id: JobId, depth: int) -> Iterator[RowSpan]:
-        """Yield the job, those that wait for it, where it is open, and the other elements of an open array."""
+        """Yield the job, its dependents if it is unfolded, and the other elements of an unfolded array."""
         if job_id in self._done:
             return
         self._done.add(job_id)
@@ -201,11 +202,11 @@ class _Arranging:
     def _elements(self, entry: Job, *, with_first: bool) -> list[range]:
         """Return the ids of the elements of an entry, in the order of their rows."""
         rest = entry if with_first else entry.without((entry.id,))
-        found = [run.ids for run in runs_of(rest)] if rest is not None else []
+        found = [run.ids for run in runs_of_job(rest)] if rest is not None else []
         return [span[::-1] for span in reversed(found)] if self._last_first else found
 
     def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
-        """Return the rows with one for the waiting elements of each array that is not open."""
+        """Return the rows with one for the waiting elements of each folded array."""
         foldable = [self._jobs[key] for key in pieces if isinstance(key, int) and self._is_foldable(key)]
         firsts: dict[RowSpan, RowKey] = {}
         hidden: set[RowSpan] = set()

@@ -1,4 +1,4 @@
-"""Jobs that the queue shows, in their order: worked out once per snapshot and filter, not per key."""
+"""Jobs shown in the queue, in order; computed once per snapshot and filter, not per key."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from gputui.domain.entries import Entries
 from gputui.domain.errors import InputError
 from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
 from gputui.tui.queue.columns import ALIKE, MOVING, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
-from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, fold_words, put_back, split
+from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, fold_words, put_back, split_ended
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
-from gputui.tui.queue.folding import ArrangedRows, Folds, RowKey, RowKeys, dependents_of, joined, rows
+from gputui.tui.queue.folding import ArrangedRows, Folds, RowKey, RowKeys, dependents_of, joined_rows, rows
 
 STAY = timedelta(minutes=5)
 _LAST = datetime.max.replace(tzinfo=UTC)
@@ -28,27 +29,26 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 class QueueRows:
     """Keys in the order of the rows: running jobs, waiting jobs in the order of their start, ended jobs.
 
-    Jobs that ended some time ago share one row. A failed job keeps its place until somebody has looked at it, and so
-    does any job that ends while the cursor is on it.
+    Jobs that ended a while ago share one row. A failed job keeps its place until somebody has viewed it, and so does
+    any job that ends while the cursor is on it.
     """
 
     def __init__(self, stay: timedelta = STAY, looked_at: LookedAt | None = None) -> None:
         self._stay = stay
-        """Time for which an ended job keeps a row of its own."""
+        """Time for which an ended job keeps its own row."""
         self.looked_at = looked_at or LookedAt()
         self.jobs = Entries({})
-        self.keys: Sequence[RowKey] = ()
         self.positions: Mapping[RowKey, int] = {}
         self.arranged = ArrangedRows()
         self.sorting = Sorting()
         self.scores: Mapping[JobId, float] = {}
         self.filter = ""
         self.filter_fault: InputError | None = None
-        """Error in the filter that was typed last; the one before it stays in force."""
+        """Error in the last typed filter; the previous one stays in effect."""
         self._filter: Filter = EVERY_JOB
         self.ended = EndedRows.FOLDED
         self.id_width = 0
-        """Cells of the longest id; 0: of no element of an array."""
+        """Cells of the longest id; 0 if there is no element of an array."""
         self.matching = 0
         """Number of jobs shown, elements of arrays counted."""
         self.known = 0
@@ -57,28 +57,36 @@ class QueueRows:
         self._ordered: Sequence[JobId] = ()
         self._split = EndedJobsSplit()
         self._folded: Sequence[JobId] = ()
-        """Ids of the jobs behind the folded row, in their order."""
+        """Sorted ids of the jobs in the folded row."""
         self._held: frozenset[JobId] = frozenset()
         """Ids of the jobs under the cursor."""
         self.varied: frozenset[str] = frozenset()
         """Columns of `ALIKE` in which jobs have differed since the console was opened."""
-        self.loads: Mapping[JobId, int] = {}
-        """Utilisation of running jobs in percent."""
         self._loads = JobLoads()
         self._is_stale = False
-        """Rows that ended have lost the cursor or were looked at since the order was worked out."""
+        """True if ended rows have lost the cursor or were viewed since the order was computed."""
         self._matching: Sequence[JobId] = ()
         self._parts: dict[JobId, Job] = {}
         """Matching parts of entries, by id."""
         self._folds = Folds()
         self._dependents: Mapping[JobId, list[JobId]] = {}
         self.arrays: Mapping[JobId, ArrayCounts] = {}
-        """Elements of each array by their fate."""
+        """Elements of each array by their state."""
         self._verdicts = Verdicts()
 
     @property
+    def keys(self) -> Sequence[RowKey]:
+        """Return the keys of the rows, in their order."""
+        return self.arranged.keys
+
+    @property
+    def loads(self) -> Mapping[JobId, int]:
+        """Return the utilisation of running jobs in percent."""
+        return self._loads.shown
+
+    @property
     def is_read(self) -> bool:
-        """Return whether a snapshot was taken."""
+        """Return whether a snapshot was received."""
         return self._snapshot is not EMPTY
 
     def update(self, snapshot: Snapshot) -> None:
@@ -86,7 +94,7 @@ class QueueRows:
         before, self._snapshot = self._snapshot, snapshot
         if snapshot is before:
             return
-        self.loads = self._loads.update(snapshot.gpus)
+        self._loads.update(snapshot.gpus)
         if snapshot.jobs is not before.jobs:
             self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
@@ -103,7 +111,7 @@ class QueueRows:
             self.varied |= varied_columns(self.jobs.values())
 
     def _is_as_before(self, before: Snapshot) -> bool:
-        """Return whether the same jobs are in the same order, whatever they are sorted by."""
+        """Return whether the same jobs are in the same order, regardless of the sort column."""
         now = self._snapshot
         if self._is_stale or (self._split.changes_at is not None and now.taken_at >= self._split.changes_at):
             return False
@@ -131,7 +139,7 @@ class QueueRows:
             self._sort()
 
     def fold(self, key: RowKey) -> RowKey | None:
-        """Unfold or fold a row; return the row of the cursor, None where there is nothing to unfold."""
+        """Unfold or fold a row; return the new row of the cursor, None if there is nothing to unfold."""
         group, job = self.arranged.groups.get(key), self.jobs.get(key)
         if group:
             self._folds.arrays.add(group[0].array.id if group[0].array else group[0].id)
@@ -146,7 +154,7 @@ class QueueRows:
         return self._close_array(job)
 
     def fold_all(self) -> None:
-        """Unfold everything; where everything is unfolded, fold it."""
+        """Unfold everything; if everything is unfolded, fold it."""
         arrays = {job.array.id for job in self.jobs.values() if job.array and not job.state.is_terminal}
         parents = {parent for parent in self._dependents if parent in self.jobs}
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
@@ -166,7 +174,7 @@ class QueueRows:
         )
 
     def hold(self, ids: Iterable[JobId]) -> None:
-        """Set the jobs under the cursor: those that end keep their place, as long as the cursor is on them."""
+        """Set the jobs under the cursor; if they end, they keep their place while the cursor is on them."""
         held = frozenset(ids)
         if held != self._held:
             jobs = self.jobs.by_id
@@ -174,7 +182,7 @@ class QueueRows:
             self._held = held
 
     def look_at(self, job: Job) -> bool:
-        """Note that somebody looked at a job; a failed one loses its place with the next snapshot."""
+        """Record that a job was viewed; a failed one loses its place with the next snapshot."""
         is_new = self.looked_at.add(job)
         self._is_stale |= is_new
         return is_new
@@ -184,8 +192,13 @@ class QueueRows:
         self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
 
     def fold_line(self) -> Cell:
-        """Return the words of the folded row."""
-        return fold_words(self._split.folded, self._snapshot.taken_at, is_open=self.ended is EndedRows.OPEN)
+        """Return the text of the folded row."""
+        return fold_words(self._split.folded, self._snapshot.taken_at, is_open=self._is_fold_open)
+
+    @property
+    def _is_fold_open(self) -> bool:
+        """Return whether the folded row is open: by hand, or because there is nothing else to show."""
+        return self.ended is EndedRows.OPEN or (self.ended is EndedRows.FOLDED and not self._ordered)
 
     def show(self, *, filter: str | None = None, ended: EndedRows | None = None) -> None:  # noqa: A002 - the word for it
         """Set the filter, and how ended jobs are shown."""
@@ -234,10 +247,10 @@ class QueueRows:
     def _split_of(self, ended: Iterable[Job]) -> EndedJobsSplit:
         if self.ended is EndedRows.HIDDEN:
             return EndedJobsSplit()
-        return split(ended, self._snapshot.taken_at, self._stay, self.looked_at)
+        return split_ended(ended, self._snapshot.taken_at, self._stay, self.looked_at)
 
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
-        """Return waiting jobs in the order of the plan; jobs that it does not know yet come last."""
+        """Return waiting jobs in the order of the plan; jobs unknown to it come last."""
         left = {job.id for job in waiting}
         ordered = []
         for job_id in self._snapshot.order:
@@ -259,14 +272,14 @@ class QueueRows:
         return not self._filter or self._verdicts.is_done
 
     def match(self, seconds: float) -> bool:
-        """Match further jobs for at most so many seconds; return whether the matches changed."""
+        """Match further jobs for at most `seconds`; return whether the matches changed."""
         return self._verdicts.step(seconds)
 
     def gather(self) -> None:
         """Show the matches found so far."""
         self._matching, self._parts = self._ordered, {}
         if self._filter:
-            parts = self._verdicts.shown((*self._ordered, *self._folded))  # a filter finds folded jobs too
+            parts = self._verdicts.shown((*self._ordered, *self._folded))  # a filter also finds folded jobs
             self._matching = [part.id for part in parts]
             self._parts = {part.id: part for part in parts if part.id not in self.jobs.by_id or part.runs}
         self.matching = count(self.shown) if self._filter else self.known
@@ -274,8 +287,8 @@ class QueueRows:
 
     @property
     def _behind_fold(self) -> Sequence[JobId]:
-        """Ids of folded jobs that are shown: where the folded row is open, or a filter looks for them."""
-        return self._folded if self._filter or self.ended is EndedRows.OPEN else ()
+        """Ids of displayed folded jobs, if the folded row is open, or a filter matches them."""
+        return self._folded if self._filter or self._is_fold_open else ()
 
     def _arrange(self) -> None:
         last_first = self.sorting.column == "id" and self.sorting.is_down
@@ -283,24 +296,24 @@ class QueueRows:
         is_plain = self.arranged.keys is self._matching and not self._behind_fold
         if self._folded and not self._filter:
             self.arranged = self._with_fold(self.arranged, last_first=last_first)
-        keys = self.keys = self.arranged.keys
+        keys = self.keys
         self.positions = keys.positions if isinstance(keys, RowKeys) else {key: row for row, key in enumerate(keys)}
         self.id_width = 0 if is_plain else self._longest_id()
 
     def _with_fold(self, live: ArrangedRows, *, last_first: bool) -> ArrangedRows:
-        """Return the rows with the folded one, and those behind it where it is open."""
-        if self.ended is not EndedRows.OPEN:
-            return joined(live, FOLD)
-        return joined(live, FOLD, rows(self._folded, self.jobs.by_id, self._folds, {}, last_first=last_first))
+        """Return the rows with the folded one, followed by its jobs if it is open."""
+        if not self._is_fold_open:
+            return joined_rows(live, FOLD)
+        return joined_rows(live, FOLD, rows(self._folded, self.jobs.by_id, self._folds, {}, last_first=last_first))
 
     @property
     def _visible(self) -> Mapping[JobId, Job]:
-        """Shown jobs by id, of entries the matching part."""
+        """Shown jobs by id; of entries the matching part."""
         whole = self.jobs.by_id
         return ChainMap(self._parts, dict(whole)) if self._parts else whole
 
     def _longest_id(self) -> int:
-        """Return the cells that the longest id of a row takes."""
+        """Return the cells of the longest id in a row."""
         return max((width_of_id(job) for job in self.shown if job.id in self.positions), default=0)
 
     @property
@@ -317,14 +330,14 @@ class QueueRows:
 
 
 def width_of_id(job: Job) -> int:
-    """Return the cells of its id, of an entry those of the longest id of an element."""
+    """Return the cells of its id; of an entry, those of the longest id of an element."""
     if job.array is None or not job.runs:
         return len(job.shown_id)
     return len(f"{job.array.id}_{max(run.indices[-1] for run in job.runs)}")
 
 
 def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:
-    """Return the elements of each array by their fate."""
+    """Return the elements of each array by their state."""
     arrays: dict[JobId, list[Job]] = {}
     for job in jobs:
         if job.array is not None:
@@ -338,39 +351,40 @@ def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:
 
 
 def _begin(job: Job) -> tuple[datetime, JobId]:
-    """Return the key by which running jobs are ordered: their start, so that a job that starts stays where it waited.
+    """Return the sort key of running jobs: their start, so that a starting job stays where it waited.
 
-    Jobs of one tick are claimed at once, but begin in any order; so those of one tick are ordered by id.
+    Jobs of one tick are claimed together, but begin in any order, so those of one tick are sorted by id.
     """
     claimed_at = job.attempt.claimed_at if job.attempt is not None else None
     return min(claimed_at or _LAST, job.started_at or _LAST), job.id
 
 
 _STEP = 5
-"""Points by which utilisation has to change before a row shows it: figures that jump each second tell nothing."""
+"""Points by which utilisation must change before a row shows it, since constantly changing figures are useless."""
 
 
 class JobLoads:
-    """Mean utilisation of each job's GPUs in percent, which stays the same until it changes by several points."""
+    """Mean utilisation of each job's GPUs in percent, which stays unchanged until it changes by several points."""
 
     def __init__(self) -> None:
-        self._shown: dict[JobId, int] = {}
+        self.shown: Mapping[JobId, int] = {}
+        """Utilisation to show; nothing for jobs that share a GPU or have one that was not read."""
 
     def update(self, views: Iterable[GpuView]) -> Mapping[JobId, int]:
-        """Return the utilisation to show; nothing for jobs that share a GPU or have one that was not read."""
+        """Take over a new reading; return the utilisation to show."""
         shown = {}
         for job_id, values in _read(views).items():
             if any(value is None for value in values):
                 continue
             now = round(100 * sum(value or 0 for value in values) / len(values))
-            before = self._shown.get(job_id)
+            before = self.shown.get(job_id)
             shown[job_id] = now if before is None or abs(now - before) >= _STEP else before
-        self._shown = shown
+        self.shown = shown
         return shown
 
 
 def _read(views: Iterable[GpuView]) -> dict[JobId, list[float | None]]:
-    """Return the utilisation of each job's GPUs; None for a GPU that was not read lately or has several jobs."""
+    """Return the utilisation of each job's GPUs; None for a GPU without a recent reading or with several jobs."""
     found: dict[JobId, list[float | None]] = {}
     for view in views:
         is_known = view.sample is not None and not view.stale and len(view.job_ids) < 2

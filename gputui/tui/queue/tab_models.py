@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from gputui.domain.gpu import short_names
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.keyed import keyed
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
-from gputui.tui.keys import keyed
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext, gpus_wanted, group_cells, job_cells, moment
 from gputui.tui.present.status import empty_queue_words
@@ -70,7 +71,7 @@ class TabModel(Protocol):
         ...
 
     def empty(self) -> tuple[Cell, ...]:
-        """Return the lines shown while there is no row."""
+        """Return the lines shown if there is no row."""
         ...
 
 
@@ -86,7 +87,7 @@ class QueueTab:
         self.room = 0
         """Cells of the table."""
         self._living: tuple[Marks, object, Marks] | None = None
-        """Marks as of a snapshot, and those on jobs that had not ended in it."""
+        """Marks with their snapshot, and those on jobs that had not ended in it."""
 
     def drop_ended_marks(self) -> None:
         """Remove the marks of jobs that are gone or have ended since; a job marked after its end keeps its mark."""
@@ -146,7 +147,7 @@ class QueueTab:
         return MARK if any(map(self.marks.has_any, self.rows.jobs_of(key))) else " "
 
     def _with_reason(self, key: JobId, context: JobContext) -> JobContext:
-        """Return the context in which an element of an entry waits for what its entry does."""
+        """Return the context in which an element of an entry has its entry's reason."""
         entry = self.rows.jobs.entry(key)
         if entry is None or entry.id == key or (reason := context.reasons.get(entry.id)) is None:
             return context
@@ -163,7 +164,7 @@ class QueueTab:
 
 @dataclass
 class EndedJobs:
-    """Ended jobs, latest first, as far back as was read."""
+    """Ended jobs, latest first, as far back as they were read."""
 
     jobs: Mapping[JobId, Job]
     is_whole: bool = False
@@ -185,7 +186,7 @@ class FinishedTab:
         self.positions: Mapping[Key, int] = {}
 
     def update(self, ended: EndedJobs, shown: Callable[[Job], bool]) -> None:
-        """Set the jobs, of which the matching ones are shown."""
+        """Set the jobs and their filter."""
         self.ended = ended
         self.keys = [job_id for job_id, job in ended.jobs.items() if shown(job)]
         self.positions = {key: row for row, key in enumerate(self.keys)}
@@ -243,7 +244,7 @@ _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.R
 
 
 def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
-    """A cell of a recurring job."""
+    """Return the cell of a recurring job."""
     spec = entry.submission.spec
     due = "" if entry.paused else moment(entry.next_at, now)
     words = {
@@ -261,7 +262,7 @@ def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
 
 
 def window_cell(view: WindowView, column: str, names: dict[str, str], now: datetime) -> Cell:
-    """A cell of a reservation."""
+    """Return the cell of a reservation."""
     window = view.window
     words = {
         "name": (plain(window.name, 60), BLUE),

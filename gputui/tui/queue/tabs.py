@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import Job, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
+from gputui.domain.keyed import keyed
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.recurring import local_zone_name
 from gputui.tui.actions import Call
-from gputui.tui.keys import keyed
 
 TABS = ("queue", "finished", "recurring", "reservations")
 

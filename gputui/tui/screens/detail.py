@@ -1,8 +1,9 @@
-"""Everything about one job."""
+"""Page with all facts about one job."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -12,11 +13,15 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.attempt import Attempt
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
@@ -27,36 +32,98 @@ from gputui.tui.present.detail import (
     Line,
     Live,
     array_lines,
-    gpu_lines,
-    gpus_of,
+    gpu_rows_of,
+    job_gpu_lines,
     job_lines,
     job_title,
 )
-from gputui.tui.present.gpu_graphs import job_graph_lines
-from gputui.tui.present.gpu_words import index_of
-from gputui.tui.present.job import JobContext
+from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.job import JobContext, gpus_wanted
+from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, GROUND, STRONG
+from gputui.tui.present.telemetry import telemetry_lines
 from gputui.tui.screens.job_screen import JobScreen
-from gputui.tui.screens.telemetry_loader import TelemetryLoaded, TelemetryLoader
 from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.log_view import JobLog
 from gputui.tui.widgets.status_bars import KeyBar
+
+_AGAIN = 10.0
+"""Seconds after which a running attempt's telemetry is read again."""
+
+
+class TelemetryLoaded(Message, bubble=False):
+    """Telemetry of each attempt of a job, by number."""
+
+    def __init__(self, measured: Mapping[int, Measured]) -> None:
+        super().__init__()
+        self.measured = measured
+
+
+class TelemetryLoader:
+    """Telemetry of a job, as far as it has been read."""
+
+    def __init__(self, post: Callable[[Message], object], read: Callable[[Job], Mapping[int, Measured]]) -> None:
+        self._read = read
+        self._worker = LatestWorker(post, lambda error: TelemetryLoaded({}))
+        self._asked_for: object = None
+        self._asked_at = 0.0
+        self._measured: Mapping[int, Measured] = {}
+
+    def update(self, job: Job) -> None:
+        """Read again if there may be new data."""
+        attempt = _shown(job)
+        if attempt is None:
+            return
+        wanted, now = (job.id, attempt.number, attempt.is_over), time.monotonic()
+        if wanted == self._asked_for and (attempt.is_over or now - self._asked_at < _AGAIN):
+            return
+        self._asked_for, self._asked_at = wanted, now
+
+        def work(is_wanted: IsWanted) -> Message:
+            del is_wanted
+            return TelemetryLoaded(self._read(job))
+
+        self._worker.ask(work)
+
+    def take(self, message: TelemetryLoaded) -> None:
+        """Keep what was read."""
+        self._measured = message.measured
+
+    def lines(self, job: Job, room: int, *, has_graphs: bool, is_tall: bool) -> list[tuple[str, Cell]]:
+        """Return the lines of the page about the latest started attempt; empty before they were read."""
+        attempt = _shown(job)
+        measured = self._measured.get(attempt.number) if attempt else None
+        if attempt is None or measured is None:
+            return []
+        return telemetry_lines(attempt, measured, room, has_graphs=has_graphs, is_tall=is_tall)
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._worker.close()
+
+
+def _shown(job: Job) -> Attempt | None:
+    """Return the latest attempt that started."""
+    return next((attempt for attempt in reversed(job.attempts) if attempt.started_at), None)
+
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
 _LABEL, _GAP = 10, 2
 _FRAME, _AROUND = 4, 4
 """Cells beside the page, and rows above and below its lines."""
 _LOG_LEAST = 6
-"""Fewest rows in which a log is shown."""
+"""Minimum rows of a log."""
 _BESIDE_FROM = 180
-"""Columns from which the log stands beside the page."""
+"""Columns from which the log is beside the page."""
 _COMPACT = 30
 """Screens with fewer rows are compact."""
 _TALL = 56
-"""Rows from which a page with the log below has some to spare."""
+"""Rows from which a page with the log below has spare rows."""
+_ENDLESS = 1000
+"""Cells of a line that is cut at the edge, not wrapped."""
 _AGED = timedelta(seconds=10)
-"""Age at which an explanation is made again though nothing happened: time moves scores."""
+"""Age at which an explanation is renewed even without changes, since scores change with time."""
 
 
 class Explained(Message, bubble=False):
@@ -98,10 +165,10 @@ class Detail(JobScreen):
         super().__init__(services, snapshot)
         self._job_id = job_id
         self._last_id = job.last_id if job is not None and job.runs else None
-        """Last element of an entry, which the page is about as a whole: it is there for longest."""
+        """Last element of an entry, which the page shows as a whole; it stays longest."""
         self._follow = follow
         self._job: Job | None = self._seen(snapshot) or job
-        """Job as of the snapshot; as it was, where it is in the history only."""
+        """Job as of the snapshot; if it is only in the history, its last state."""
         self._heading = CellLines(id="heading")
         self._body = CellLines(id="body", background=GROUND)
         self._log = JobLog(id="log")
@@ -113,7 +180,7 @@ class Detail(JobScreen):
         self._telemetry = TelemetryLoader(self.post_message, services.measured)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None
-        """Snapshot and time of the explanation that was asked for last."""
+        """Snapshot and time of the last requested explanation."""
 
     def compose(self) -> ComposeResult:
         """Yield heading, body, log and keys."""
@@ -148,7 +215,7 @@ class Detail(JobScreen):
         self._snapshot = snapshot
         self._job = self._seen(snapshot) or self._job
         if self._job is None or self.app.screen is not self or not self._keys.is_attached:
-            return  # a picture may come before the page is there
+            return  # a snapshot may arrive before the page is ready
         self._explain(self._job)
         self._telemetry.update(self._job)
         self._heading.show([((f" Job {job_title(self._job)}", STRONG),)])
@@ -163,60 +230,78 @@ class Detail(JobScreen):
         return snapshot.entry(self._last_id)
 
     def _fill(self, job: Job) -> None:
-        """Fill the page, and show the end of the log beside it, or below it where there is room."""
+        """Fill the page, and show the end of the log beside it, or below it if there is room."""
         is_wide = self.size.width >= _BESIDE_FROM
         self.set_class(is_wide and started_attempt(job) > 0, "-beside")
         room = self._body.size.width or self.size.width - _FRAME
-        lines = _laid_out(self._lines(job, room), room)
-        lines += self._graphs(job, room, self.size.height - len(lines) - _AROUND - 1) if is_wide else []
+        context = self._job_context(job)
+        told = self._lines(job, context, room)
+        lines = _laid_out(told, room, _labels(told))
+        if job.state is JobState.PENDING:
+            rest = self.size.height - len(lines) - _AROUND
+            standing = standing_lines(job, self._snapshot, context, self._told, rest)
+            lines += [tuple(fitted(line, room)) for line in _laid_out(standing, _ENDLESS, _labels(told))]
+        has_log = started_attempt(job) > 0
+        lines += self._graphs(job, room, self.size.height - len(lines) - _AROUND - 1) if is_wide or not has_log else []
         self._body.fill(lines)
         is_room = is_wide or self.size.height - len(lines) - _AROUND >= _LOG_LEAST
         self._log.show_of(job, self._services.logs, is_room=is_room)
         self.set_class(self._log.display and not is_wide, "-with-log")
 
-    def _lines(self, job: Job, room: int) -> tuple[Line, ...]:
+    def _job_context(self, job: Job) -> JobContext:
+        """Return the context of the words about the job."""
         snapshot = self._snapshot
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
-        now, beside = self._services.clock.now(), snapshot.sharing()
         reasons = snapshot.reasons
         if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
-            reasons = {job.id: each} if (each := reasons.get(entry.id)) else reasons  # it waits for what its entry does
-        context = JobContext(now, reasons, snapshot.expected_starts, snapshot.progress, names, beside)
+            each = reasons.get(entry.id)  # it waits for what its entry does
+            reasons = {**reasons, job.id: each} if each else reasons
+        now, beside = self._services.clock.now(), snapshot.sharing()
+        return JobContext(now, reasons, snapshot.expected_starts, snapshot.progress, names, beside)
+
+    def _lines(self, job: Job, context: JobContext, room: int) -> tuple[Line, ...]:
         is_compact = self.app.size.height < _COMPACT
         told = replace(self._told, is_compact=is_compact)
-        live = self._live(job, now, room, is_compact=is_compact) if job.state.is_active else None
+        live = self._live(job, context.now, room, is_compact=is_compact) if job.state.is_active else None
         has_graphs = self._services.pace.has_graphs and not is_compact
         telemetry = self._telemetry.lines(job, room - _LABEL - _GAP, has_graphs=has_graphs, is_tall=self._is_tall)
         lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live, telemetry)
-        return (lines[0], *array_lines(job, snapshot), *lines[1:])
+        return (lines[0], *array_lines(job, self._snapshot), *lines[1:])
 
     @property
     def _is_tall(self) -> bool:
-        """Return whether the page has rows to spare: more than the log below it needs, or the log is beside it."""
+        """Return whether the page has spare rows: more than the log below it needs, or the log is beside it."""
         return self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
         """Return the readings of its GPUs and its expected duration."""
         picture = self._services.gpu_picture(self._snapshot, {}, now)
         has_graphs = self.size.width < _BESIDE_FROM
-        gpus = gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
+        gpus = job_gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
         settings = self._services.settings
         alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
         return Live(gpus, Durations(alike, settings.policy, settings.scheduler.max_time).expected(job))
 
     def _graphs(self, job: Job, room: int, rows: int) -> list[Cell]:
-        """Return what fits below the lines of a wide page: the past of the GPUs that the job holds.
+        """Return the lines that fit below the page: the past of the GPUs that the job holds, or may wait for.
 
-        Series that were measured for the job itself belong here too, before those of its GPUs.
+        Series that were measured for the job itself also belong here, before those of its GPUs.
         """
-        if not job.state.is_active or not self._services.pace.has_graphs:
+        is_waiting = job.state is JobState.PENDING and gpus_wanted(job.spec.gpus) != "-"
+        if not (job.state.is_active or is_waiting) or not self._services.pace.has_graphs:
             return []
         picture = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now())
-        graphs = job_graph_lines(gpus_of(job, picture), room, rows)
+        choices = [gpu_rows_of(job, picture)]
+        if is_waiting:
+            told = self._told.explanation
+            awaited = frozenset(told.waits_for if told else ())
+            everyone = list(picture.rows.values())
+            choices = [everyone, [row for row in everyone if row.view.job_id in awaited]]
+        graphs = next(filter(None, (several_graph_lines(gpus, room, rows) for gpus in choices)), [])
         return [(), *graphs] if graphs else []
 
     def _explain(self, job: Job) -> None:
-        """Ask for a new explanation where it may have changed."""
+        """Request a new explanation if it may have changed."""
         snapshot, now = self._snapshot, self._services.clock.now()
         seen, at = self._explained or (EMPTY, now)
         is_new = self._explained is None or now - at >= _AGED or not are_alike(seen, snapshot)
@@ -257,9 +342,13 @@ class Detail(JobScreen):
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
 
-def _laid_out(lines: tuple[Line, ...], room: int) -> list[Cell]:
-    """Lay out labels in a column, and their texts beside them, wrapped."""
-    first = max(_LABEL, *(width(label) for label, _ in lines)) + _GAP
+def _labels(lines: Sequence[Line]) -> int:
+    """Return the cells for labels, with the gap behind them."""
+    return max([_LABEL, *(width(label) for label, _ in lines)]) + _GAP
+
+
+def _laid_out(lines: Sequence[Line], room: int, first: int) -> list[Cell]:
+    """Lay out labels in a column of `first` cells, and their texts beside them, wrapped."""
     found: list[Cell] = []
     for label, about in lines:
         begun = fitted(((label, BLUE),), first)

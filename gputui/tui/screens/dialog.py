@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from textual import events
@@ -10,47 +9,42 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Static
 
 from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.keys import key_of
 from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import bind_if_free
 from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.hints import edge_key_at, press
 
 T = TypeVar("T")
 if TYPE_CHECKING:
     from textual.screen import Screen as Base
 else:
-    Base = Generic  # styles are inherited from the first base that is a widget: it is to be none
+    Base = Generic  # styles are inherited from the first widget base, which this must not be
 
 
 class ClosedOnce(Base[T]):
     """Makes `dismiss()` idempotent: a second request that is already queued is ignored."""
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
-        """Close it, if it is the one in front."""
+        """Close the screen if it is in front."""
         return super().dismiss(result) if self.is_active else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
 
 
-_ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
-"""`y Enter  yes`: the first of its keys, and what it means."""
-
-
 class Leavable(ClosedOnce[T]):
-    """A screen over others that Escape leaves, whatever keys its commands have been given."""
+    """A screen that Escape always closes, regardless of configured keys."""
 
     LEAVES: ClassVar = "back"
-    """The action that does."""
+    """Action that closes it."""
 
     def on_mount(self) -> None:
-        """See that there is a way out: its own commands have their keys by now."""
+        """Ensure that there is a key to close it; its own commands have their keys by now."""
         bind_if_free(self, Binding("escape", self.LEAVES, show=False))
 
 
 class Dialog(Leavable[T], ModalScreen[T]):
-    """A question over the screen; what is behind it stands still meanwhile."""
+    """A dialog over the screen, which does not update meanwhile."""
 
     DEFAULT_CSS = """
     Dialog {
@@ -69,7 +63,7 @@ class Dialog(Leavable[T], ModalScreen[T]):
     """
 
     def key(self, name: str) -> str:
-        """The first key of that command as a person reads it."""
+        """Return the display name of that command's first key."""
         return keymap_of(self).key(name)
 
     def answers(self, *answers: tuple[Command, str]) -> str:
@@ -78,25 +72,17 @@ class Dialog(Leavable[T], ModalScreen[T]):
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
 
     def on_click(self, event: events.Click) -> None:
-        """A click on an answer is as good as its key."""
-        told = event.widget
-        if not isinstance(told, Static) or not (told.has_class("keys") or told.has_class("answers")):
-            return
-        lines, at = str(told.content).splitlines(), event.screen_offset - told.content_region.offset
-        answers = _ANSWER.finditer(lines[at.y]) if 0 <= at.y < len(lines) else ()
-        key = next((key_of(answer[1]) for answer in answers if answer.start() <= at.x < answer.end()), None)
-        if key is not None:
-            self.app.call_later(
-                self.app.simulate_key, key
-            )  # from the app: sent from here it would not come back up here
+        """Press the key of a hint that is clicked on the lower edge of the box."""
+        if event.widget is not None:
+            press(self, edge_key_at(event.widget, event.screen_offset))
 
 
 _WIDEST, _FRAME = 112, 7
-"""The width of the box at most, and what it has around its lines."""
+"""Maximum width of the box, and the cells around its lines."""
 
 
 class ScrollingDialog(Dialog[None]):
-    """Dialog with more text than fits: lines of cells in a box that scrolls."""
+    """Dialog with more text than fits: lines of cells in a scrolling box."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("space", "page(1)", "page down"),
@@ -105,11 +91,11 @@ class ScrollingDialog(Dialog[None]):
     ]
 
     def on_resize(self) -> None:
-        """Lay the lines out anew."""
+        """Lay the lines out again."""
         self.call_after_refresh(self.show_lines)
 
     def show_lines(self) -> None:
-        """Lay them out for the room there is, if it is still there."""
+        """Lay the lines out for the available room, if the box still exists."""
         if self.is_attached:
             lines = self.query_one(CellLines)
             lines.fill(self.lines(lines.size.width or min(self.app.size.width * 9 // 10, _WIDEST) - _FRAME))
@@ -144,6 +130,6 @@ class ScrollingDialog(Dialog[None]):
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
     def action_page(self, step: int) -> None:
-        """Scroll by what is in sight."""
+        """Scroll by the visible height."""
         body = self.query_one(VerticalScroll)
         body.scroll_relative(y=step * max(1, body.size.height - 1), animate=False)

@@ -29,31 +29,31 @@ _HEAD = "This job fills in the form when you save and leave; nothing is written 
 
 
 class DraftForm(Protocol):
-    """Form that drafts are loaded into."""
+    """Form into which drafts are loaded."""
 
     @property
     def app(self) -> App[object]:
-        """The app on whose screen the form is."""
+        """The app that shows the form."""
 
     @property
     def submitter(self) -> Submitter:
-        """The user and place that a job file is read for."""
+        """User and directory for reading job files."""
 
     def draft(self) -> dict[str, str]:
         """Return the texts of the fields."""
 
     def fill(self, draft: Draft, said: str = "", *, is_clean: bool = True) -> None:
-        """Hold another draft; `is_clean`: it is not lost when the form is left."""
+        """Set another draft; `is_clean`: closing the form does not lose it."""
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
-        """Show a sentence below the fields until something is typed."""
+        """Show a sentence below the fields until the next key."""
 
     def run_worker(self, work: Callable[[], None], *, group: str, thread: bool) -> object:
         """Run a function on a thread."""
 
 
 class DraftLoader:
-    """Fills one form from drafts that are kept elsewhere."""
+    """Fills a form from stored drafts."""
 
     def __init__(self, screen: DraftForm, services: Services) -> None:
         self._screen = screen
@@ -61,11 +61,11 @@ class DraftLoader:
         self._editor = Editor(_HEAD)
         self._is_editing = False
         self._place = -1
-        """Index of the earlier submission that is shown; -1: the form as it was typed."""
+        """Index of the displayed earlier submission; -1: the user's own input."""
         self._typed: Draft = {}
 
     def step(self, step: int) -> None:
-        """Show the one before, or the one after; after the latest comes what was typed."""
+        """Show the previous or next submission; after the latest comes the user's own input."""
         entries = recent_submissions(self._services.preferences)
         place = max(-1, min(len(entries) - 1, self._place + step))
         if place == self._place:
@@ -95,7 +95,7 @@ class DraftLoader:
         self._screen.fill(entry.draft, said + env)
 
     def choose_template(self) -> None:
-        """Have them listed, and ask which."""
+        """List the templates, and ask which one to use."""
         directory = self._services.forms.templates
         if directory is None:
             self._screen.say("there are no templates here")
@@ -138,7 +138,7 @@ class DraftLoader:
         return lambda: self._screen.say(f"Saved as {path}.")
 
     def _in_worker(self, work: Callable[[], Callable[[], None]]) -> None:
-        """Do what touches the disk elsewhere, and what follows from it here."""
+        """Run disk access on a worker thread, and continue with its result here."""
 
         def run() -> None:
             try:
@@ -151,7 +151,7 @@ class DraftLoader:
         self._screen.run_worker(run, thread=True, group="shelf")
 
     async def edit(self) -> None:
-        """Have the form's job edited, and hold what comes back. The console hears signals meanwhile."""
+        """Edit the form's job in the editor, and load the result. The console handles signals meanwhile."""
         if self._is_editing:
             return
         self._is_editing = True
@@ -167,7 +167,7 @@ class DraftLoader:
             self._is_editing = False
 
     async def _edited(self) -> dict[str, str] | None:
-        """Return the form's job as it was saved; None when nothing was changed. Raises GputuiError, or OSError."""
+        """Return the form's job as saved; None if nothing was changed. Raises GputuiError or OSError."""
         screen, app = self._screen, self._screen.app
         if (terminal := loan_of(app)) is None:
             raise GputuiError("no editor can be opened here", where="EDITOR")

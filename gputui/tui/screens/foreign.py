@@ -1,4 +1,4 @@
-"""Pages of a process and of a container of others, and the thread in which acts on them are done."""
+"""Pages of foreign processes and containers, and the thread that carries out actions on them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from textual.message import Message
 from textual.screen import Screen
 
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu_processes import ContainerDetail, GpuProcessRow, target_of
-from gputui.domain.job import Job, JobId
+from gputui.domain.gpu_processes import ContainerDetail, GpuProcessRow, process_target
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import LogStream
@@ -22,7 +23,7 @@ from gputui.tui.latest_worker import LatestWorker
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.process import FAULT, container_lines, process_lines
+from gputui.tui.present.process import FAULT, container_lines, process_page
 from gputui.tui.present.style import DIM, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.screens.job_screen import JobScreen
@@ -33,7 +34,7 @@ from gputui.tui.widgets.status_bars import KeyBar
 
 
 def act(app: App[Any], begun: str, call: Callable[[], str]) -> None:
-    """Carry out an act on a thread of its own and show its result, whichever screen is in front by then."""
+    """Carry out an action on its own thread and show its result on the screen that is in front by then."""
     app.notify(plain(begun, 300), markup=False, timeout=3)
 
     def run() -> None:
@@ -61,7 +62,7 @@ def ask_stop(screen: Screen[Any], use: ForeignUse, container_id: str, words: str
 
 
 class EnvironmentRead(Message, bubble=False):
-    """Message: the environment of a process, or why it cannot be read."""
+    """Message with the environment of a process, or why it cannot be read."""
 
     def __init__(self, environment: tuple[str, ...] | None, refusal: str = "") -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class EnvironmentRead(Message, bubble=False):
 
 
 class ProcessPage(ScrollingDialog):
-    """Everything about a process, with the environment where this user may read it."""
+    """Page of a process, with its environment if this user may read it."""
 
     DEFAULT_CSS = """
     ProcessPage VerticalScroll {
@@ -104,7 +105,7 @@ class ProcessPage(ScrollingDialog):
         self._worker.close()
 
     def _read(self) -> EnvironmentRead:
-        target = target_of(self._row)
+        target = process_target(self._row)
         if self._use is None or target is None:
             return EnvironmentRead(None, "it cannot be read from here")
         if target.ticks is None:
@@ -122,7 +123,7 @@ class ProcessPage(ScrollingDialog):
 
     def lines(self, room: int) -> list[Cell]:
         """Return the lines of the page."""
-        return process_lines(self._row, self._environment, self._refusal, room)
+        return process_page(self._row, self._environment, self._refusal, room)
 
 
 class ContainerLog:
@@ -141,7 +142,7 @@ class ContainerLog:
 
 
 class ContainerRead(Message, bubble=False):
-    """Message: the container as its engine describes it, or why it cannot be looked at."""
+    """Message with the engine's description of a container, or why it cannot be inspected."""
 
     def __init__(self, detail: ContainerDetail | None, fault: str = "") -> None:
         super().__init__()
@@ -150,7 +151,7 @@ class ContainerRead(Message, bubble=False):
 
 
 class ContainerScreen(JobScreen):
-    """A container of others: owner, image, uptime, mounts and ports, and its log."""
+    """Page of a foreign container: owner, image, uptime, mounts and ports, and its log."""
 
     BINDINGS: ClassVar = [*bindings((STOP_CONTAINER,)), *bindings((BACK,))]
     DEFAULT_CSS = """
@@ -192,7 +193,7 @@ class ContainerScreen(JobScreen):
         self._worker.close()
 
     def on_resize(self) -> None:
-        """Lay the page out anew."""
+        """Lay the page out again."""
         self.call_after_refresh(self._draw)
 
     def _read(self) -> ContainerRead:
@@ -222,12 +223,12 @@ class ContainerScreen(JobScreen):
         return command.works_at(pane if command.is_known_to(pane) else self)
 
     def _can_be_stopped(self) -> bool:
-        """Return whether it runs and is no job's."""
+        """Return whether it is running and belongs to no job."""
         detail = self._detail
         return detail is not None and detail.is_running and not detail.store
 
     def subject(self) -> Job | None:
-        """Return None: a container of others has no job."""
+        """Return None: a foreign container has no job."""
         return None
 
     def action_stop_container(self) -> None:

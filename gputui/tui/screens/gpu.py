@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import fitted
-from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, title
-from gputui.tui.present.gpu_rows import GpuPicture
+from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, title
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_trouble import is_in_trouble
 from gputui.tui.present.style import DIM
+from gputui.tui.queue.gpu_jobs import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines, Page
@@ -37,7 +42,8 @@ class GpuDetailScreen(OverlayScreen):
         self._uuid = uuid
         self._picture = GpuPicture()
         self._meant = 0
-        """Number of the subject among the jobs that share the GPU."""
+        """Index of the selected job among those that share the GPU."""
+        self._past_jobs = PastJobsLoader(services.past, self.post_message)
         self.conditions["next_job"] = lambda _: len(self._jobs()) > 1
 
     def compose(self) -> ComposeResult:
@@ -53,7 +59,8 @@ class GpuDetailScreen(OverlayScreen):
         self.call_after_refresh(self.tick)
 
     def on_unmount(self) -> None:
-        """Stop reading PCIe throughput, and release the readings."""
+        """Stop reading PCIe throughput and the history, and release the readings."""
+        self._past_jobs.close()
         self._services.want_pcie(None)
         self._picture = GpuPicture()
 
@@ -68,7 +75,7 @@ class GpuDetailScreen(OverlayScreen):
 
     @on(Page.Scrolled)
     def tick(self) -> None:
-        """Show the GPU as of now."""
+        """Update the page."""
         if not self.is_mounted or self.app.screen is not self:
             return
         now, snapshot = self._services.clock.now(), self._snapshot
@@ -79,13 +86,26 @@ class GpuDetailScreen(OverlayScreen):
         row = self._picture.rows.get(self._uuid)
         if row is None:
             return
-        self._services.want_pcie(self._uuid)  # again and again: another process may have led meanwhile
+        self._services.want_pcie(self._uuid)  # repeatedly: another process may have become leader meanwhile
         shown = self.query_one(Page)
-        keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
-        page = GpuPage(row, self._picture, snapshot, now, self._jobs(), self._why_no_pcie(), keys)
-        shown.show(gpu_lines(page, max(0, shown.size.width - 2), shown.size.height))
+        page = self._page(row, now)
+        shown.show(gpu_page_lines(page, max(0, shown.size.width - 2), shown.size.height))
         self._show_heading(page, shown.position)
         self._show_keys()
+
+    def _page(self, row: GpuRow, now: datetime) -> GpuPage:
+        keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
+        past = self._past_jobs.of(self._uuid, now) if is_in_trouble(row.view) else PastJobs(is_read=True)
+        words = "" if past.is_read else "reading the history …"
+        if past.failure:
+            words = f"the history cannot be read: {plain(past.failure, 200)}"
+        why, jobs = self._why_no_pcie(), self._jobs()
+        return GpuPage(row, self._picture, self._snapshot, now, jobs, why, keys, past.jobs, words)
+
+    def on_past_jobs_read(self, message: PastJobsRead) -> None:
+        """Show the jobs of the history that the GPU had."""
+        self._past_jobs.take(message)
+        self.tick()
 
     def _show_heading(self, page: GpuPage, position: str) -> None:
         room = self.size.width - len(position) - 3
@@ -111,14 +131,14 @@ class GpuDetailScreen(OverlayScreen):
         return row.view if row else None
 
     def _jobs(self) -> tuple[Job, ...]:
-        """Return the jobs on it, the subject first."""
+        """Return the jobs on it, the selected one first."""
         view = self.gpu()
         jobs = holders(view, self._snapshot.jobs) if view else ()
         meant = self._meant % len(jobs) if jobs else 0
         return (*jobs[meant:], *jobs[:meant])
 
     def subject(self) -> Job | None:
-        """Return the job that holds it; of several, the chosen one."""
+        """Return the job that holds it; of several, the selected one."""
         return next(iter(self._jobs()), None)
 
     def action_next_job(self) -> None:

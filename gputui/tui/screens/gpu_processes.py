@@ -1,4 +1,4 @@
-"""Process view: all processes on the GPUs, whosever they are, and acts on those that are no job's."""
+"""Process view: all processes on the GPUs, and actions on foreign ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from gputui.domain.gpu_processes import (
     JOB,
     GpuProcessRow,
     process_rows,
+    process_target,
     summary,
-    target_of,
     tree_of,
     with_host_values,
 )
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.process_filter import PROCESS_FIELDS, ProcessFilter, parse_process_filter
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -37,18 +38,23 @@ from gputui.tui.commands import (
     QUEUE_COMMANDS,
     bindings,
 )
+from gputui.tui.commands.places import MENUS
+from gputui.tui.keymap import keymap_of
 from gputui.tui.latest_worker import LatestWorker
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
+from gputui.tui.present.gpu import label_of
+from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.process import (
     FAULT,
     PROCESS_VIEW_COLUMNS,
     ProcessOrder,
     heading_cell,
+    process_lines,
     row_lines,
     signal_question,
     view_cell,
 )
-from gputui.tui.present.style import DIM
+from gputui.tui.present.style import DIM, GROUND
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage, act, ask_stop
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
@@ -56,12 +62,12 @@ from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
 from gputui.tui.widgets.job_table import DOWN, UP, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved, LineTable
-from gputui.tui.widgets.mouse import RowOpened
+from gputui.tui.widgets.mouse import MenuAsked, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar
 
 
 class GpuProcessTable(LineTable[str]):
-    """Processes and containers on GPUs, by the key of their rows. A column of which nothing is known is left out."""
+    """Processes and containers on GPUs, by row key. A column without known values is left out."""
 
     NOUN = "process"
 
@@ -91,7 +97,7 @@ class GpuProcessTable(LineTable[str]):
         return None if self.cursor is None else self._rows.get(self.cursor)
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns there may be."""
+        """Return all possible columns."""
         return self._shown_columns
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
@@ -100,7 +106,7 @@ class GpuProcessTable(LineTable[str]):
         return view_cell(self._rows[key], column)
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title, with an arrow where rows are sorted by it."""
+        """Return the title, with an arrow if rows are sorted by it."""
         column = placed.column
         if column.key != self._order.column:
             return column.title
@@ -116,6 +122,10 @@ def _any_share(rows: Sequence[GpuProcessRow]) -> bool:
     return any(row.sm is not None for row in rows)
 
 
+_OTHERS, _STEP = 3, 6
+"""Lines for heading, titles and keys, and the rows by which the list grows."""
+_LEAST, _MUCH = 8, 20
+"""Lines from which more is shown about the selected row, and from which all is."""
 FILTERS = "process_filters"
 """Section of the preferences."""
 _FILTER_COMMANDS = tuple(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"})
@@ -125,7 +135,7 @@ _HINT = "alice kind:foreign gpu:3 gpumem>10g age>2h -user:root  ↑ earlier"
 
 
 class ProcessesRead(Message, bubble=False):
-    """Message: processes on GPUs with their values from the host, and all processes that were looked at."""
+    """Message with the processes on GPUs and their values from the host, and all processes that were read."""
 
     def __init__(self, rows: tuple[GpuProcessRow, ...], seen: Mapping[int, ProcessRow], fault: str = "") -> None:
         super().__init__()
@@ -154,7 +164,7 @@ class GpuProcessesScreen(JobScreen):
         self._read = ProcessesRead((), {})
         self._is_read = False
         self._lists_at: datetime | None = None
-        """Time of the process lists that were last asked about."""
+        """Time of the process lists of the last request."""
         self._filter = parse_process_filter(words)
         self._filters = FilterHistory.of(services.preferences.get(FILTERS))
         self.order = ProcessOrder()
@@ -174,13 +184,17 @@ class GpuProcessesScreen(JobScreen):
         yield CellLines(id="heading")
         yield self.line
         yield GpuProcessTable(id="rows")
-        yield CellLines(id="about")
+        yield CellLines(id="about", background=GROUND)
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Look at the processes at once."""
+        """Read the processes at once."""
         self.query_one(GpuProcessTable).focus()
         self.ask()
+        self.call_after_refresh(self._draw)
+
+    def on_resize(self) -> None:
+        """Draw for the new size, once all widgets have theirs."""
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
@@ -204,7 +218,7 @@ class GpuProcessesScreen(JobScreen):
         return row is not None and row.pid is not None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot; look at the processes again where their lists were read anew."""
+        """Receive the snapshot; read the processes again if it has new process lists."""
         self._snapshot = snapshot
         if _lists_at(snapshot) != self._lists_at:
             self.ask()
@@ -214,12 +228,12 @@ class GpuProcessesScreen(JobScreen):
         self.ask()
 
     def ask(self) -> None:
-        """Look at the processes on the worker's thread."""
+        """Read the processes on the worker's thread."""
         if not self.is_mounted or self.app.screen is not self:
             return
         snapshot, use, is_tree = self._snapshot, self._services.foreign, self.is_tree
         self._lists_at = _lists_at(snapshot)
-        self._services.want_pcie(ALL_SHARES)  # again and again: another process may have led meanwhile
+        self._services.want_pcie(ALL_SHARES)  # repeatedly: another process may have become leader meanwhile
         self._worker.ask(lambda is_wanted: _look(snapshot, use, with_parents=is_tree))
 
     def on_processes_read(self, message: ProcessesRead) -> None:
@@ -249,13 +263,29 @@ class GpuProcessesScreen(JobScreen):
 
     @on(CursorMoved)
     def _draw_row(self) -> None:
-        """Draw what depends on the selected row alone: a key must not sort thousands of rows."""
+        """Draw what depends only on the selected row, so that a key does not sort thousands of rows."""
         if not self.is_mounted or self.app.screen is not self:
             return
-        self.query_one("#about", CellLines).fill(row_lines(self.row(), self.size.width))
+        self.query_one("#about", CellLines).fill(self._about())
         offered = (*PROCESS_COMMANDS, *_CANCEL, *_FILTER_COMMANDS)
         keys = tuple(command for command in offered if command.in_footer and command.works_at(self))
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
+
+    def _about(self) -> list[Cell]:
+        """Return the selected row: two lines, and where the rows leave room the graphs of its GPUs, or of all."""
+        row, room = self.row(), self.size.width
+        shown = -(-len(self.query_one(GpuProcessTable).keys) // _STEP) * _STEP or _STEP  # not another height each time
+        rows = self.size.height - _OTHERS - self.line.size.height - shown
+        if rows < _LEAST or not self._services.pace.has_graphs:
+            return row_lines(row, room)
+        lines = [*row_lines(row, room)] if row is not None else []
+        if row is not None and rows >= _MUCH:
+            lines = [lines[0], (), *(((" ", DIM), *line) for line in process_lines(row, room - 2))]
+        gpus = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now()).rows.values()
+        mine = [gpu for gpu in gpus if row is not None and label_of(gpu) in row.gpus] or list(gpus)
+        graphs = several_graph_lines(mine, room - 2, rows - len(lines) - 1)
+        lines += [(), *(((" ", DIM), *line) for line in graphs)]
+        return lines + [()] * (rows - len(lines))
 
     def _empty(self) -> Cell:
         if self._read.fault:
@@ -270,7 +300,7 @@ class GpuProcessesScreen(JobScreen):
         """Show a tree, or a flat list."""
         self.is_tree = not self.is_tree
         self.query_one(GpuProcessTable).rearrange()
-        self.ask()  # a tree has parents, which were not looked at
+        self.ask()  # a tree includes parents, which were not read
         self._draw()
 
     def action_sort_processes(self) -> None:
@@ -318,7 +348,18 @@ class GpuProcessesScreen(JobScreen):
         self.query_one(GpuProcessTable).focus()
         self._draw()
 
-    # acts
+    # actions
+
+    @on(MenuAsked)
+    def list_commands(self, message: MenuAsked) -> None:
+        """Open the menu of the row under the pointer, and run the chosen command."""
+        row = self.row()
+        commands = tuple(keymap_of(self).told(command) for command in MENUS["processes"] if command.works_at(self))
+        if row is not None and commands:
+            from gputui.tui.screens.menu import open_menu
+
+            title = f"pid {row.pid}" if row.pid is not None else plain(row.what, 60)
+            open_menu(self, title, commands, message.at)
 
     @on(RowOpened)
     def action_open(self) -> None:
@@ -344,9 +385,9 @@ class GpuProcessesScreen(JobScreen):
             self.app.push_screen(ProcessPage(row, self._services.foreign))
 
     def action_end_process(self, name: str) -> None:
-        """Ask, and send the signal to the process that is selected now; for a job's offer to cancel the job."""
+        """Ask, and send the signal to the selected process; for a job's process, offer to cancel the job."""
         row, use = self.row(), self._services.foreign
-        target = target_of(row) if row is not None else None
+        target = process_target(row) if row is not None else None
         if row is None or target is None or use is None:
             return
         from gputui.tui.screens.questions import Confirm

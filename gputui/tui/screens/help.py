@@ -1,4 +1,4 @@
-"""Help with all keys, from their declarations: those of the pane one comes from first."""
+"""Help with all keys, from their declarations, beginning with the current pane's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
+from gputui.domain.keyed import with_keys
 from gputui.domain.text import broken, width
 from gputui.tui.commands import (
     COMMANDS,
@@ -28,7 +29,7 @@ from gputui.tui.commands import (
     by_group,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.keys import order_words, with_keys
+from gputui.tui.keys import order_words
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
@@ -46,9 +47,9 @@ _ACT_ON = (
 _Row: TypeAlias = tuple[Span, str, Span]
 _NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
 _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
-"""The least widths of the columns, and what is between them."""
+"""Minimum widths of the columns, and their gap."""
 _BESIDE, _INDENT = 26, 4
-"""Cells for the sentences from which on they stand beside their keys, and by how many they are indented below."""
+"""Minimum cells of descriptions beside their keys, and their indentation below the keys."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Context:
     """Place from which help was opened."""
 
     pane: str = ""
-    """The id of what had the focus."""
+    """The id of the focused widget."""
     names: frozenset[str] = frozenset(command.name for command in COMMANDS)
     """The commands that have a key there."""
 
@@ -94,7 +95,7 @@ class Help(ScrollingDialog):
         self._asked_from = context or Context()
 
     def compose(self) -> ComposeResult:
-        """A field to search in, and the groups, one after the other."""
+        """Yield a search field, and the groups, one after the other."""
         with Vertical(id="box") as box:
             box.border_title = "Keys"
             box.border_subtitle = f"{self.key('search_help')} search   {self.how}"
@@ -108,7 +109,7 @@ class Help(ScrollingDialog):
         self.show_lines()
 
     def lines(self, room: int) -> list[Cell]:
-        """The keys that are searched for, or all."""
+        """Return the matching keys, or all."""
         wanted, told = self.query_one(Input).value, keymap_of(self).told
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
@@ -117,7 +118,7 @@ class Help(ScrollingDialog):
         return help_lines(matching(groups, wanted), room, "" if wanted.strip() else order)
 
     def action_search_help(self) -> None:
-        """Type what to look for."""
+        """Enter the text to search."""
         field = self.query_one(Input)
         field.add_class("-open")
         field.focus()
@@ -143,7 +144,7 @@ class Help(ScrollingDialog):
 
 
 def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
-    """The groups under their headings: that of the pane first, what works on other screens only last."""
+    """Return the groups under their headings: the pane's own first, those of other screens last."""
     words, first = _PANES.get(context.pane, ("", ""))
     here = by_group(tuple(command for command in COMMANDS if command.name in context.names))
     found: list[tuple[str, Sequence[Command]]] = []
@@ -157,7 +158,7 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
 
 
 def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> list[tuple[str, list[Command]]]:
-    """Return commands with every word in their keys, name or sentence; a single character means the key."""
+    """Return the commands that contain every word in keys, name or description; a single character means the key."""
     found = []
     for heading, commands in groups:
         kept = [command for command in commands if _matches(command, heading, wanted.strip())]
@@ -174,9 +175,9 @@ def _matches(command: Command, heading: str, wanted: str) -> bool:
 
 
 def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order: str) -> list[Cell]:
-    """Return the keys under their headings, in lines of `room` cells; sentences that do not fit go on in the next line.
+    """Return the keys under their headings, in lines of `room` cells; long sentences are wrapped.
 
-    `order` is the sentence on the order of the queue; empty where only some keys are shown.
+    `order` is the sentence on the order of the queue; empty if only some keys are shown.
     """
     rows: list[_Row] = []
     for heading, commands in groups:
@@ -185,7 +186,7 @@ def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order
         rows.append(((name, STRONG), "", (where, DIM)))
         rows += [(_keys(command), command.title, (command.help, DIM)) for command in commands]
     if not groups:
-        rows.append((("nothing", DIM), "", ("No key does that. The palette finds commands by name.", DIM)))
+        rows.append((("nothing", DIM), "", ("No key matches. The palette finds commands by name.", DIM)))
     if order:
         rows += [_NOTHING, (("Order", STRONG), "", (order, DIM))]
         rows += [_NOTHING, (("Acts on", STRONG), "", ("", PLAIN))]
@@ -212,7 +213,7 @@ def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:
 
 
 def _stacked(rows: Sequence[_Row], first: int, room: int) -> list[Cell]:
-    """Keys and what they are called, and below them what they do: beside each other nobody could read it."""
+    """Return keys and titles with the descriptions below, for narrow screens."""
     lines: list[Cell] = []
     for (keys, style), title, (words, words_style) in rows:
         lines.append((*fitted(((keys, style),), first if title else room), (title, PLAIN)))

@@ -11,7 +11,9 @@ from textual.screen import Screen
 
 from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.running_verbs import RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
@@ -23,7 +25,6 @@ from gputui.tui.actions import call_of
 from gputui.tui.commands import CHANGING, place_of
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.suspend import open_shell
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
 
 Predicate: TypeAlias = Callable[[object], bool]
-"""Check of whether an action with this argument makes sense now."""
+"""Checks whether an action with this argument makes sense now."""
 
 
 class JobScreen(ClosedOnce[None], Screen[None]):
@@ -54,7 +55,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             "follow": self._has_subject,
             "copy": self._has_subject,
         }
-        """Conditions of actions, by name; an action without one can always be done."""
+        """Conditions of actions, by name; an action without one is always available."""
 
     def on_unmount(self) -> None:
         """Release the queue: a closed screen lives in reference cycles until the next full garbage collection."""
@@ -70,7 +71,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         raise NotImplementedError
 
     def subjects(self) -> Sequence[Job]:
-        """Return the jobs that a command acts on: several, where several are marked."""
+        """Return the jobs that a command acts on; several, if several are marked."""
         job = self.subject()
         return () if job is None else (job,)
 
@@ -92,7 +93,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         return job is not None and job.state is JobState.RUNNING
 
     def action_verb(self, name: str) -> None:
-        """Ask for the change; it keeps the jobs that are the subject now, however long a dialog stays open."""
+        """Ask for the change; it applies to the present subject, however long a dialog stays open."""
         verb = JOB_VERB[name]
         jobs = [job for job in self.subjects() if verb.may(job)]
         if not jobs:
@@ -129,7 +130,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             self.request(verb.name, Order(ids))
 
     def action_signal(self) -> None:
-        """Ask which signal to send to the jobs that are the subject now."""
+        """Ask which signal to send to the present subject."""
         jobs = [job for job in self.subjects() if SIGNAL.may(job)]
         if not jobs:
             return
@@ -145,7 +146,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
 
     def request(self, verb: str, order: Order, subject: str = "") -> None:
-        """Request an action at once; `subject` names its subject where that is not a job."""
+        """Request an action at once; `subject` names its subject if that is not a job."""
         self.post_message(ActionRequested(call_of(BY_NAME[verb], order, subject)))
 
     @property
@@ -184,7 +185,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the command that was clicked, as its key would."""
+        """Run the clicked command, like its key."""
         if place := place_of(event.command, self):
             await self.app.run_action(event.command.action, default_namespace=place)
 

@@ -1,4 +1,4 @@
-"""Log pane of the main screen: which job's log it shows, and the way to screens with several logs."""
+"""Log pane of the main screen: the displayed log, and access to screens with several logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from textual.timer import Timer
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.snapshot import EMPTY
 from gputui.domain.text import plain
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import LogFollower
@@ -16,7 +18,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
 
 REST = 0.2
-"""Seconds for which the cursor rests on a job before its log is opened."""
+"""Seconds for which the cursor must rest on a job before its log is opened."""
 
 
 class LogController:
@@ -37,12 +39,14 @@ class LogController:
         self._job_of = job_of
         self._show_pane = show_pane
         self._look_at = look_at
-        """Notes that somebody looked at a job."""
+        """Records that a job was viewed."""
         self._timer: Timer | None = None
+        self._is_late = False
+        """True if the cursor rested on another job while another screen was in front."""
         self.followed: LogOf | None = None
         """Log that is shown."""
         self._attempt = 0
-        """Number of the attempt that is shown; 0 before the first."""
+        """Number of the displayed attempt; 0 before the first."""
         self.conditions: dict[str, Predicate] = {
             "attempt": lambda step: self._other_attempt(int(str(step))) is not None,
             "error": lambda _: self._has_attempts(1),
@@ -55,7 +59,11 @@ class LogController:
         return job is not None and len(job.attempts) >= least
 
     def follow(self, job_id: JobId, attempt: int | None = None) -> None:
-        """Show the log of a job: of its latest attempt, unless one is named."""
+        """Show the log that the user asks for: of the job's latest attempt, unless one is given."""
+        self._forget_cursor()
+        self._show(job_id, attempt)
+
+    def _show(self, job_id: JobId, attempt: int | None = None) -> None:
         job = self._job_of(job_id)
         self.followed, self._attempt = LogOf(job_id, attempt), started_attempt(job)
         if job is not None and not job.attempts:
@@ -65,7 +73,9 @@ class LogController:
 
     def open(self, job_id: JobId) -> None:
         """Show the log of a job and move the focus into it."""
-        if not self._is_shown(job_id):
+        if self._is_shown(job_id):
+            self._forget_cursor()
+        else:
             self._pane.is_pinned = False
             self.follow(job_id)
         self._look_at(self._job_of(job_id))
@@ -75,7 +85,7 @@ class LogController:
         return self.followed is not None and self.followed.job_id == job_id
 
     def _why_none(self, job: Job) -> str:
-        """Return words for a log that is empty because no attempt has started."""
+        """Return text for a log that is empty because no attempt has started."""
         words = f"Job {job.shown_id} has not started."
         reason = self._screen.snapshot.reasons.get(job.id)
         return f"{words} {plain(reason.local(self._services.clock.now()), 300)}" if reason else words
@@ -86,30 +96,45 @@ class LogController:
             self._timer.stop()
         self._timer = self._screen.set_timer(REST, self._follow_cursor)
 
+    def _forget_cursor(self) -> None:
+        """Follow the cursor again only after it moves: the user asked for another log."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        self._is_late = False
+
     def _follow_cursor(self) -> None:
         self._timer = None
-        if self._screen.app.screen is not self._screen and self.followed is not None:
+        self._is_late = self._screen.app.screen is not self._screen and self.followed is not None
+        if self._is_late:
             return
         job = self._screen.subject()
         if job is not None and not self._pane.is_pinned and not self._is_shown(job.id):
-            self.follow(job.id)
+            self._show(job.id)
+
+    def catch_up(self) -> None:
+        """Show the log of the job under the cursor if the cursor came to it while another screen was in front."""
+        if self._is_late:
+            self._follow_cursor()
 
     def follow_on(self) -> None:
-        """Follow the job under the cursor if no log is shown yet; then that job's next attempt as it starts."""
+        """Show the log of the job under the cursor if none is shown yet; then that job's next attempt as it starts."""
         log = self.followed
         if log is None:
             self._follow_cursor()
+            if self.followed is None and self._screen.snapshot is not EMPTY:
+                self._pane.list_keys()
             return
         if self._pane.is_pinned and log not in self._services.pinned.logs:
-            self._pane.is_pinned = False  # it was taken away on the screen of logs
+            self._pane.is_pinned = False  # it was unpinned on the screen of logs
         job = self._job_of(log.job_id)
         if log.attempt is None and started_attempt(job) > self._attempt:
-            self.follow(log.job_id)
+            self._show(log.job_id)
         elif job is not None and not job.attempts:
             self._pane.wait_for(log.heading(job), self._why_none(job))
 
     def show_error(self, step: int) -> None:
-        """Follow the subject's log, and go to the first error in it."""
+        """Follow the subject's log, and go to its first error."""
         if job := self._screen.subject():
             self.open(job.id)
             self._pane.action_error(step)
@@ -120,7 +145,7 @@ class LogController:
             self.follow(log.job_id, log.attempt)
 
     def _other_attempt(self, step: int) -> LogOf | None:
-        """Return another attempt of the subject, counted from the one that is shown."""
+        """Return another attempt of the subject, relative to the displayed one."""
         job = self._screen.subject()
         if job is None:
             return None
@@ -128,7 +153,7 @@ class LogController:
         return shown.beside(job, step)
 
     def toggle_pin(self) -> None:
-        """Pin the subject's log, or unpin it. The pane shows it whatever the cursor does."""
+        """Pin or unpin the subject's log. The pane shows a pinned log regardless of the cursor."""
         if job := self._screen.subject():
             shown = self.followed
             is_shown = self._screen.focused is self._pane and shown is not None and shown.job_id == job.id
@@ -139,7 +164,7 @@ class LogController:
             self._screen.app.notify(f"{words}. {hint}", markup=False, timeout=4)
 
     def _stay(self, log: LogOf, *, is_pinned: bool) -> None:
-        """Keep the pane on a log that was pinned, or have it follow the cursor again."""
+        """Keep the pane on a pinned log, or let it follow the cursor again."""
         if is_pinned and log != self.followed:
             self.follow(log.job_id, log.attempt)
         self._pane.is_pinned = is_pinned
@@ -147,7 +172,7 @@ class LogController:
             self._follow_cursor()
 
     def show_pinned(self) -> None:
-        """Show the pinned logs together; where none is pinned, the logs of the first running jobs."""
+        """Show the pinned logs together; without any, the logs of the first running jobs."""
         jobs = self._screen.snapshot.jobs
         running = (LogOf(job.id) for job in jobs if job.started_at and job.state.is_active)
         self._show_together(self._services.pinned.logs or list(running)[:MOST])

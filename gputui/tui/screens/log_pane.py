@@ -20,17 +20,19 @@ from gputui.tui.log.pattern import pattern_of
 from gputui.tui.log.window import copied_text
 from gputui.tui.screens.dialog import Leavable
 from gputui.tui.screens.log_saver import LogSaved, LogSaver
+from gputui.tui.widgets.hints import Hints
 from gputui.tui.widgets.log_loader import EarlierLoaded, LogLoader, RegionLoaded, ScanDone, ScanProgressed
 from gputui.tui.widgets.log_view import LogView
+from gputui.tui.widgets.mouse import RIGHT, MenuAsked
 
 _LONGEST = 500
 _MOST = 50
 HISTORY: dict[str, list[str]] = {}
-"""Patterns typed before, by prompt, for as long as the console runs."""
+"""Earlier patterns, by prompt, for the lifetime of the console."""
 
 
 class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
-    """Prompt that returns a regular expression: "" for none, None when Escape was pressed."""
+    """Prompt that returns a regular expression: "" for none, None after Escape."""
 
     BINDINGS: ClassVar = [*bindings((GIVE_UP,)), ("up", "recall(-1)"), ("down", "recall(1)")]
     LEAVES: ClassVar = "give_up"
@@ -57,7 +59,7 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         with Horizontal(id="asked"):
             yield Static(self._word, id="sign", markup=False)
             yield Input(self._before, placeholder="regular expression", compact=True, max_length=_LONGEST)
-            yield Static(self._how, id="said", markup=False)
+            yield Hints(self._how, id="said")
 
     @property
     def _how(self) -> str:
@@ -87,7 +89,7 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         field.cursor_position = len(field.value)
 
     def action_give_up(self) -> None:
-        """Restore the pattern from before."""
+        """Restore the previous pattern."""
         self._typed(self._before)
         self.dismiss(None)
 
@@ -96,16 +98,16 @@ _SHORTLY = 0.05
 
 
 class LogPane(LogView):
-    """Log with commands; a loader reads what is not in memory, and a saver writes files."""
+    """Log with commands; a loader reads lines that are not in memory, and a saver writes files."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.loader = self.lines_beyond = LogLoader(self)
         self._saver = LogSaver(self)
         self._waits_for_error = False
-        """Lines are still arriving in which an error is to be looked for."""
+        """True while lines are still arriving in which to search for an error."""
         self._selects = False
-        """The mouse button is down on a line."""
+        """True while the mouse button is pressed on a line."""
 
     @property
     def is_loading(self) -> bool:
@@ -124,7 +126,7 @@ class LogPane(LogView):
         self._saver.close()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave a key to others while it has nothing to do here."""
+        """Leave a key to others if it has nothing to do here."""
         search, reading = self.reading.search, self.reading
         if action == "clear_log":
             return reading.picked.is_on or search.is_on
@@ -183,7 +185,7 @@ class LogPane(LogView):
             self.search_further()
 
     def _look_for_error_later(self, step: int) -> None:
-        """Look for the error when the lines are there, if the same log is still shown then."""
+        """Search the error once the lines have arrived, if the same log is still shown then."""
         follower, self._waits_for_error = self.follower, True
 
         def again() -> None:
@@ -253,7 +255,7 @@ class LogPane(LogView):
             self.repaint()
 
     def on_region_loaded(self, message: RegionLoaded) -> None:
-        """Show the part of the log that was gone to."""
+        """Show the part of the log with the jump's target."""
         self.reading.note = self.loader.take_region(message)
         self.repaint()
 
@@ -269,17 +271,17 @@ class LogPane(LogView):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Select a line; drag to select more."""
-        if (number := self.row_at(event.y)) is not None:
+        if event.button == 1 and (number := self.row_at(event.y)) is not None:
             self._selects = True
             self.capture_mouse()
             self.reading.picked.begin(number)
             self.repaint()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Select as far as the pointer."""
+        """Extend the selection to the pointer."""
         number = self.row_at(event.y)
         if self._selects and number is not None and number != self.reading.picked.head:
-            self.reading.window.follows = False  # or lines would run away from under the pointer
+            self.reading.window.follows = False  # or lines would move away under the pointer
             self.reading.picked.extend(number)
             self.repaint()
 
@@ -289,13 +291,19 @@ class LogPane(LogView):
             self._selects = False
             self.release_mouse()
 
+    def on_mouse_release(self) -> None:
+        """End the selection when another screen covers the log."""
+        self._selects = False
+
     async def on_click(self, event: events.Click) -> None:
-        """Pin the log by a click on its title."""
+        """Pin the log when its title is clicked; list its commands at a right click."""
+        if event.button == RIGHT:
+            self.post_message(MenuAsked(event.screen_offset))
         if event.y == 0 and event.button == 1 and not self.was_dragged:
             await self.run_action("screen.pin_log")
 
     def action_pick(self) -> None:
-        """Begin to select lines at the current hit, or at the first visible line; again: select nothing."""
+        """Start selecting lines at the current hit, or at the first visible line; again: clear the selection."""
         reading = self.reading
         if reading.picked.is_on:
             reading.picked.drop()

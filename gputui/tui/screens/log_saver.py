@@ -1,4 +1,4 @@
-"""Saves a whole log to a file, byte for byte, while the console goes on."""
+"""Saves a whole log to a file, byte for byte, in the background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from textual.message import Message
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.latest_worker import IsWanted, LatestWorker
@@ -31,13 +31,13 @@ def save_log(
     is_wanted: Callable[[], bool],
     step: Callable[[int], object] = lambda count: None,
 ) -> int:
-    """Write everything the attempt printed so far and return the number of lines. Blocks.
+    """Write the whole output so far and return the number of lines. Blocks.
 
-    Raises OSError and GputuiError; FileExistsError where the file exists and `overwrite` is false. `step` is called
-    with the lines written so far; where it raises, no file is left.
+    Raises OSError and GputuiError; FileExistsError if the file exists and `overwrite` is false. `step` is called with
+    the number of lines so far; if it raises, no file is left.
     """
     if not overwrite and path.exists():
-        raise FileExistsError(17, "the file is there already", str(path))
+        raise FileExistsError(17, "the file already exists", str(path))
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     stream = follower.opener.open(follower.job_id, follower.attempt, tail=None, follow=False)
     try:
@@ -45,7 +45,7 @@ def save_log(
         if overwrite:
             aside.replace(path)
         else:
-            os.link(aside, path)  # fails where something came to be there meanwhile
+            os.link(aside, path)  # fails if the name exists by now
         return count
     finally:
         stream.close()
@@ -61,7 +61,7 @@ def _write(path: Path, lines: Iterable[bytes], is_wanted: Callable[[], bool], st
             if count % 1000 == 0:
                 step(count)
                 if not is_wanted():
-                    raise InterruptedError(4, "the console was left")
+                    raise InterruptedError(4, "the console was closed")
     return count
 
 
@@ -73,7 +73,7 @@ class LogSaved(Message, bubble=False):
         self.words = words
         self.is_done = is_done
         self.exists = exists
-        """File that exists already and was left alone."""
+        """Path of an existing file that was not overwritten."""
 
 
 class LogSaver:

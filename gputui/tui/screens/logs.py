@@ -1,4 +1,4 @@
-"""Screen with several logs: side by side where there is room, else one above the other."""
+"""Screen with several logs: side by side if there is room, else one above the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import (
     APP_COMMANDS,
@@ -29,7 +30,7 @@ from gputui.tui.services import Services
 from gputui.tui.widgets.status_bars import KeyBar
 
 _NARROWEST = 56
-"""Least width of a log in cells where several are side by side."""
+"""Minimum width in cells of logs that are side by side."""
 _KEPT = ("zoom", "pane(1)", "pane(-1)")
 _PANE_COMMANDS = tuple(command for command in PANE_COMMANDS if command.action in _KEPT)
 _HERE = {"attempt", "pin_log"}
@@ -130,7 +131,7 @@ class LogsScreen(JobScreen):
 
     def _show_keys(self) -> None:
         if not self._keys.is_attached:
-            return  # a picture may come before the screen is there
+            return  # a snapshot may arrive before the screen is ready
         offered = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0], *JOB_COMMANDS)
         commands = tuple(command for command in offered if command.in_footer and self._works(command))
         self._keys.show(commands, (BACK, APP_COMMANDS[0]))
@@ -151,7 +152,7 @@ class LogsScreen(JobScreen):
             self._open(number)
 
     def action_pin_log(self) -> None:
-        """Take the log that has the focus away; the last one takes the screen with it."""
+        """Remove the focused log; removing the last one closes the screen."""
         number = self._focused_number
         if number is None:
             return
@@ -167,7 +168,7 @@ class LogsScreen(JobScreen):
         self.call_after_refresh(self._arrange)
 
     def action_pane(self, step: int) -> None:
-        """Go to the next log, or the one before."""
+        """Go to the next or previous log."""
         panes = list(self.query(LogPane))
         here = panes.index(self.focused) if isinstance(self.focused, LogPane) else 0
         is_zoomed = self.has_class("-zoomed")
@@ -176,12 +177,12 @@ class LogsScreen(JobScreen):
         self.set_class(is_zoomed, "-zoomed")
 
     def action_zoom(self) -> None:
-        """Give the log that has the focus the whole screen, or take it back."""
+        """Show the focused log on the whole screen, or restore the others."""
         self.toggle_class("-zoomed")
         self._arrange()
 
     def action_detail(self) -> None:
-        """Everything about the job."""
+        """Open the job's page."""
         if job := self.subject():
             from gputui.tui.screens.detail import Detail
 
@@ -195,7 +196,7 @@ class LogsScreen(JobScreen):
 
     def _leave_for(self, job_id: JobId, attempt: int | None = None) -> None:
         self._follow(job_id, attempt)
-        self.app.call_later(self.dismiss)  # when what may lie over it is closed
+        self.app.call_later(self.dismiss)  # when any screen on top is closed
 
     def action_back(self) -> None:
         """Close the screen."""

@@ -12,7 +12,9 @@ from textual.widgets import Input
 
 from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.verb import Order
 from gputui.tui.commands import (
@@ -30,12 +32,9 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.pace import Repaints
 from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_rows import holder
-from gputui.tui.present.gpu_tiles import GridRoom
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words
-from gputui.tui.queue.history_loader import HistoryRead
-from gputui.tui.queue.scores import ScoreLoader, ScoresMade
+from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_controller import LogController
 from gputui.tui.screens.log_pane import LogPane
@@ -53,13 +52,13 @@ from gputui.tui.widgets.status_bars import KeyBar
 
 
 class Main(GpuScreen):
-    """Everything at a glance. Commands act on what the focused pane points at.
+    """Overview of everything. Commands act on the selection of the focused pane.
 
-    The screen owns the widgets and the snapshot. Its parts carry the commands out: `panes` the sizes, `jobs` the queue,
-    `editor` the changes made in the queue, `scores` the score column, `logs` the log that is followed.
+    The screen owns the widgets and the snapshot. Its parts carry out the commands: `panes` the sizes, `jobs` the queue,
+    `editor` the changes made in the queue, `scores` the score column, `logs` the followed log.
     """
 
-    BINDINGS: ClassVar = bindings(  # in one list: some share a key
+    BINDINGS: ClassVar = bindings(  # in one list, since some share a key
         (*MAIN_COMMANDS, *EDIT_COMMANDS, *LOG_JOB_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS)
     )
     AUTO_FOCUS = ""  # on_mount chooses
@@ -102,7 +101,7 @@ class Main(GpuScreen):
         }
         self._repaints = Repaints(services.pace.tick)
         self._is_ready = False
-        """The widgets are mounted: a snapshot may come before."""
+        """True once the widgets are mounted; a snapshot may arrive before that."""
 
     def compose(self) -> ComposeResult:
         """Yield the widgets from top to bottom."""
@@ -121,7 +120,7 @@ class Main(GpuScreen):
         yield self._keys
 
     def on_mount(self) -> None:
-        """Draw before anything is known."""
+        """Draw before any data is known."""
         self.panes.lay_out()
         shown = self.panes.layout.shown
         self.panes.pane("queue" if "queue" in shown else shown[0]).focus()
@@ -138,7 +137,7 @@ class Main(GpuScreen):
     # what is shown
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take and show a snapshot."""
+        """Store and show a snapshot."""
         if snapshot is not self._snapshot and snapshot is not EMPTY:
             self._services.gpu_history.add(snapshot)
         is_wanted = self._repaints.wants(self._snapshot, snapshot)
@@ -154,7 +153,7 @@ class Main(GpuScreen):
             self.refresh_time()
 
     def refresh_time(self) -> None:
-        """Show the snapshot as of now; only cells that differ are sent. Nothing while another screen covers this."""
+        """Show the snapshot as of now; only changed cells are sent. Pauses while another screen covers this one."""
         if not self._is_ready or self.app.screen is not self:
             return
         self._repaints.note()
@@ -164,7 +163,8 @@ class Main(GpuScreen):
         self._update_tabs()
         self.around.show(snapshot, now)
         picture = self._services.gpu_picture(snapshot, self.queue.rows.jobs, now)
-        self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
+        room = self.panes.room_for_gpus(self.size.height - 2 - self.around.rows, is_idle=self.is_idle)
+        self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
         self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows)
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
@@ -176,20 +176,18 @@ class Main(GpuScreen):
         if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
             self.scores.load(self._snapshot)
 
-    def _room(self) -> GridRoom:
-        """Return the room that the GPUs may take."""
-        room = self.size.height - 2 - self.around.rows
-        layout = self.panes.layout
-        fixed = room if self.panes.is_zoomed else layout.rows_for_gpus(room)
-        most = layout.most_for_gpus(room, is_beside=layout.is_beside(self.size.width))
-        return GridRoom(self.size.width, most, fixed, self._services.pace.grid(layout.grid))
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the queue is empty, and no log is shown."""
+        return self.logs.followed is None and self.jobs.is_empty
 
     def on_screen_resume(self) -> None:
         """Catch up after another screen was closed."""
         self.refresh_time()
+        self.logs.catch_up()
 
     def on_resize(self) -> None:
-        """Choose words that fit, once all widgets have their new sizes."""
+        """Choose texts that fit, once all widgets have their new sizes."""
         self.call_after_refresh(self.refresh_time)
 
     # subject and footer
@@ -271,7 +269,7 @@ class Main(GpuScreen):
         self.jobs.take_history(message)
 
     def on_scores_made(self, message: ScoresMade) -> None:
-        """Show scores that were worked out."""
+        """Show the computed scores."""
         self.scores.end()
         self.queue.rows.rank(message.scores)
         self.refresh_time()
@@ -307,7 +305,7 @@ class Main(GpuScreen):
         open_menu(self, self._row_words(), commands, message.at)
 
     def _row_words(self) -> str:
-        """Return words for what commands act on."""
+        """Return the name of the commands' target."""
         jobs, view = self.subjects(), self.gpu()
         if view is not None:
             return f"GPU {index_of(view)}"
@@ -367,7 +365,7 @@ class Main(GpuScreen):
         self.panes.focus_next(step)
 
     def action_grow(self, step: int) -> None:
-        """Give the focused pane more rows, or fewer."""
+        """Give the focused pane more or fewer rows."""
         self.panes.grow(step)
 
     def action_hide(self) -> None:
@@ -375,7 +373,7 @@ class Main(GpuScreen):
         self.panes.hide()
 
     def action_all_panes(self) -> None:
-        """Show every pane in its first size."""
+        """Show every pane in its default size."""
         self.panes.show_all()
 
     def action_log_place(self) -> None:
@@ -383,7 +381,7 @@ class Main(GpuScreen):
         self.panes.move_log()
 
     def action_grid(self) -> None:
-        """Draw GPUs in the next way."""
+        """Change the GPU layout."""
         self.panes.change_grid()
 
     def action_zoom(self) -> None:

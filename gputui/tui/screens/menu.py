@@ -1,4 +1,4 @@
-"""Lists the commands for a row, where the right mouse button was pressed."""
+"""Menu of the commands for a row, at the position of a right click."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from textual.geometry import Offset
 from textual.screen import Screen
 
 from gputui.domain.text import width
-from gputui.tui.commands import Command
+from gputui.tui.commands import Command, place_of
 from gputui.tui.commands.places import menu_words
 from gputui.tui.screens.questions import Choose
 from gputui.tui.widgets.cell_lines import CellLines
 
 
 class Pointed(Choose):
-    """The number of the line chosen; None for Escape and for a click outside the box."""
+    """List that returns the index of the chosen line; None for Escape and for a click outside the box."""
 
     def place_at(self, event: events.MouseEvent) -> int | None:
-        """The number of the line under the pointer."""
+        """Return the index of the line under the pointer."""
         lines = self.query_one("#lines", CellLines).region
         if not lines.contains(event.screen_x, event.screen_y):
             return None
@@ -30,18 +30,19 @@ class Pointed(Choose):
         return place if place < len(self.texts) else None
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The cursor goes with the pointer."""
+        """Move the cursor with the pointer."""
         if (place := self.place_at(event)) is not None:
             self.action_down(place - self.cursor)
 
     def on_click(self, event: events.Click) -> None:
-        """Take the line, or close where no part of the box is."""
-        event.prevent_default()
+        """Choose the line, or close on a click outside the box; a click on a hint presses its key."""
         place = self.place_at(event)
         if place is not None:
+            event.prevent_default()
             self.action_down(place - self.cursor)
             self.action_take_line()
         elif not self.query_one(".dialog").region.contains(event.screen_x, event.screen_y):
+            event.prevent_default()
             self.action_back()
 
 
@@ -53,14 +54,14 @@ def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: 
     """Open a menu of these commands on a screen, and run the chosen one there."""
 
     def chosen(number: int | None) -> None:
-        if number is not None:
-            screen.call_later(screen.run_action, commands[number].action)
+        if number is not None and (place := place_of(commands[number], screen)) is not None:
+            screen.call_later(screen.app.run_action, commands[number].action, place)
 
     screen.app.push_screen(Menu(title, menu_words(tuple(commands)), at), chosen)
 
 
 class Menu(Pointed):
-    """The number of the line chosen, by a click or as in any list."""
+    """Menu that returns the index of the chosen line, by a click or as in any list."""
 
     DEFAULT_CSS: ClassVar = """
     Menu {
@@ -75,13 +76,13 @@ class Menu(Pointed):
         self._at = at
 
     def compose(self) -> ComposeResult:
-        """The lines alone: what closes a menu everybody knows."""
+        """Yield only the lines; no key hints, since it closes like any menu."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._heading
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Place the menu beside the pointer, as far as the screen goes."""
+        """Place the menu beside the pointer, within the screen."""
         lines = max(width(self._heading) + _MARK, *(width(text) + _MARK for text in self.texts))
         self.query_one(CellLines).styles.width = lines
         right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self.rows - 2

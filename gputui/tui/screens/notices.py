@@ -1,4 +1,4 @@
-"""Lists all conditions in full, and what has happened while this console was open."""
+"""Lists all present conditions in full, and events since this console was opened."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
+from gputui.domain.conditions import Condition
 from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration
 from gputui.tui.commands import NOTICES, bound_to
 from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import Cell, Span, fitted
-from gputui.tui.present.condition import Condition
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
 from gputui.tui.present.times import minute, second
 from gputui.tui.screens.dialog import ScrollingDialog
@@ -27,7 +27,7 @@ _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"
 
 
 class Notices(ScrollingDialog):
-    """Notices with their severity, as a word: current ones first, worst first; then past ones, latest first."""
+    """Notices with their severity as a word: current ones first, worst first; then past ones, latest first."""
 
     BINDINGS: ClassVar = bound_to("close", NOTICES)
     DEFAULT_CSS = """
@@ -75,7 +75,7 @@ def notice_lines(
 
 
 def _since_words(condition: Condition, now: datetime) -> str:
-    """Return since when it lasts, and what helps."""
+    """Return its start, and what helps."""
     todo = f" · {plain(condition.todo, 300)}" if condition.todo else ""
     if condition.since is None:
         return f"since before this console was opened{todo}"

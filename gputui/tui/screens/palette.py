@@ -1,7 +1,7 @@
-"""The palette: every command, found by what is typed before the next key is heard; what cannot be done says why not.
+"""The palette: every command, updated before the next key is handled; unavailable ones say why.
 
-Textual's own fills its list in the background: Enter or a click right after a letter would then meet the list of
-before, and carry out another command than the one that is wanted.
+Textual's own palette fills its list in the background: Enter or a click right after a letter would then act on the
+previous list, and run another command than intended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from textual.containers import Vertical
 from textual.widgets import Input
 
 from gputui.domain.text import broken, width
-from gputui.tui.commands.palette import Match, Offer, find
+from gputui.tui.commands.palette import Match, Offer, find_commands
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
 from gputui.tui.present.cells import Cell, cell, fitted
@@ -25,12 +25,12 @@ from gputui.tui.screens.menu import Pointed
 from gputui.tui.widgets.cell_lines import CellLines
 
 _GAP, _AROUND, _SAID = 2, 8, 2
-"""Cells between columns; rows of the box that are no commands; and those of the sentence below them."""
+"""Cells between columns; rows of the box that are not commands; and rows of the sentence below them."""
 _NONE = "No matching command."
 
 
 class CommandFinder(Pointed):
-    """The number of the offer chosen; None for Escape and for a click outside the box."""
+    """Palette that returns the index of the chosen command; None for Escape and for a click outside the box."""
 
     BINDINGS: ClassVar = []
     DEFAULT_CSS: ClassVar = """
@@ -47,7 +47,7 @@ class CommandFinder(Pointed):
         self._found: list[Match] = []
 
     def compose(self) -> ComposeResult:
-        """A line to type in, the commands, and what the one under the cursor does."""
+        """Yield an input line, the commands, and the description of the selected one."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._heading
             box.border_subtitle = f"Enter OK   {self.key('back')} cancel"
@@ -64,8 +64,8 @@ class CommandFinder(Pointed):
         self.find("")
 
     def find(self, wanted: str) -> None:
-        """Show those, with the cursor on the best."""
-        self._found = find(self._offers, wanted)
+        """Show the matching commands, with the cursor on the best."""
+        self._found = find_commands(self._offers, wanted)
         self.texts = [found.offer.label for found in self._found]
         self.cursor = self.first = 0
         self.show_lines()
@@ -79,7 +79,7 @@ class CommandFinder(Pointed):
         self.action_take_line()
 
     def action_take_line(self) -> None:
-        """Do that one, if it can be done: the sentence below says why not."""
+        """Choose that command if it is available; the sentence below says why not."""
         if not self._found:
             return
         offer = self._found[self.cursor].offer
@@ -89,7 +89,7 @@ class CommandFinder(Pointed):
             self.dismiss(self._offers.index(offer))
 
     def show_lines(self) -> None:
-        """The commands in sight, and what the one under the cursor does."""
+        """Show the visible commands, and the description of the selected one."""
         super().show_lines()
         if not self.is_attached:
             return
@@ -110,7 +110,7 @@ class CommandFinder(Pointed):
 
     @property
     def _height(self) -> int:
-        return self.rows  # whatever is found of them: the box stays as it is
+        return self.rows  # constant, so that the box keeps its size
 
     def _cell(self, place: int) -> Cell:
         found, here = self._found[place], place == self.cursor
@@ -123,6 +123,6 @@ class CommandFinder(Pointed):
 
 
 def _marked(found: Match, here: bool) -> Cell:
-    """The name, with the letters that matched."""
+    """Return the name with the matching letters highlighted."""
     plain = DIM if found.offer.why_not else STRONG if here else PLAIN
     return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

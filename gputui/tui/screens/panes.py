@@ -1,4 +1,4 @@
-"""Panes of the main screen: their sizes, which are shown, and the keys and drags that change that."""
+"""Panes of the main screen: their sizes and visibility, and the keys and drags that change them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from typing import Any
 from textual.screen import Screen
 from textual.widget import Widget
 
+from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.services import Services
 
 PANES = ("gpus", "queue", "log")
 GRIDS = ("auto", "cards", "rows", "compact")
-"""Ways to draw GPUs; `auto` takes what fits."""
+"""Layouts of GPUs; `auto` uses one that fits."""
 LOG_PLACES = ("auto", "below", "beside")
 """Places of the log; `auto` is beside the queue on wide screens."""
 BESIDE_FROM, BESIDE_BY_ITSELF = 160, 250
-"""Columns from which the log may stand beside the queue, and from which it does by itself."""
+"""Columns from which the log may be beside the queue, and from which it is by default."""
 _NARROWEST = 40
-"""Columns that either of the two keeps."""
+"""Minimum columns of either of the two."""
 _BESIDE = 0.6
 LEAST = 3
-"""Rows of a pane that is shown: a title and two of its content."""
+"""Minimum rows of a visible pane: a title and two of its content."""
+_IDLE = 6
+"""Rows of an empty queue: tabs, titles, and words."""
+_TALL = 56
+"""Rows from which GPUs get those that an empty queue leaves: graphs cost the terminal more the higher they are."""
 _QUEUE = 6 / 11
 _SECTION = "layout"
 """Section of the preferences."""
 _PARTS = 10_000
-"""Fractions in which queue and log share rows. Where no row is left Textual rounds each fraction up to one or more."""
+"""Fractions in which queue and log share rows; if no row is left, Textual rounds each fraction up to at least one."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,11 @@ class PaneLayout:
     log: str = "auto"
     """Place of the log."""
     beside: float = _BESIDE
-    """Share of the columns for the queue where the log stands beside it."""
+    """Share of the columns for the queue if the log is beside it."""
 
     @classmethod
     def of(cls, values: Mapping[str, object], log_place: str = "auto") -> PaneLayout:
-        """Return the layout from the preferences; invalid values count as missing."""
+        """Return the layout from the preferences; invalid values are ignored."""
         hidden, grid, log = values.get("hidden"), values.get("grid"), values.get("log")
         names = frozenset(str(name) for name in hidden) & set(PANES) if isinstance(hidden, list) else frozenset()
         return cls(
@@ -74,11 +79,11 @@ class PaneLayout:
         return self if self.shown == (pane,) else replace(self, hidden=self.hidden | {pane})
 
     def with_all(self) -> PaneLayout:
-        """Return the layout with every pane in its first size; GPUs are drawn and the log is placed as before."""
+        """Return the layout with every pane in its default size; GPU layout and log place are kept."""
         return PaneLayout(grid=self.grid, log=self.log)
 
     def is_beside(self, width: int) -> bool:
-        """Return whether the log stands beside the queue on a screen of so many columns."""
+        """Return whether the log is beside the queue on a screen of that width."""
         if width < BESIDE_FROM or not {"queue", "log"} <= set(self.shown):
             return False
         return self.log == "beside" or (self.log == "auto" and width >= BESIDE_BY_ITSELF)
@@ -88,27 +93,29 @@ class PaneLayout:
         return replace(self, log="below" if self.is_beside(width) else "beside")
 
     def widened(self, columns: int, width: int) -> PaneLayout:
-        """Return the layout with the queue so many columns wider, as far as the log beside it can spare them."""
+        """Return the layout with the queue wider by `columns`, as far as the log beside it can spare them."""
         kept = max(_NARROWEST, min(width - _NARROWEST, round(self.beside * width) + columns))
         return replace(self, beside=kept / width)
 
     def with_next_grid(self) -> PaneLayout:
-        """Return the layout with the next way to draw GPUs."""
+        """Return the layout with the next GPU layout."""
         return replace(self, grid=GRIDS[(GRIDS.index(self.grid) + 1) % len(GRIDS)], gpus=None)
 
-    def most_for_gpus(self, room: int, *, is_beside: bool = False) -> int:
+    def most_for_gpus(self, room: int, *, is_beside: bool = False, is_idle: bool = False) -> int:
         """Return how many of `room` rows the GPUs may have: half unless resized, else all that the others can spare.
 
-        Queue and log side by side leave more rows to the GPUs.
+        With queue and log side by side the GPUs get more rows, and on a tall screen beside an empty queue.
         """
         others = len(self.shown) - 1
         if not others:
             return room
         usual = room * 3 // 5 if is_beside else room // 2
+        if is_idle and room >= _TALL:
+            usual = max(usual, room - _IDLE - (0 if is_beside else LEAST))
         return max(LEAST, usual if self.gpus is None else room - LEAST * others)
 
     def rows_for_gpus(self, room: int) -> int | None:
-        """Return how many rows the GPUs were given; None: as many as they need."""
+        """Return the fixed number of rows of the GPUs; None: as many as they need."""
         if self.shown == ("gpus",):
             return room
         return None if self.gpus is None else min(self.most_for_gpus(room), max(LEAST, round(self.gpus * room)))
@@ -137,6 +144,7 @@ class Panes:
     def __init__(self, screen: Screen[Any], services: Services, redraw: Callable[[], None]) -> None:
         self._screen = screen
         self._preferences = services.preferences
+        self._pace = services.pace
         self._redraw = redraw
         self.layout = PaneLayout.of(self._preferences.get(_SECTION), services.settings.console.log_place)
         """Current sizes of the panes."""
@@ -146,12 +154,12 @@ class Panes:
         return self._screen.query_one(f"#{name}")
 
     def _box(self, name: str) -> Widget:
-        """Return the widget that has the size of the pane: the queue shares its own with the line of the filter."""
+        """Return the widget that has the size of the pane: the queue shares its own with the filter line."""
         return self.pane("list" if name == "queue" else name)
 
     @property
     def is_beside(self) -> bool:
-        """Return whether the log stands beside the queue."""
+        """Return whether the log is beside the queue."""
         return self._screen.has_class("-beside")
 
     @property
@@ -168,7 +176,7 @@ class Panes:
         """Give each pane its rows; the GPU grid sets its own height when it is drawn."""
         for name in PANES:
             box = self._box(name)
-            box.add_class("pane")
+            box.add_class("pane", update=False)  # it is styled with its screen, which is about to be shown
             box.set_class(name in self.layout.hidden, "-hidden")
         is_beside = self.layout.is_beside(self._screen.size.width)
         self._screen.set_class(is_beside, "-beside")
@@ -177,8 +185,15 @@ class Panes:
             styles = self._box(name).styles
             styles.width, styles.height = (f"{parts}fr", "1fr") if is_beside else ("1fr", f"{parts}fr")
 
+    def room_for_gpus(self, room: int, *, is_idle: bool) -> GridRoom:
+        """Return the room that the GPUs may take of so many rows."""
+        width = self._screen.size.width
+        fixed = room if self.is_zoomed else self.layout.rows_for_gpus(room)
+        most = self.layout.most_for_gpus(room, is_beside=self.layout.is_beside(width), is_idle=is_idle)
+        return GridRoom(width, most, fixed, self._pace.grid(self.layout.grid))
+
     def settle(self, rows: int) -> None:
-        """Put the log beside the queue, or show one of the two alone, as the size of the screen has it.
+        """Put the log beside the queue, or show only one of them, depending on the size of the screen.
 
         `rows` are for both: rows below the screen's edge are invisible.
         """
@@ -189,16 +204,13 @@ class Panes:
         self._screen.set_class(both and rows < least and not self.is_zoomed, "-low")
 
     def focus(self, name: str) -> None:
-        """Focus a pane; of two that do not fit together that one is shown."""
-        pane = self.pane(name)
-        if not self._screen.has_class("-low") or name == "gpus":
-            pane.focus()
-            return
-        self._screen.set_class(name == "log", "-reading")
-        self._screen.call_after_refresh(pane.focus)
+        """Focus a pane; if two do not fit together, show that one."""
+        if self._screen.has_class("-low") and name != "gpus":
+            self._screen.set_class(name == "log", "-reading")
+        self.pane(name).focus()
 
     def show(self, name: str) -> None:
-        """Focus a pane that may be hidden, or behind one that fills the screen."""
+        """Focus a pane that may be hidden, or covered by a zoomed one."""
         if name in self.layout.hidden:
             self._become(replace(self.layout, hidden=self.layout.hidden - {name}))
         if self.is_zoomed and self.focused != name:
@@ -206,24 +218,16 @@ class Panes:
         self.focus(name)
 
     def focus_next(self, step: int) -> None:
-        """Focus the next pane; a zoom goes along."""
+        """Focus the next pane; a zoom moves along."""
         shown = self.layout.shown
         here = shown.index(self.focused) if self.focused in shown else 0
         name = shown[(here + step) % len(shown)]
-        if not self.is_zoomed:
-            self.focus(name)
-            return
-        self._screen.remove_class("-zoomed")
-
-        def zoom() -> None:
-            self.pane(name).focus()
-            self._screen.add_class("-zoomed")
+        self.focus(name)
+        if self.is_zoomed:
             self._screen.call_after_refresh(self._redraw)
 
-        self._screen.call_after_refresh(zoom)
-
     def grow(self, step: int) -> None:
-        """Give the focused pane rows of the others, or give them some of its rows."""
+        """Move rows from the other panes to the focused one, or back."""
         pane = self.focused
         if pane is None or self.is_zoomed:
             return
@@ -233,7 +237,7 @@ class Panes:
             self._become(self.layout.grown(pane, step, self._heights()))
 
     def widen(self, columns: int) -> None:
-        """Make the queue wider by so many columns of the log beside it."""
+        """Make the queue wider by that many columns of the log beside it."""
         self._become(self.layout.widened(columns, self._screen.size.width))
 
     def move_log(self) -> None:
@@ -246,7 +250,7 @@ class Panes:
         self._become(self.layout.with_log_moved(width))
 
     def drag_edge(self, name: str | None, rows: int) -> None:
-        """Move the upper edge of a pane down by so many rows."""
+        """Move the upper edge of a pane down by that many rows."""
         shown = self.layout.shown
         if self.is_beside:
             name = "queue"  # both have the same upper edge
@@ -263,12 +267,12 @@ class Panes:
             self.pane(next(name for name in following if name in self.layout.shown)).focus()
 
     def show_all(self) -> None:
-        """Show every pane in its first size."""
+        """Show every pane in its default size."""
         self._screen.remove_class("-zoomed")
         self._become(self.layout.with_all())
 
     def change_grid(self) -> None:
-        """Draw GPUs in the next way: what fits, cards, rows, several to a line."""
+        """Switch to the next GPU layout."""
         self._become(self.layout.with_next_grid())
         self._screen.notify(f"GPU layout: {self.layout.grid}", timeout=2)
 
@@ -278,7 +282,7 @@ class Panes:
         self._redraw()
 
     def _heights(self) -> dict[str, int]:
-        """Return the rows of each pane; a log beside the queue takes none of its own."""
+        """Return the rows of each pane; a log beside the queue needs none of its own."""
         found = {name: self.pane(name).size.height for name in self.layout.shown}
         return {**found, "log": 0} if self.is_beside else found
 
@@ -291,7 +295,7 @@ class Panes:
 
 
 def pane_of(widget: Widget | None) -> str | None:
-    """Return the name of the pane that a widget is, or is in."""
+    """Return the name of the pane that is or contains a widget."""
     nodes = widget.ancestors_with_self if widget is not None else ()
     return next((node.id for node in nodes if node.id in PANES), None)
 

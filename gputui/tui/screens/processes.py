@@ -12,14 +12,16 @@ from textual.binding import Binding
 
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, SHELL, bindings
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
-from gputui.tui.present.detail import job_title
-from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RED, STRONG
+from gputui.tui.present.detail import gpu_rows_of, job_title
+from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.style import AMBER, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
@@ -40,7 +42,7 @@ _BUSY = 0.5
 
 
 def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
-    """Return the content of a cell; `gpu_memory` is None for a process that has none."""
+    """Return the content of a cell; `gpu_memory` is None for a process without GPU memory."""
     if column == "cpu":
         return _cpu(row.cpu)
     texts = {
@@ -55,7 +57,7 @@ def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
 
 
 def _without_directories(command: str) -> str:
-    """Return the command line with the program's bare name: what tells jobs apart comes after it."""
+    """Return the command line with the program's base name: the distinguishing part comes after it."""
     program, space, rest = command.partition(" ")
     return (program.rpartition("/")[2] or program) + space + rest
 
@@ -66,8 +68,10 @@ def _cpu(cpu: float | None) -> Cell:
     return cell(f"{cpu:.0%}", GREEN if cpu >= _BUSY else PLAIN)
 
 
+_OTHERS, _STEP = 3, 6
+"""Lines for heading, titles and keys, and the rows by which the list grows."""
 EVERY = 2.0
-"""Seconds between two listings; none begins while another is under way."""
+"""Seconds between two listings; a new one waits for the previous one."""
 
 
 class ProcessTable(LineTable[int]):
@@ -82,7 +86,7 @@ class ProcessTable(LineTable[int]):
         self._memory: Mapping[int, int] = {}
 
     def show(self, rows: tuple[ProcessRow, ...], memory: Mapping[int, int], empty: Cell) -> None:
-        """Show the processes, with the GPU memory of each pid that has some."""
+        """Show the processes, with the GPU memory of each pid that uses some."""
         self._rows, self._memory = {row.pid: row for row in rows}, memory
         keys = sorted(self._rows, key=lambda pid: (-memory.get(pid, 0), -(self._rows[pid].cpu or 0), pid))
         self.show_rows(keys, {pid: place for place, pid in enumerate(keys)}, (empty,))
@@ -112,6 +116,7 @@ class ProcessesScreen(JobScreen):
         """Yield heading, rows and keys."""
         yield CellLines(id="heading")
         yield ProcessTable(id="processes")
+        yield CellLines(id="graphs", background=GROUND)
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -151,10 +156,23 @@ class ProcessesScreen(JobScreen):
             return
         title = job_title(self._job) if self._job else f"#{self._job_id}"
         count = plural(len(self._found), "process") if self._found else ""
-        self.query_one(CellLines).show([((" PROCESSES  ", DIM), (f"{title}  ", STRONG), (count, DIM))])
+        self.query_one("#heading", CellLines).show([((" PROCESSES  ", DIM), (f"{title}  ", STRONG), (count, DIM))])
         self.query_one(ProcessTable).show(self._found, self._gpu_memory(), self._empty())
+        self.query_one("#graphs", CellLines).fill(self._graphs())
         keys = tuple(command for command in (SHELL, COPY) if self.check_action(command.action, ()))
         self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
+
+    def _graphs(self) -> list[Cell]:
+        """Return graphs of the job's GPUs, where the processes leave room for them."""
+        shown = -(-len(self._found) // _STEP) * _STEP or _STEP  # not another height with each process
+        rows = self.size.height - _OTHERS - shown
+        if self._job is None or not self._services.pace.has_graphs:
+            return []
+        picture = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now())
+        return [
+            ((" ", DIM), *line)
+            for line in several_graph_lines(gpu_rows_of(self._job, picture), self.size.width - 2, rows)
+        ]
 
     def _empty(self) -> Cell:
         if self._fault:

@@ -1,4 +1,4 @@
-"""A question that is answered with yes or no."""
+"""Dialogs that ask a question: yes or no, a text, a choice."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from gputui.tui.present.detail import job_title
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.hints import Hints
 
 
 class Confirm(Dialog[bool]):
-    """Question with the answers yes and no; Escape is no."""
+    """Question with the answers yes and no; Escape means no."""
 
     BINDINGS: ClassVar = bindings((YES, NO))
     LEAVES: ClassVar = "answer('no')"
@@ -48,20 +49,20 @@ class Confirm(Dialog[bool]):
         self._detail = detail
 
     def compose(self) -> ComposeResult:
-        """The question and the keys."""
+        """Yield the question and the keys."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             if self._detail:
                 yield Static(self._detail, classes="detail", markup=False)
-            yield Static(self.answers((YES, "yes"), (NO, "no")), classes="keys", markup=False)
+            yield Hints(self.answers((YES, "yes"), (NO, "no")))
 
     def action_answer(self, word: str) -> None:
-        """Give the answer back."""
+        """Return the answer."""
         self.dismiss(word == "yes")
 
 
 class Prompt(Dialog[str | None]):
-    """A line of text; None when Escape was pressed."""
+    """Question that returns a line of text; None after Escape."""
 
     BINDINGS: ClassVar = bindings((GIVE_UP,))
     LEAVES: ClassVar = "give_up"
@@ -73,12 +74,12 @@ class Prompt(Dialog[str | None]):
         self._detail = detail
 
     def compose(self) -> ComposeResult:
-        """The question, a field and the keys."""
+        """Yield the question, a field and the keys."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             yield Static(self._detail, classes="detail", markup=False)
             yield Input(placeholder=self._label, compact=True, max_length=200)
-            yield Static(f"Enter  OK     {self.answers((GIVE_UP, 'cancel'))}", classes="keys", markup=False)
+            yield Hints(f"Enter  OK     {self.answers((GIVE_UP, 'cancel'))}")
 
     @on(Input.Submitted)
     def _typed(self, event: Input.Submitted) -> None:
@@ -90,11 +91,11 @@ class Prompt(Dialog[str | None]):
 
 
 SAVE = -1
-"""Answer for the key that saves."""
+"""Answer of the key that saves."""
 
 
 class Choose(Dialog[int | None]):
-    """The number of the line chosen; None when Escape was pressed."""
+    """Question that returns the index of the chosen line; None after Escape."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings((TAKE_LINE, SAVE_TEMPLATE, BACK))]
     DEFAULT_CSS = "Choose .dialog { width: 96%; max-width: 100; } Choose CellLines { margin-bottom: 1; }"
@@ -107,24 +108,24 @@ class Choose(Dialog[int | None]):
         self._saves = saves
         self.cursor = 0
         self.first = 0
-        """Number of the first line in sight."""
+        """Number of the first visible line."""
         """The line at the top."""
 
     def compose(self) -> ComposeResult:
-        """The lines and the keys."""
+        """Yield the lines and the keys."""
         save = ((SAVE_TEMPLATE, self._saves),) if self._saves else ()
         with Vertical(classes="dialog"):
             yield Static(self._heading, classes="title", markup=False)
             yield CellLines(id="lines")
-            yield Static(self.answers((TAKE_LINE, "OK"), *save, (BACK, "cancel")), classes="keys", markup=False)
+            yield Hints(self.answers((TAKE_LINE, "OK"), *save, (BACK, "cancel")))
 
     def on_resize(self) -> None:
-        """Show as many as there is room for now."""
+        """Show as many lines as there is room for."""
         self.query_one("#lines", CellLines).make_room(self._height)
         self.call_after_refresh(self.show_lines)
 
     def show_lines(self) -> None:
-        """Draw the lines in sight, while there is a screen."""
+        """Draw the visible lines, while the screen exists."""
         self._keep_in_sight()
         if self.is_attached:
             self.query_one("#lines", CellLines).show(self._cells())
@@ -138,7 +139,7 @@ class Choose(Dialog[int | None]):
         return max(3, min(len(self.texts), self.app.size.height - 8))
 
     def _keep_in_sight(self) -> None:
-        """Begin with another line if the chosen one would be out of sight, or room be left below."""
+        """Scroll so that the chosen line is visible and no room is left below."""
         least, most = self.cursor - self.rows + 1, min(self.cursor, len(self.texts) - self.rows)
         self.first = max(0, min(max(self.first, least), most))
 
@@ -183,7 +184,7 @@ class Choose(Dialog[int | None]):
         self.dismiss(None)
 
     def on_click(self, event: events.Click) -> None:
-        """Choose with the mouse; a second click takes it."""
+        """Select a line with the mouse; a second click chooses it."""
         lines = self.query_one("#lines", CellLines)
         if not self.texts or not lines.region.contains(event.screen_x, event.screen_y):
             return
@@ -194,20 +195,20 @@ class Choose(Dialog[int | None]):
             self.action_down(place - self.cursor)
 
     def on_mouse_scroll_down(self) -> None:
-        """Further down by the wheel."""
+        """Move down with the wheel."""
         self.action_down(1)
 
     def on_mouse_scroll_up(self) -> None:
-        """Further up by the wheel."""
+        """Move up with the wheel."""
         self.action_down(-1)
 
 
 _SHOWN, _AROUND = 56, 40
-"""Cells of a text where there is no room for more, and those that are no room."""
+"""Default cells of a text, and the cells around it."""
 
 
 def copied(job: Job) -> dict[str, str]:
-    """Return the texts of a job by what they are called, without control characters."""
+    """Return the texts of a job that can be copied, by name, without control characters."""
     spec, attempt = element_spec(job), job.attempt
     texts = {
         "id": job.shown_id if job.runs else str(job.id),
@@ -221,7 +222,7 @@ def copied(job: Job) -> dict[str, str]:
 
 
 class CopyDialog(Dialog[str | None]):
-    """Dialog in which one more key chooses the text to copy; None when Escape was pressed."""
+    """Dialog in which a second key chooses the text to copy; None after Escape."""
 
     BINDINGS: ClassVar = bindings((*COPY_COMMANDS, BACK))
 
@@ -231,7 +232,7 @@ class CopyDialog(Dialog[str | None]):
         self._question = f"Copy of job {job_title(job)}"
 
     def compose(self) -> ComposeResult:
-        """The keys, and what each would copy."""
+        """Yield the keys, each with the text that it copies."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             told = [keymap_of(self).told(command) for command in COPY_COMMANDS]
@@ -240,10 +241,10 @@ class CopyDialog(Dialog[str | None]):
             for command in told:
                 if text := self._texts.get(command.argument):
                     words = f"{command.first_key:<{room}}  {command.title:<10}{fit(text, shown)}"
-                    yield Static(words, classes="answers", markup=False)
+                    yield Hints(words, classes="answers")
             id_keys = " ".join(map(key_name, told[0].keys[1:]))
             the_id = f"{id_keys}  the id     " if id_keys else ""
-            yield Static(f"\n{the_id}{self.answers((BACK, 'nothing'))}", classes="keys", markup=False)
+            yield Hints(f"\n{the_id}{self.answers((BACK, 'nothing'))}")
 
     def action_copy_part(self, name: str) -> None:
         """Answer with that text."""
@@ -260,26 +261,26 @@ _WORDS = (
     "stop scheduling: running jobs continue, no new ones start",
     "stay here",
 )
-"""Words for each of the commands, in their order."""
+"""Texts of the commands, in order."""
 
 
 class LeaveDialog(Dialog[ExitChoice | None]):
-    """Hand over, stop, or stay."""
+    """Dialog with the choices to hand over, stop, or stay."""
 
     BINDINGS: ClassVar = bindings(LEAVE_COMMANDS)
     LEAVES: ClassVar = "stay"
 
     def compose(self) -> ComposeResult:
-        """The question and the keys."""
+        """Yield the question and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
             keys = [keymap_of(self).told(command).first_key for command in LEAVE_COMMANDS]
             room = max(map(len, keys))
             lines = (f"{key.ljust(room)}  {words}" for key, words in zip(keys, _WORDS, strict=True))
-            yield Static("\n".join(lines), classes="answers", markup=False)
+            yield Hints("\n".join(lines), classes="answers")
 
     def action_choose(self, name: str) -> None:
-        """Leave the console that way."""
+        """Close the console with that choice."""
         self.dismiss(ExitChoice[name])
 
     def action_stay(self) -> None:

@@ -1,4 +1,4 @@
-"""Queue pane of the main screen: filter, sort, mark, fold, choose columns, turn to another tab."""
+"""Queue pane of the main screen: filter, sort, mark, fold, choose columns, switch tabs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from textual.widgets import Input
 
-from gputui.domain.filter import FilterSubject, shown_text
-from gputui.domain.job import Job, JobId
+from gputui.domain.filter import FilterSubject, searched_text
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.ended import LookedAt
-from gputui.tui.queue.history_loader import HistoryLoader, HistoryRead
+from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
 from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.screens.job_screen import JobScreen, Predicate
@@ -25,15 +26,15 @@ SECTION = "queue"
 LOOKED_AT = "looked_at"
 """Sections of the preferences."""
 _SLICE, _PAUSE = 0.008, 0.004
-"""Seconds for which jobs are matched with the filter at a time, and before keys and everything else have their turn."""
+"""Seconds of matching jobs with the filter at a time, and the pause for keys and everything else."""
 _CALM = 0.15
-"""Seconds between two paintings of matches."""
+"""Minimum seconds between two updates of the matches."""
 _ON_JOBS = ("mark", "mark_all", "fold", "fold_all", "sort", "columns")
 
 
 @dataclass(frozen=True)
 class _MarkedJobs:
-    """Marked jobs, and the objects that they were worked out from."""
+    """Marked jobs, and the objects that they were computed from."""
 
     marks: Marks
     jobs: object
@@ -57,7 +58,7 @@ class QueueController:
         self._marked: _MarkedJobs | None = None
         self._filters = FilterHistory.of(services.preferences.get("filters"))
         self._matches_soon = self._has_matches = False
-        """A timer is set for matching further jobs; some matches are not shown yet."""
+        """True if a timer is set for matching further jobs; true if some matches are not shown yet."""
         self._gathered_at = 0.0
         self.conditions: dict[str, Predicate] = {
             "clear_filter": lambda _: line.is_typed or (bool(self.rows.filter) and not self._has_marks()),
@@ -66,7 +67,7 @@ class QueueController:
         }
 
     def close(self) -> None:
-        """Read no more history."""
+        """Stop reading history."""
         self.history.close()
 
     @property
@@ -74,8 +75,13 @@ class QueueController:
         """Return whether keys go to the queue."""
         return self._screen.focused is self.table
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the tab of the queue is shown, and empty."""
+        return self.table.sheet is self.table.live and not self.rows.keys
+
     def subjects(self) -> Sequence[Job]:
-        """Return the marked jobs; where none is marked, the jobs of the row under the cursor."""
+        """Return the marked jobs; if there are none, the jobs of the row under the cursor."""
         table = self.table
         if table.sheet is table.live and table.live.marks:
             return self._marked_jobs()
@@ -83,7 +89,7 @@ class QueueController:
         return table.jobs
 
     def _marked_jobs(self) -> Sequence[Job]:
-        """Work the marked jobs out once for each snapshot and each change of marks: every key asks several times."""
+        """Compute the marked jobs once per snapshot and change of marks, since every key needs them."""
         marks, jobs, order = self.table.live.marks, self.rows.jobs, self._screen.snapshot.order
         known = self._marked
         if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
@@ -91,7 +97,7 @@ class QueueController:
         return known.found
 
     def _marked_in_order(self, marks: Marks, planned: Sequence[JobId]) -> list[Job]:
-        """Return the marked jobs as they start, so that `top`, which puts the last one first, keeps their order."""
+        """Return the marked jobs by start, so that `top`, which puts the last one first, keeps their order."""
         jobs = self.rows.jobs.by_id
         order = dict.fromkeys(job_id for job_id in planned if job_id in jobs)
         entries = (*(jobs[job_id] for job_id in order), *(job for job_id, job in jobs.items() if job_id not in order))
@@ -113,7 +119,7 @@ class QueueController:
     # filter
 
     def match_later(self) -> None:
-        """Match further jobs with the filter between keys until all are matched; not while the screen is covered."""
+        """Match further jobs with the filter between keys until all are matched; pauses while the screen is covered."""
         if not self._matches_soon and not self.rows.is_judged and self._screen.app.screen is self._screen:
             self._matches_soon = True
             self._screen.set_timer(_PAUSE, self._match_further)
@@ -140,7 +146,7 @@ class QueueController:
         self.line.open(self._filters)
 
     def type_filter(self, text: str) -> None:
-        """Show the jobs that match what is typed."""
+        """Show the jobs that match the typed text."""
         self.rows.show(filter=plain(text, 200))
         self.table.rearrange()
         self.line.show_fault(self.rows.filter_fault)
@@ -166,7 +172,7 @@ class QueueController:
         self.table.focus()
 
     def toggle_finished(self) -> None:
-        """Open the row that ended jobs share, or close it."""
+        """Open or close the row that ended jobs share."""
         self.rows.turn_fold()
         self._redraw()
 
@@ -176,7 +182,7 @@ class QueueController:
         return self.has_focus and self.table.is_fold(self.table.cursor)
 
     def look_at(self, job: Job | None) -> None:
-        """Note that the job's page or log was opened: a failed one need not stay in its place any longer."""
+        """Record that the job's page or log was opened, so that a failed one need not stay in its place."""
         if job is not None and self.rows.look_at(job):
             self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
 
@@ -189,7 +195,7 @@ class QueueController:
         self._redraw()
 
     def mark_all(self) -> None:
-        """Mark all shown jobs that have not ended; where all are marked, unmark them."""
+        """Mark all shown jobs that have not ended; if all are marked, unmark them."""
         self.rows.match(float("inf"))
         self.rows.gather()
         self._toggle_marks(Marks.of(job for job in self.rows.shown if not job.state.is_terminal))
@@ -238,14 +244,14 @@ class QueueController:
         self._redraw()
 
     def fold_all(self) -> None:
-        """Unfold all arrays and dependents; where all are unfolded, fold them."""
+        """Unfold all arrays and dependents; if all are unfolded, fold them."""
         self.rows.fold_all()
         self.table.rearrange()
         self._redraw()
 
     def choose_columns(self) -> None:
         """Ask for the columns."""
-        from gputui.tui.screens.columns import ColumnChooser
+        from gputui.tui.screens.column_chooser import ColumnChooser
 
         def chosen(columns: ChosenColumns | None) -> None:
             if columns is not None:
@@ -269,7 +275,7 @@ class QueueController:
             table.focus()
 
     def take_history(self, message: HistoryRead) -> None:
-        """Show the page of history that was read."""
+        """Show a page of history."""
         self.history.take(message)
         self._show_history()
         self._redraw()
@@ -280,18 +286,18 @@ class QueueController:
     def _matches(self, job: Job) -> bool:
         if not self.rows.filter:
             return True
-        subject = FilterSubject(job, self._screen.snapshot.taken_at, None, shown_text(job, None))
+        subject = FilterSubject(job, self._screen.snapshot.taken_at, None, searched_text(job, None))
         return self.rows.parsed.part(subject) is not None
 
     def read_on(self) -> None:
-        """Read further back once the cursor is at the end of the history that was read."""
+        """Read further back when the cursor reaches the end of the loaded history."""
         table = self.table
         if table.sheet is table.ended and table.keys and table.cursor == table.keys[-1]:
             self.history.read_further(self._services.clock.now())
 
 
 def queue_rows(services: Services) -> QueueRows:
-    """Return the rows of the queue by the settings, without a job yet."""
+    """Return the rows of the queue with the settings applied, still without jobs."""
     known = LookedAt(services.preferences.get(LOOKED_AT).get("jobs"))
     return QueueRows(services.settings.console.fold_ended_after, known)
 

@@ -1,4 +1,4 @@
-"""Changes to jobs and standing requests that are made in the queue pane: move, edit, clone, recur, remove."""
+"""Changes to jobs, recurring jobs and reservations in the queue pane: move, edit, clone, recur, remove."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from gputui.domain.arrays import count
-from gputui.domain.job import Job, JobId, Placing
+from gputui.domain.job import Job, Placing
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
@@ -30,54 +31,54 @@ if TYPE_CHECKING:
 
 
 class Drag:
-    """Adds up steps, and keeps places that were requested and are not in the snapshot yet."""
+    """Adds up steps, and keeps requested places that are not in the snapshot yet."""
 
     def __init__(self) -> None:
         self._ids: tuple[JobId, ...] = ()
         self._jobs: tuple[weakref.ref[Job], ...] = ()
-        """Weak references to the jobs of the snapshot: they may be the whole queue."""
+        """Weak references to the jobs of the snapshot, since they may be the whole queue."""
         self._steps: tuple[int, ...] = ()
         self._wanted: tuple[Placing, ...] = ()
         """Places requested since the snapshot with these jobs."""
 
     def press(self, jobs: Sequence[Job], step: int) -> tuple[tuple[int, ...], tuple[Placing, ...]]:
-        """Return the steps to make, and the places that were requested for these jobs since the snapshot."""
+        """Return the steps to make, and the places requested for these jobs since the snapshot."""
         ids = ids_of(jobs)
         if ids != self._ids:
             self._steps = ()
         before = [known() for known in self._jobs]
-        if len(jobs) != len(before) or any(map(is_not, jobs, before)):  # the picture has gone on
+        if len(jobs) != len(before) or any(map(is_not, jobs, before)):  # there is a new snapshot
             self._wanted = ()
         self._ids, self._jobs = ids, tuple(map(weakref.ref, jobs))
         self._steps = (*self._steps, step)
         return self._steps, self._wanted
 
     def is_answered(self, job_ids: Sequence[JobId], steps: tuple[int, ...]) -> bool:
-        """Return whether these are all steps that were asked for; the next key then begins anew."""
+        """Return whether these are all requested steps; the next key then starts again."""
         if steps != self._steps or tuple(job_ids) != self._ids:
             return False
         self._steps = ()
         return True
 
     def want(self, places: tuple[Placing, ...]) -> None:
-        """Note that these places were requested."""
+        """Record that these places were requested."""
         self._wanted = places
 
 
 def ids_of(jobs: Sequence[Job]) -> tuple[JobId, ...]:
-    """Return the ids of the jobs, and of all elements of entries among them."""
+    """Return the ids of the jobs, including all elements of entries."""
     return tuple(job_id for job in jobs for job_id in job.ids)
 
 
 class MoveFound(Message, bubble=False):
-    """Places in the queue that a move leads to."""
+    """Message with the places in the queue that a move leads to."""
 
     def __init__(self, job_ids: tuple[JobId, ...], move: Move, steps: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.job_ids = job_ids
         self.move = move
         self.steps = steps
-        """Key presses that it answers."""
+        """Number of key presses that it answers."""
 
 
 class QueueEditor:
@@ -100,7 +101,7 @@ class QueueEditor:
         }
 
     def close(self) -> None:
-        """Stop; nobody waits for a place any more."""
+        """Stop; results are no longer wanted."""
         self._mover.close()
 
     def _waiting(self) -> list[Job]:
@@ -128,7 +129,7 @@ class QueueEditor:
         return table.windows.views.get(table.cursor)
 
     def move(self, step: int) -> None:
-        """Find the place beyond the neighbour; keys pressed until it is known add up."""
+        """Find the place past the neighbour; keys pressed meanwhile add up."""
         jobs = self._waiting()
         ids = ids_of(jobs)
         steps, wanted = self._drag.press(jobs, step)

@@ -1,4 +1,4 @@
-"""The form in which GPUs are kept for somebody."""
+"""Form for a reservation of GPUs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu_names import index_of
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import EMPTY, Snapshot, WindowState
@@ -19,15 +20,15 @@ from gputui.request.draft import YES
 from gputui.request.times import span
 from gputui.tui.commands import GIVE_UP, SEND, bindings
 from gputui.tui.messages import ActionRequested
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services
 from gputui.tui.submission.fields import FlagField
+from gputui.tui.widgets.hints import Hints
 
 USUAL = "8h"
-"""Length of a reservation where none is given."""
+"""Default length of a reservation."""
 LABELS = {"gpus": "GPUs", "start": "from", "nobody": "kept clear"}
 HINTS = {
     "gpus": "4, all, or device=0,1",
@@ -37,7 +38,7 @@ HINTS = {
     "tenant": "tenant whose jobs it is for (you)",
     "priority": "or all jobs of at least this priority: 80",
     "nobody": "of all jobs: for maintenance",
-    "name": "made up if empty",
+    "name": "generated if empty",
 }
 
 
@@ -72,7 +73,7 @@ class Reserve(Dialog[None]):
         self._first = {"gpus": "1" if chosen is None else f"device={chosen}"}
 
     def compose(self) -> ComposeResult:
-        """A line for each field, and what they come to."""
+        """Yield a line for each field, and the resulting reservation."""
         with Vertical(classes="dialog"):
             yield Static("Reserve GPUs", classes="title", markup=False)
             with VerticalScroll(can_focus=False):
@@ -85,7 +86,7 @@ class Reserve(Dialog[None]):
                             yield Input(self._first.get(name, ""), placeholder=HINTS[name], id=name, compact=True)
             yield Static("", id="told", markup=False)
             how = f"Enter  which jobs it delays     Tab ↓ ↑  fields     {self.answers((GIVE_UP, 'leave'))}"
-            yield Static(how, classes="keys", markup=False)
+            yield Hints(how)
 
     def on_mount(self) -> None:
         """Begin at the first."""
@@ -93,11 +94,11 @@ class Reserve(Dialog[None]):
         self._typed()
 
     def on_unmount(self) -> None:
-        """Drop the queue: the screen may be kept for a while."""
+        """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
     def _window(self) -> Window:
-        """Return the reservation as typed; raises GputuiError where it cannot be made."""
+        """Return the reservation as typed; raises GputuiError if it cannot be made."""
         given = {field.id or "": field.value for field in self.query(Input)}
         given["nobody"] = YES if self.query_one(FlagField).value else ""
         now = self._services.clock.now()
@@ -129,7 +130,7 @@ class Reserve(Dialog[None]):
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Show what it would do, or go to what is wrong."""
+        """Show its effects, or go to the invalid field."""
         try:
             window = self._window()
         except GputuiError as error:
@@ -153,7 +154,7 @@ class Reserve(Dialog[None]):
 
 
 def _field(error: GputuiError) -> str:
-    """The field that it is about."""
+    """Return the field of an error."""
     name = (getattr(error, "where", None) or "").removeprefix("--")
     return {"end": "until"}.get(name, name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import (
     APP_COMMANDS,
@@ -19,7 +20,6 @@ from gputui.tui.commands import (
     SUBMIT,
     Command,
 )
-from gputui.tui.present.notices import pressing
 from gputui.tui.present.status import status_line
 from gputui.tui.present.summary import summary_line
 from gputui.tui.services import Services
@@ -54,7 +54,7 @@ class StatusController:
         self.notices.show(pressing(snapshot, now))
 
     def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show the summary in its row, or on a low screen at the end of the log's title, which has cells to spare."""
+        """Show the summary in its row, or on a low screen at the end of the log's title, which has room."""
         has_room = self.summary.has_room
         self.summary.show(summary_line(snapshot, now, self.summary.room) if has_room else ())
         self._log.show_aside(() if has_room else summary_line(snapshot, now, self.summary.room // 2))
@@ -64,12 +64,12 @@ _BY_NAME = {command.name: command for command in (*EDIT_COMMANDS, *PANE_COMMANDS
 _OF_LOG = (_BY_NAME["follow"], *LOG_COMMANDS, _BY_NAME["error"], _BY_NAME["pin_log"])
 _OF_GPUS = (GPU, *GPU_COMMANDS, _BY_NAME["follow"], _BY_NAME["reserve"], _BY_NAME["gpu_view"])
 _FIRST = {"gpus": _OF_GPUS, "log": tuple(c for c in _OF_LOG if c.in_footer or c.name == "pin_log")}
-"""Commands of each pane that come first; in the queue those about jobs do anyway."""
+"""Commands of each pane that come first; in the queue, those about jobs do anyway."""
 _OTHERS = tuple(c for c in (*MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS) if c.in_footer and c is not SUBMIT)
 _ALWAYS = tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer)
 
 
 def footer(pane: str | None, works: Callable[[Command], bool]) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
-    """Return the commands that work while a pane has the focus, and those at the right end, which always do."""
+    """Return the commands available while a pane has the focus, and the permanent ones at the right end."""
     wanted = dict.fromkeys((*_FIRST.get(pane or "", ()), *_OTHERS))
     return tuple(filter(works, wanted)), tuple(filter(works, _ALWAYS))

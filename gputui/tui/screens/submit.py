@@ -1,4 +1,4 @@
-"""The form for a job: a new one, a clone, or one that waits and is edited."""
+"""The form for a job: a new one, a clone, or an edit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
 from gputui.domain.policy.gpus.match import shortage
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.request import draft as drafts
@@ -29,18 +30,16 @@ from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.draft_loader import DraftLoader
 from gputui.tui.services import Services
 from gputui.tui.submission import form
-from gputui.tui.submission.body import FormBody
 from gputui.tui.submission.drafts import keep_submission
-from gputui.tui.submission.fields import FlagField, TextField
+from gputui.tui.submission.fields import FlagField, FormBody, Images, ImagesFound, TextField, ask_engine
 from gputui.tui.submission.form import FIELDS, START, Origin, fault_words, field_of, left_out
-from gputui.tui.submission.images import Images, ImagesFound, ask_engine
 from gputui.tui.submission.preview import Below, Forecaster, ProspectSeen, gpu_line, start_line
 from gputui.tui.submission.purposes import JobEdit, NewJob, Purpose
 from gputui.tui.widgets.status_bars import KeyBar
 
 
 class Answered(Message, bubble=False):
-    """Message that the form's action is written down, or was refused."""
+    """Message that the form's action is written, or was refused."""
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
@@ -48,9 +47,9 @@ class Answered(Message, bubble=False):
 
 
 class Submit(Dialog[None]):
-    """Form that is checked as it is typed; it sends nothing while a field is wrong, and loses nothing until it is sent.
+    """Form that is checked while typing; it sends nothing while a field is invalid, and loses nothing until it is sent.
 
-    Its `purpose` says what it begins with, what may be changed, and what is sent.
+    Its `purpose` determines its initial draft, the editable fields, and the action that is sent.
     """
 
     BINDINGS: ClassVar = [
@@ -73,7 +72,7 @@ class Submit(Dialog[None]):
         self._clean: Draft = drafts.filled_texts(self.purpose.start)
         self._is_sent = False
         self._warned_of: Submission | None = None
-        """The submission whose lack of GPUs was told: sent again, it is queued."""
+        """The submission whose lack of GPUs was shown; if it is sent again, it is queued."""
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
@@ -84,7 +83,7 @@ class Submit(Dialog[None]):
 
     @classmethod
     def clone(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
-        """Return the form for a new job with what another one asked for."""
+        """Return the form for a new job with another one's request."""
         return cls(services, snapshot, NewJob.like(job, services.clock.now()))
 
     @classmethod
@@ -105,7 +104,7 @@ class Submit(Dialog[None]):
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Begin with the purpose's draft; fields that stay as they are say why."""
+        """Begin with the purpose's draft; fixed fields say why."""
         self.show_keys()
         self.fill(self.purpose.start, judge=self.purpose.start is not START)
         self.say(self.purpose.welcome)
@@ -123,7 +122,7 @@ class Submit(Dialog[None]):
         self.query_one(KeyBar).show(tuple(commands))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide commands that the form has not, such as those that fill an edit with another job."""
+        """Hide commands that the form does not have, such as those that fill an edit with another job."""
         known = {command.action_name for command in SUBMIT_COMMANDS}
         if action in known and action not in {command.action_name for command in self.purpose.commands()}:
             return False
@@ -134,7 +133,7 @@ class Submit(Dialog[None]):
         self._show_outlook()
 
     def on_unmount(self) -> None:
-        """Drop the forecast and the queue: the screen may be kept for a while."""
+        """Release the forecast and the queue: the screen may stay in memory for a while."""
         self._forecast.close()
         self._snapshot = EMPTY
 
@@ -145,14 +144,17 @@ class Submit(Dialog[None]):
         return self.body.draft()
 
     def fill(self, draft: Draft, said: str = "", *, judge: bool = True, is_clean: bool = True) -> None:
-        """Hold another draft; `is_clean`: it is not lost when the form is left."""
+        """Set another draft, and go to its first field; `is_clean`: closing the form does not lose it."""
+        self._put(draft, said, judge=judge, is_clean=is_clean)
+        self.body.go_to(self.purpose.first)
+
+    def _put(self, draft: Draft, said: str, *, judge: bool = True, is_clean: bool = True) -> None:
         draft, said = self.purpose.adjust(draft, said)
         self.body.put(draft)
         if is_clean:
             self._clean = drafts.filled_texts(draft)
         self.below.say(said, AMBER)
         self._judge(None if judge else "")
-        self.body.go_to(self.purpose.first)
 
     def fill_line(self, text: str) -> None:
         """Fill the form from a command line, and name the options that a job cannot have."""
@@ -165,7 +167,7 @@ class Submit(Dialog[None]):
         self.fill({**beneath, **read.draft}, left_out(read.dropped), is_clean=False)
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
-        """Show a sentence below the fields until something is typed."""
+        """Show a sentence below the fields until the next key."""
         self.below.say(words, RED if is_bad else DIM)
         self._show_outlook()
 
@@ -179,7 +181,7 @@ class Submit(Dialog[None]):
         self.fill_line(event.text)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take a command line that is pasted while no text field has the focus."""
+        """Accept a command line that is pasted while no text field has the focus."""
         if pasted_line.is_line(event.text):
             event.stop()
             self.fill_line(event.text)
@@ -203,7 +205,7 @@ class Submit(Dialog[None]):
         return self.purpose.asked(self.draft(), self._origin, self._now)
 
     def _judge(self, name: str | None) -> dict[str, str]:
-        """Show the error of that field, or of each for None, and drop those that have been put right."""
+        """Show the error of that field, or of each for None, and drop corrected ones."""
         draft = self.draft()
         found = self.purpose.faults(draft, self._origin, self._now)
         self.body.set_changed(self.purpose.changed(draft))
@@ -216,7 +218,7 @@ class Submit(Dialog[None]):
     # the preview
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Judge by another snapshot from now on; a form in which nothing is typed follows its job."""
+        """Use another snapshot from now on; a form without user input follows its job."""
         self._snapshot = snapshot
         self._origin = self._origin.at(snapshot)
         if not self.is_mounted:
@@ -226,7 +228,7 @@ class Submit(Dialog[None]):
             return
         draft, words = self.purpose.follow(snapshot, self._now, is_touched=self.is_touched)
         if draft is not None:
-            self.fill(draft, words)
+            self._put(draft, words)  # the focus stays: text may be typed at this moment
         elif words:
             self.say(words, is_bad=True)
 
@@ -256,7 +258,7 @@ class Submit(Dialog[None]):
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Send the form, or show what is wrong and go there."""
+        """Send the form, or go to the first error."""
         if self._is_sent:
             return
         if pasted_line.is_line(self.draft()["image"]):
@@ -279,7 +281,7 @@ class Submit(Dialog[None]):
         return shortage(asked.spec.gpus, [view.gpu for view in self._snapshot.gpus])
 
     def _send(self, asked: Submission) -> None:
-        """Write the action down, or show first what it would do."""
+        """Write the action, or show its effects first."""
         action = self.purpose.action(
             asked, self.draft(), self._origin, self._now, lambda error: self.post_message(Answered(error))
         )
@@ -308,20 +310,20 @@ class Submit(Dialog[None]):
                 keep_submission(self._services.preferences, self.draft())
             self.dismiss()
         elif isinstance(error, InputError) and (name := field_of(error)):
-            self.say("It was refused.", is_bad=True)
+            self.say("The scheduler refused the job.", is_bad=True)
             self.body.set_wrong({name: fault_words(error)}, name)
             self.body.go_to(name)
         else:
             self.say(f"It was refused: {error}", is_bad=True)
 
     def action_more(self) -> None:
-        """Fold the rare fields open or away."""
+        """Show or hide the less common fields."""
         self.body.unfold(not self.body.is_open)
         if self.body.is_open:
             self.body.go_to(form.MORE[0][0])
 
     def action_older(self, step: int) -> None:
-        """Fill in the submission before, or go back towards what was typed."""
+        """Fill in the previous submission, or go back towards the user's own input."""
         self._loader.step(step)
 
     def action_recent(self) -> None:
@@ -338,15 +340,15 @@ class Submit(Dialog[None]):
 
     @property
     def submitter(self) -> Submitter:
-        """The user and place that a job file is read for."""
+        """User and directory for reading job files."""
         return self._origin.submitter(self._now)
 
     def action_command_palette(self) -> None:
-        """Find one of the form's commands by its name: the app's own keys end at a dialog."""
+        """Find one of the form's commands by name: the app's own keys do not work in a dialog."""
         self.app.action_command_palette()
 
     def action_give_up(self) -> None:
-        """Close the form; ask first where something typed would be lost."""
+        """Close the form; ask first if input would be lost."""
         if not self.is_touched:
             self.dismiss()
             return
@@ -360,6 +362,6 @@ class Submit(Dialog[None]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Run the command whose words were clicked."""
+        """Run the clicked command."""
         event.stop()
         await self.run_action(event.command.action)

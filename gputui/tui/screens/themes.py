@@ -1,11 +1,11 @@
-"""Choose a theme: what the cursor is on is worn at once, Enter keeps it, Escape goes back."""
+"""Dialog to choose a theme: the selected theme is applied at once, Enter keeps it, Escape restores the previous one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.screen import ModalScreen
@@ -17,10 +17,11 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.screens.dialog import Leavable
 from gputui.tui.themes.selection import theme_names
 from gputui.tui.themes.terminal import AUTO
+from gputui.tui.widgets.hints import edge_key_at, press
 
 
 class Themes(Leavable[None], ModalScreen[None]):
-    """A list at the right, so that what it changes is seen."""
+    """A list at the right edge, so that its effect stays visible."""
 
     BINDINGS: ClassVar = bindings((*MOVE_COMMANDS[:2], TAKE_LINE, BACK))
     DEFAULT_CSS = """
@@ -40,7 +41,7 @@ class Themes(Leavable[None], ModalScreen[None]):
         self._keep_theme = keep
 
     def compose(self) -> ComposeResult:
-        """The names; `auto` first."""
+        """Yield the names; `auto` first."""
         self._before = self.app.theme
         names = (AUTO, *theme_names())
         with Vertical(classes="box") as box:
@@ -50,6 +51,11 @@ class Themes(Leavable[None], ModalScreen[None]):
             choices = OptionList(*(Option(_words(name), id=name) for name in names), markup=False, compact=True)
             choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
             yield choices
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key of a hint that is clicked on the lower edge of the box."""
+        if event.widget is not None:
+            press(self, edge_key_at(event.widget, event.screen_offset))
 
     @on(OptionList.OptionHighlighted)
     def _look(self, event: OptionList.OptionHighlighted) -> None:
@@ -61,12 +67,12 @@ class Themes(Leavable[None], ModalScreen[None]):
         self.dismiss()
 
     def action_back(self) -> None:
-        """Restore the theme from before."""
+        """Restore the previous theme."""
         self._try_on(self._before)
         self.dismiss()
 
     def action_down(self, step: int) -> None:
-        """The next one, or the one before."""
+        """Move to the next or previous theme."""
         names = self.query_one(OptionList)
         names.action_cursor_down() if step > 0 else names.action_cursor_up()
 

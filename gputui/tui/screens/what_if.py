@@ -30,7 +30,7 @@ from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.status_bars import KeyBar
 
 _AGED = timedelta(seconds=10)
-"""A forecast so old is made anew though nothing happened: time itself moves starts."""
+"""Age from which a forecast is renewed even without changes, since starts move with time."""
 
 
 class Foreseen(Message, bubble=False):
@@ -50,11 +50,14 @@ class Dragged(Message, bubble=False):
         super().__init__()
         self.move = move
         self.steps = steps
-        """Steps that this is the answer to; None: to any."""
+        """Number of steps that this answers; None: any."""
 
 
 class WhatIf(Leavable[bool], ModalScreen[bool]):
-    """A panel at the bottom, there at once; it fills in when the forecast is made, which never keeps a key waiting."""
+    """Panel at the bottom of the screen.
+
+    It opens at once and fills in when the forecast is computed, without delaying keys.
+    """
 
     BINDINGS: ClassVar = [
         *bindings(WHAT_IF_COMMANDS),
@@ -88,7 +91,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             self.post_message, lambda error: Dragged(Move(refusal=f"{type(error).__name__}: {error}"))
         )
         self._steps: tuple[int, ...] = ()
-        """Keys pressed, of which it is not known yet where they take the job."""
+        """Keys pressed whose resulting place is not known yet."""
         self._order: tuple[ForecastBase, list[QueueStanding]] | None = None
         """Base of the known order, and the order itself."""
         self._refusal = ""
@@ -97,7 +100,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._lines = CellLines(id="lines")
 
     def compose(self) -> ComposeResult:
-        """The lines, a field for a reason where one is wanted, and the keys."""
+        """Yield the lines, a field if a reason is needed, and the keys."""
         with Vertical(id="panel") as panel:
             panel.border_title = "What if"
             yield self._lines
@@ -106,7 +109,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Show the change in words, and have the rest worked out."""
+        """Show the description of the change, and request the forecast."""
         is_order = isinstance(self.proposal, JobProposal) and self.proposal.is_order
         further = tuple(command for command in FURTHER if command.in_footer and is_order)
         self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
@@ -115,30 +118,30 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def on_unmount(self) -> None:
-        """Stop forecasting, and drop the queue."""
+        """Stop forecasting, and release the queue."""
         self._newest.close()
         self._mover.close()
         self._snapshot, self._answer, self._order, self._names = EMPTY, Foreseen(None, None), None, Names()
         self._base = ForecastBase(EMPTY, self._base.now)
 
     def on_resize(self) -> None:
-        """Lay it out anew."""
+        """Lay the screen out again."""
         self.call_after_refresh(self._draw)
 
     @property
     def comparison(self) -> Comparison | None:
-        """The comparison for the current proposal; None while it is worked out."""
+        """Comparison for the current proposal; None while it is being computed."""
         return self._answer.comparison if self._answer.proposal == self.proposal else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the picture in; what it changes is worked out anew."""
+        """Receive the snapshot, and recompute the effects of the change."""
         before, self._snapshot = self._snapshot, snapshot
         if snapshot.jobs is not before.jobs:
             self._names = Names(snapshot.jobs)
         self.tick()
 
     def tick(self) -> None:
-        """Update the time, and request a new forecast where the old one has expired."""
+        """Update the time, and request a new forecast if the old one has expired."""
         now = self._services.clock.now()
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, self._snapshot)
         if is_old and self.pace.may_begin:
@@ -151,7 +154,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
-            if base.before is None:  # it serves every change thought of upon this picture, so it is made to its end
+            if base.before is None:  # it serves every change based on this snapshot, so it is completed
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             change = proposal.change(base.now)
             found = compared(base.snapshot, change, settings, base.now, base.before, is_wanted)
@@ -167,7 +170,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     def _draw(self) -> None:
         if not self._lines.is_attached:
-            return  # a picture may come before the panel is there
+            return  # a snapshot may arrive before the panel is ready
         now, snapshot, proposal = self._services.clock.now(), self._snapshot, self.proposal
         subject = Subject(
             proposal.words(snapshot),
@@ -184,7 +187,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     @property
     def _rows(self) -> int:
-        """Rows for the lines: something of what is behind stays in sight."""
+        """Number of rows for the lines, so that part of the screen behind stays visible."""
         return max(5, min(20, self.app.size.height * 3 // 5 - 3))
 
     def action_further(self, verb: str) -> None:
@@ -199,7 +202,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def action_drag(self, step: int) -> None:
-        """Move one place further: keys pressed before the answer is known add up."""
+        """Move one more place: keys pressed before the answer is known add up."""
         proposal, base, settings = self.proposal, self._base, self._services.settings
         steps = self._steps = (*self._steps, step)
         ids = proposal.job_ids
@@ -209,17 +212,17 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             known = self._order
             if known is None or known[0] is not base:
                 known = (base, queue_standings(base.snapshot, settings, base.now))
-            self._order = known if base is self._base else None  # of another picture by now, or closed
+            self._order = known if base is self._base else None  # based on another snapshot by now, or closed
             order = queue_standings(proposal.change(base.now)(base.snapshot), settings, base.now)
             return Dragged(move_by_steps(order, ids, steps, known[1]), steps)
 
         self._mover.ask(work)
 
     def on_dragged(self, message: Dragged) -> None:
-        """Propose what moves it there, or say why nothing does."""
+        """Propose the move, or say why it is impossible."""
         proposal, move = self.proposal, message.move
         if message.steps not in {None, self._steps} or not isinstance(proposal, JobProposal):
-            return  # more keys have been pressed, or another has taken their place
+            return  # more keys have been pressed, or another verb has replaced them
         self._steps, self._refusal = (), move.refusal
         self._change(proposal.dragged(move))
 
@@ -231,7 +234,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     @on(Input.Submitted)
     def action_commit(self) -> None:
-        """Have it written down, for the very job or GPU the panel was opened for."""
+        """Write the change, for exactly the job or GPU that the panel was opened for."""
         fields = self.query(Input)
         reason = plain(fields.first().value.strip(), 200) if fields else ""
         if call := self.proposal.call(reason):
@@ -244,6 +247,6 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Do what the words say that were clicked."""
+        """Run the command whose words were clicked."""
         event.stop()
         await self.run_action(event.command.action)

@@ -1,1 +1,1 @@
-"""The form that submits a job: its fields, what fills them, and what would become of the job."""
+"""The form that submits a job: its fields, drafts to fill them, and a preview of the job."""

@@ -1,4 +1,4 @@
-"""Drafts of the job form that are kept: earlier submissions and templates."""
+"""Stored drafts of the job form: earlier submissions and templates."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import fit, plain, width
 from gputui.request import job_file
-from gputui.request.draft import NAMES, Draft, env_names, filled_texts, without_secrets
+from gputui.request.draft import NAMES, Draft, draft_without_secrets, env_names, filled_texts
 from gputui.request.submitter import Submitter
 from gputui.tui.preferences import Preferences
 
 SECTION = "submissions"
 MOST_KEPT = 40
 _COLUMN = 40
-"""Cells of a column of their list at most."""
+"""Maximum cells of a column of their list."""
 MOST_BYTES = 8192
-"""Bytes of one submission at most: the file is read whole at every start."""
+"""Maximum bytes of one submission, since the file is read completely at every start."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class RecentSubmission:
 
 
 def recent_submissions(preferences: Preferences) -> tuple[RecentSubmission, ...]:
-    """The last submissions, the newest first; what is damaged is left out."""
+    """Return the last submissions, newest first, without damaged ones."""
     listed = preferences.get(SECTION).get("drafts")
     found = [_past(entry) for entry in listed] if isinstance(listed, list) else []
     return tuple(entry for entry in found if entry is not None)[:MOST_KEPT]
 
 
 def keep_submission(preferences: Preferences, draft: Draft) -> None:
-    """Put it first; the same one is not kept twice."""
+    """Store the submission as the latest, without duplicates."""
     entry = RecentSubmission(
         {name: text for name, text in filled_texts(draft).items() if name != "env"}, env_names(draft)
     )
@@ -79,7 +79,7 @@ def _words(draft: Draft) -> tuple[str, str, str, str]:
 
 
 def _padded(row: Sequence[str], wide: Sequence[int]) -> list[str]:
-    """Return the words as wide as their columns, without columns that are empty; the last word as it is."""
+    """Return the words padded to their columns, without empty columns; the last word is not padded."""
     *first, last = row
     return [fit(word, cells) for word, cells in zip(first, wide[:-1], strict=True) if cells] + [last]
 
@@ -89,7 +89,7 @@ _NAME = re.compile(r"\w[\w .+-]{0,79}")
 
 
 def template_names(directory: Path) -> tuple[str, ...]:
-    """Return the names of the templates in order; none where there is no such directory."""
+    """Return the sorted names of the templates; empty if the directory does not exist."""
     try:
         found = sorted(path.stem for path in directory.glob("*.toml") if path.stem.isprintable())
     except OSError:
@@ -98,26 +98,26 @@ def template_names(directory: Path) -> tuple[str, ...]:
 
 
 def load_template(directory: Path, name: str, by: Submitter) -> dict[str, str]:
-    """The draft of one; raises InputError that says what is wrong with the file."""
+    """Return the draft of a template; raises InputError that describes the error in the file."""
     return job_file.read_draft(directory / f"{name}.toml", by)
 
 
 def save_template(directory: Path, name: str, draft: Draft) -> Path:
-    """Write it, in place of one of that name; what looks like a secret is named, and not written."""
+    """Write a template, replacing one of that name; variables that look like secrets are written without values."""
     if not _NAME.fullmatch(name):
-        raise InputError("is no name for a template", where=name, hint="letters, digits, blanks, and . + - _")
+        raise InputError("is not a valid name for a template", where=name, hint="letters, digits, blanks, and . + - _")
     path = directory / f"{name}.toml"
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(path, job_file.draft_as_toml(without_secrets(draft)))
+        _write(path, job_file.draft_as_toml(draft_without_secrets(draft)))
     except OSError as error:
         raise GputuiError(f"cannot be written: {error.strerror}", where=str(path)) from error
     return path
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file whole, or leave it as it was."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by its owner alone
+    """Replace the file atomically, or leave it unchanged."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # only readable by its owner
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

@@ -1,61 +1,113 @@
-"""The fields of the submit form: a line of text or a box to tick, and below each row what is wrong with it."""
+"""Fields of the submit form: a text field or a check box, with errors below each row."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
 from textual.reactive import var
 from textual.strip import Strip
 from textual.suggester import Suggester
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
-from gputui.domain.text import fit
-from gputui.request import pasted_line
-from gputui.request.draft import YES
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import fit, plain
+from gputui.request import further_options, pasted_line
+from gputui.request.draft import YES, Draft
 from gputui.request.pasted_line import join_lines
+from gputui.tui.commands.command import Command
 from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, RAISED, RED
-from gputui.tui.submission.form import FLAGS, HINTS, label
+from gputui.tui.submission.form import FLAGS, HINTS, MORE, USUAL, field_name, is_folded, label
 from gputui.tui.textual_internals import PasteInput
 
-LABEL = 12
-"""Cells for what a field is called."""
+SHOWN = 4
+
+
+class ImagesFound(Message, bubble=False):
+    """Message with the engine's images."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = names
+
+
+class Images(Suggester):
+    """Suggests the images of jobs in the queue, the latest first, then the engine's own."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        used = (job.spec.image for job in reversed(snapshot.jobs) if job.spec.image)
+        self._names = dict.fromkeys(used)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Suggest further images."""
+        self._names |= dict.fromkeys(name for name in names if plain(name) == name)
+
+    def matching(self, typed: str) -> list[str]:
+        """Return the names that begin with the text; of names within a registry, the last part may."""
+        begin = [name for name in self._names if name.startswith(typed)]
+        return begin + [name for name in self._names if name not in begin and f"/{typed}" in name]
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the first match."""
+        return next((name for name in self._names if name.startswith(value) and name != value), None)
+
+    def words(self, typed: str) -> str:
+        """Return the other matches, for the line below the field."""
+        found = [name for name in self.matching(typed) if name != typed] if typed.strip() else []
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return ("→ takes the first of: " if found else "") + ", ".join(found[:SHOWN]) + more
+
+
+def ask_engine(images: Callable[[], Sequence[str]], tell: Callable[[Message], object]) -> None:
+    """Ask the engine on a daemon thread, since it may take seconds."""
+
+    def ask() -> None:
+        tell(ImagesFound(images()))
+
+    threading.Thread(target=ask, name="gputui-images", daemon=True).start()
+
+
+LABEL = 13
+"""Cells of a field's label, with at least one blank after it."""
 LEAST_ROOM = 74
-"""Cells that it has on the smallest screen."""
+"""Cells of a field on the smallest screen."""
 _RAISED = Style(bgcolor=RAISED)
 
 
 class TextField(PasteInput):
-    """A line of text, which hands a pasted command on as a whole."""
+    """Text field that passes on a pasted command line as a whole."""
 
     class LinePasted(Message):
-        """A `docker run` or `gputui submit` line was pasted."""
+        """Message that a `docker run` or `gputui submit` line was pasted."""
 
         def __init__(self, text: str) -> None:
             super().__init__()
             self.text = text
 
     def pasted(self, event: events.Paste) -> bool:
-        """Hand a command line on as a whole; join any other text over several lines into one."""
+        """Pass on a pasted command line as a whole; join the lines of any other text."""
         if pasted_line.is_line(event.text):
             self.post_message(self.LinePasted(event.text))
             return True
-        if len(event.text.strip().splitlines()) > 1:  # a command folded over lines is one line here
+        if len(event.text.strip().splitlines()) > 1:  # a command continued over several lines becomes one line here
             event.text = " ".join(join_lines(event.text).splitlines())
         return False
 
 
 class FlagField(Static, can_focus=True):
-    """A box to tick; Enter submits as it does everywhere in the form."""
+    """Check box; Enter submits, as everywhere in the form."""
 
     BINDINGS: ClassVar = [("space,x", "tick", "tick"), ("enter", "screen.send", "submit")]
     value: var[bool] = var(False)
@@ -76,7 +128,7 @@ class FlagField(Static, can_focus=True):
         self._draw()
 
     def watch_value(self) -> None:
-        """Show it, and say so."""
+        """Show the state, and send a message."""
         if self.is_attached:
             self._draw()
             self.post_message(self.Changed(self))
@@ -85,7 +137,7 @@ class FlagField(Static, can_focus=True):
         self.update(f"[{'x' if self.value else ' '}] {self._words}")
 
     def action_tick(self) -> None:
-        """The other way round."""
+        """Toggle the box."""
         self.value = not self.value
 
     def on_click(self) -> None:
@@ -105,8 +157,8 @@ class FieldRow(Horizontal):
     DEFAULT_CSS = """
     FieldRow {
         height: 1;
-        TextField, FlagField { width: 1fr; height: 1; margin: 0 0 0 12; background: $background; }
-        .second { margin-left: 13; }
+        TextField, FlagField { width: 1fr; height: 1; margin: 0 0 0 13; background: $background; }
+        .second { margin-left: 14; }
         TextField:focus, FlagField:focus { background: $background-lighten-2; }
         FlagField { color: $foreground 80%; }
     }
@@ -125,7 +177,7 @@ class FieldRow(Horizontal):
         self._was_wrong = False
 
     def compose(self) -> ComposeResult:
-        """The fields, which are there before it is on the screen."""
+        """Yield the fields, which exist before the row is on the screen."""
         yield from self.fields.values()
 
     def _field(self, name: str, place: int) -> Field:
@@ -136,24 +188,24 @@ class FieldRow(Horizontal):
         return TextField(placeholder=HINTS[name], id=name, compact=True, suggester=suggester, classes=classes)
 
     def set_wrong(self, name: str, words: str) -> None:
-        """Say what is wrong with a field; empty: nothing is."""
+        """Set the error of a field; empty: none."""
         self._wrong[name] = words
         self._show()
 
     def set_known(self, name: str, words: str) -> None:
-        """Say what is worth knowing of it."""
+        """Set the note of a field."""
         self._known[name] = words
         self._show()
 
     def set_changed(self, names: frozenset[str]) -> None:
-        """Mark those of its fields that are among these, and no others."""
+        """Mark exactly those of its fields that are in `names`."""
         changed = names.intersection(self.names)
         if changed != self._changed:
             self._changed = changed
             self.refresh()
 
     def show_only(self, names: frozenset[str]) -> None:
-        """Hide its fields that are not among these; without any the row is hidden."""
+        """Hide its fields that are not in `names`; if none is left, hide the row."""
         for name, field in self.fields.items():
             field.display = name in names
         self.display = not names.isdisjoint(self.names)
@@ -164,7 +216,7 @@ class FieldRow(Horizontal):
         return any(self._wrong.values())
 
     def on_resize(self) -> None:
-        """Wrap the lines anew."""
+        """Wrap the lines at the new width."""
         self._show()
 
     def _show(self) -> None:
@@ -179,7 +231,7 @@ class FieldRow(Horizontal):
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Labels, or what is below them."""
+        """Render the labels, or a line below them."""
         spans: list[Span] = []
         if y == 0:
             for child, name in zip(self.children, self.names, strict=False):
@@ -197,7 +249,7 @@ class FieldRow(Horizontal):
 
 
 class Fold(Static, can_focus=True):
-    """Folds the rare fields open or away."""
+    """Shows or hides the less common fields."""
 
     BINDINGS: ClassVar = [("space,enter", "screen.more", "more fields")]
     DEFAULT_CSS = """
@@ -211,18 +263,18 @@ class Fold(Static, can_focus=True):
         self._is_open = False
 
     def on_mount(self) -> None:
-        """Say what its key would do: which that is only the console knows."""
+        """Show the command's key, which only the console knows."""
         self.show_open(self._is_open)
 
     def show_open(self, is_open: bool) -> None:
-        """Say what its key would do."""
+        """Show the effect of the command."""
         self._is_open = is_open
         if self.is_attached:
             key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"
             self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
 
     async def on_click(self) -> None:
-        """Fold the rare fields open or away."""
+        """Show or hide the less common fields."""
         await self.run_action("screen.more")
 
 
@@ -239,3 +291,123 @@ def put_in(field: Field, text: str) -> None:
         field.value = text == YES
     else:
         field.value = text
+
+
+AROUND = 7
+"""Rows of the form other than fields."""
+
+
+class FormBody(VerticalScroll, can_focus=False):
+    """Rows of fields, as many as there is room for."""
+
+    DEFAULT_CSS = """
+    FormBody { height: auto; scrollbar-size-vertical: 1; }
+    FormBody #more { height: auto; }
+    """
+
+    class Unfolded(Message):
+        """Message that the less common fields are shown, or hidden."""
+
+    def __init__(self, suggesters: Mapping[str, Suggester]) -> None:
+        super().__init__()
+        self._fields: dict[str, Field] = {}
+        self._rows: dict[str, FieldRow] = {}
+        self._kept: dict[str, str] = {}
+        """Reasons why fields cannot be changed; folded fields are created later."""
+        self._usual = [FieldRow(names, suggesters) for names in USUAL]
+        self._fold = Fold(len([name for row in MORE for name in row]))
+        self._more = Vertical(id="more")
+        self._adopt(self._usual)
+
+    def compose(self) -> ComposeResult:
+        """Yield the usual fields; the others are created when they are first shown."""
+        yield from self._usual
+        yield self._fold
+        yield self._more
+
+    def _adopt(self, rows: Iterable[FieldRow]) -> None:
+        for row in rows:
+            self._fields |= row.fields
+            self._rows |= dict.fromkeys(row.names, row)
+
+    def on_mount(self) -> None:
+        """Leave room for the rows above and below."""
+        self.keep_within(self.app.size.height)
+
+    def keep_within(self, rows: int) -> None:
+        """Limit the height to that many rows minus the rows above and below."""
+        self.styles.max_height = max(3, rows - AROUND)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the less common fields are shown."""
+        return bool(self._more.children) and self._more.display
+
+    def unfold(self, is_open: bool = True) -> None:
+        """Show the less common fields, or hide them with their values."""
+        if is_open and not self._more.children:
+            rows = [FieldRow(names, {}) for names in MORE]
+            self._adopt(rows)
+            self._more.mount(*rows)
+            self.call_after_refresh(self._keep, [name for row in rows for name in row.names])
+        is_open = is_open or not self._fold.display
+        self._more.display = is_open
+        self._fold.show_open(is_open)
+        self.post_message(self.Unfolded())
+
+    def told(self, command: Command) -> Command:
+        """Return the command with its present name: `more fields` becomes `fewer fields`."""
+        return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
+
+    def draft(self) -> dict[str, str]:
+        """Return the texts of the fields."""
+        return further_options.of_form({name: text_in(field) for name, field in self._fields.items()})
+
+    def put(self, draft: Draft) -> None:
+        """Set the texts without sending messages."""
+        self.unfold(not is_folded(draft))
+        draft = {further_options.FIELD: further_options.folded(draft), **draft}
+        with self.prevent(Input.Changed, FlagField.Changed):
+            for name, field in self._fields.items():
+                put_in(field, draft.get(name, ""))
+
+    def go_to(self, name: str) -> None:
+        """Give that field the focus at once: keys that were typed meanwhile come next."""
+        if any(name in row for row in MORE):
+            self.unfold()
+        field = self._fields[name]
+        self.screen.set_focus(field, scroll_visible=False)
+        self.call_after_refresh(field.scroll_visible, animate=False)  # where it is, the layout says
+
+    def set_known(self, name: str, words: str) -> None:
+        """Set the note of a field."""
+        self._rows[name].set_known(name, words)
+
+    def set_wrong(self, found: Mapping[str, str], typed_in: str | None = None) -> None:
+        """Show errors in one field, or in all for None, and remove those that have been corrected."""
+        for name, row in self._rows.items():
+            if typed_in is None or name == typed_in or name not in found:
+                row.set_wrong(name, found.get(name, ""))
+
+    def set_changed(self, names: Iterable[str]) -> None:
+        """Mark exactly these fields as changed."""
+        changed = frozenset(map(field_name, names))
+        for row in self._rows.values():
+            row.set_changed(changed)
+
+    def keep_as_is(self, reasons: Mapping[str, str]) -> None:
+        """Disable these fields, and say why."""
+        self._kept = dict(reasons)
+        self._keep(self._fields)
+
+    def show_only(self, names: Iterable[str]) -> None:
+        """Hide all fields except these, including the folded ones."""
+        self._fold.display = False
+        self.unfold()
+        for row in self._rows.values():
+            row.show_only(frozenset(names))
+
+    def _keep(self, names: Iterable[str]) -> None:
+        for name in [each for each in names if each in self._kept]:
+            self._fields[name].disabled = True
+            self.set_known(name, self._kept[name])

@@ -1,4 +1,4 @@
-"""Defines the fields of the job form, and finds the errors in what is typed into them."""
+"""Defines the fields of the job form, and finds errors in their texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import JobSpec, Submission
+from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -20,7 +20,7 @@ from gputui.request.job_options import BY_NAME, KEYS, OptionKind
 from gputui.request.submitter import Submitter
 
 START: Draft = {"gpus": "1"}
-"""Draft that the form begins with."""
+"""Initial draft of the form."""
 USUAL = (
     ("image",),
     ("command",),
@@ -35,7 +35,7 @@ USUAL = (
     ("after", "begin"),
     ("array", "hold"),
 )
-"""The fields that are always there, row by row."""
+"""The permanent fields, row by row."""
 MORE = (
     ("mount",),
     ("comment",),
@@ -53,7 +53,7 @@ MORE = (
     ("publish",),
     (further_options.FIELD,),
 )
-"""Rare fields, which are folded away."""
+"""The less common fields, which are folded."""
 ROWS = (*USUAL, *MORE)
 FIELDS = tuple(name for row in ROWS for name in row)
 FLAGS = frozenset(key.name for key in KEYS if key.kind is OptionKind.FLAG)
@@ -67,7 +67,7 @@ HINTS = {
     "priority": "50 (0 to 100)",
     "retries": "after a failure: 3",
     "time_limit": "1h30m, 2-12:00:00",
-    "signal": "before it: TERM@60",
+    "signal": "before the limit: TERM@60",
     "name": "(image name)",
     "tenant": "(you)",
     "env": "NAME=value NAME2='two words' NAME3",
@@ -85,10 +85,10 @@ HINTS = {
     "user": "name, or uid:gid",
     "after_any": "ids that must end",
     "preemptible": "by higher classes",
-    "nice": "behind its equals: 100",
+    "nice": "behind equal jobs: 100",
     "backoff": "before a retry: 5s",
     "retry_on": "1,75,OOM,TIMEOUT",
-    "gpu_memory_step": "more of it a retry: 8g",
+    "gpu_memory_step": "added per retry: 8g",
     "cpus": "4, 1.5",
     "cpu_shares": "2 to 262144",
     "memory": "64g",
@@ -99,7 +99,7 @@ HINTS = {
     "runtime": "of the engine",
     "ulimit": "memlock=-1 nofile=1024:4096",
     "label": "NAME=value",
-    "idle_timeout": "nothing done: 30m",
+    "idle_timeout": "without activity: 30m",
     "publish": "auto:8888 127.0.0.1:80:80",
     "further": "--cap-add SYS_PTRACE --device /dev/infiniband --privileged …",
     "env_all": "host jobs: all of it",
@@ -119,14 +119,14 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Origin:
-    """The user who submits, with directory, environment and the limits that apply."""
+    """The user who submits, with directory, environment and limits."""
 
     user: str
     directory: str
     environ: Mapping[str, str]
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     runtimes: tuple[str, ...] = ()
-    """Names of the node's runtimes, as far as they are known."""
+    """Names of the node's runtimes, as far as known."""
 
     def at(self, snapshot: Snapshot) -> Origin:
         """Return the origin with the runtimes of a snapshot."""
@@ -134,17 +134,17 @@ class Origin:
         return replace(self, runtimes=names)
 
     def submitter(self, now: datetime) -> Submitter:
-        """Return the submitter that requests are read for."""
+        """Return the submitter for reading requests."""
         return Submitter(self.user, now, Path(self.directory), self.environ)
 
 
-def submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
-    """The submission meant; raises InputError, whose `where` is the field."""
+def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
+    """Return the submission; raises InputError, whose `where` is the field."""
     return within(drafts.asked(draft, origin.submitter(now)), origin)
 
 
 def within(asked: Submission, origin: Origin) -> Submission:
-    """Return the submission; raises InputError, whose `where` is the field, where it cannot run here."""
+    """Return the submission; raises InputError, whose `where` is the field, if it cannot run here."""
     _check_runtime(asked, origin)
     try:
         within_time_limits(asked.spec, origin.scheduler)
@@ -163,43 +163,43 @@ def _check_runtime(asked: Submission, origin: Origin) -> None:
 
 
 def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
-    """Return the error of each field that has one, for as many as can be told at once."""
+    """Return the error of each invalid field, as far as they can be found at once."""
     found = drafts.faults(draft, origin.submitter(now))
     if not found:
         try:
-            submission(draft, origin, now)
+            draft_submission(draft, origin, now)
         except InputError as error:
             found[field_of(error) or "image"] = error
     return placed_faults(found)
 
 
 def placed_faults(found: Mapping[str, InputError]) -> dict[str, str]:
-    """Return what is wrong by field, in words; with an option that has no field of its own its name is told."""
+    """Return the errors as text by field; an option without a field is named."""
     told: dict[str, str] = {}
     for name, error in found.items():
         option = f"{BY_NAME[name].option}: " if name in further_options.NAMES else ""
-        told.setdefault(place_of(name), option + fault_words(error))
+        told.setdefault(field_name(name), option + fault_words(error))
     return told
 
 
-def place_of(name: str) -> str:
-    """Return the field in which that part of a draft is."""
+def field_name(name: str) -> str:
+    """Return the field of a part of a draft."""
     return further_options.FIELD if name in further_options.NAMES else name
 
 
 def fault_words(error: InputError) -> str:
-    """Return the words of an error: the fault, and the hint."""
+    """Return the text of an error: the fault, and the hint."""
     return plain(error.what + (f": {_fields(error.hint)}" if error.hint else ""), 300)
 
 
 def field_of(error: InputError) -> str:
-    """The field that the error is about; empty where it is none."""
+    """Return the field of an error; empty if there is none."""
     name = (error.where or "").partition(" ")[0].removeprefix("--").replace("-", "_").lower()
-    return place_of(name) if place_of(name) in FIELDS else ""
+    return field_name(name) if field_name(name) in FIELDS else ""
 
 
 def _fields(hint: str) -> str:
-    """The hint, which says what to add by its label."""
+    """Return the hint with options replaced by labels."""
     name = hint.removeprefix("add ").removeprefix("--").replace("-", "_")
     return f"fill in {label(name)}" if hint.startswith("add ") and name in BY_NAME else hint
 
@@ -210,14 +210,14 @@ def label(name: str) -> str:
 
 
 def is_folded(draft: Draft) -> bool:
-    """Return whether nothing of it is in the fields that are folded away."""
+    """Return whether the folded fields are empty."""
     return not any(
         drafts.text_of(draft, name) for name in (*further_options.NAMES, *(name for row in MORE for name in row))
     )
 
 
 def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
-    """A spec that asks for the same GPUs, whatever else is wrong; None where that is wrong too."""
+    """Return a spec with the same GPU request, ignoring other errors; None if that part is invalid."""
     for names in (("gpus", "gpu_memory", "gpu_model", "share"), ("gpus",)):
         try:
             kept = {name: draft.get(name, "") for name in names}
@@ -228,7 +228,7 @@ def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
 
 
 def left_out(dropped: Iterable[tuple[str, str]]) -> str:
-    """Return the options of a line that a job cannot have, with each hint once."""
+    """Return the options of a line that a job cannot have, each hint once."""
     by_hint: dict[str, list[str]] = {}
     for option, hint in dropped:
         by_hint.setdefault(hint, []).append(option)

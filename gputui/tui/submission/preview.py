@@ -1,4 +1,4 @@
-"""Previews the job of the form: the GPUs there are for it, its start, and the jobs it would delay."""
+"""Previews the job of the form: suitable GPUs, its start, and the jobs it would delay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from textual.timer import Timer
 
 from gputui.domain.entries import Entries, new_entries, numbered
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job, JobId, JobSpec, Submission
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.explain import why_never
 from gputui.domain.policy.gpus.match import suitable_gpus
 from gputui.domain.policy.plan import plan
@@ -26,7 +28,6 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED
 from gputui.tui.present.times import clock
@@ -46,17 +47,17 @@ class Prospect:
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs."""
     reason: str = ""
-    """Reason why no start is foreseen."""
+    """Reason why no start is forecast."""
     is_never: bool = False
     elements: int = 1
     last_start: datetime | None = None
-    """Start of an array's last element that is foreseen."""
+    """Last forecast start of an array's elements."""
     foreseen: int = 1
-    """Elements whose start is foreseen."""
+    """Number of elements with a forecast start."""
     delayed: int = 0
-    """Waiting jobs that would start later, or not at all."""
+    """Number of waiting jobs that would start later, or not at all."""
     stopped: int = 0
-    """Running jobs that would make way."""
+    """Number of running jobs that would be preempted."""
     failure: str = ""
 
 
@@ -71,7 +72,7 @@ def prospect(
 ) -> Prospect:
     """Return the forecast of a submission. Takes as long as two forecasts; `before` saves one.
 
-    `instead` is the waiting job that would ask for this from now on, where it is no new one.
+    `instead` is the waiting job that an edit would replace, if any.
     """
     if instead is None:
         jobs = submitted_jobs(asked, 1 + max((job.last_id for job in base.jobs), default=0), now)
@@ -93,7 +94,7 @@ def prospect(
 
 
 def submitted_jobs(asked: Submission, first: JobId, now: datetime) -> list[Job]:
-    """Return the jobs that it would make, the elements of an array as entries, under ids from `first`."""
+    """Return the resulting jobs, an array's elements as entries, with ids from `first`."""
     spec = asked.spec
     job = Job(first, spec, now, priority=spec.priority, held=asked.held)
     return numbered(new_entries(job, asked, 0), first)
@@ -161,7 +162,7 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
 
 
 def end_line(job: Job, limit: timedelta | None, now: datetime) -> Cell:
-    """Return when a running job ends by its limit, and when by this one; None: it would have no limit."""
+    """Return when a running job ends by its present limit, and by this one; None: it would have no limit."""
     began = job.attempt.started_at if job.attempt else None
     then = began + limit if began is not None and limit is not None else None
     parts = [clock(at, now) if at is not None else "no limit" for at in (job.limit_at, then)]
@@ -198,11 +199,11 @@ def _doubt(snapshot: Snapshot) -> Cell:
 
 
 _MOST_SAID = 4
-"""Rows of a message at most."""
+"""Maximum rows of a message."""
 
 
 class Below(CellLines):
-    """Grows with what is told, and keeps a row for it where nothing is."""
+    """Area below the fields; grows with its message, and keeps a row free if there is none."""
 
     DEFAULT_CSS = "Below { height: 3; }"
 
@@ -212,18 +213,18 @@ class Below(CellLines):
         self._style = DIM
 
     def say(self, words: str, style: Style = DIM) -> None:
-        """Tell this from the next time it is laid out."""
+        """Show this message from the next layout on."""
         self.said, self._style = words, style
 
     def lay_out(self, outlook: tuple[Cell, ...], room: int) -> int:
-        """Show what is told over these lines, in so many cells; returns the rows that it takes."""
+        """Show the message above these lines, in `room` cells; return the number of rows."""
         told = wrapped(plain(self.said, 600), self.size.width or room)[:_MOST_SAID] or [""]
         self.fill([*(cell(text, self._style) for text in told), *outlook])
         return len(told) + len(outlook)
 
 
 _PAUSE = 0.25
-"""Seconds without a key before anything is worked out."""
+"""Seconds without a key press before a forecast is computed."""
 _AGED = timedelta(seconds=10)
 
 
@@ -237,14 +238,14 @@ class ProspectSeen(Message, bubble=False):
 
 
 class Forecaster:
-    """The latest prospect of what is in the form, or None while it is worked out."""
+    """Latest forecast of the form's job, or None while it is being computed."""
 
     def __init__(
         self, screen: MessagePump, settings: Settings, snapshot: Snapshot, now: datetime, instead: Job | None = None
     ) -> None:
         self._screen = screen
         self._instead = instead
-        """The waiting job that would ask for this; None: a new one."""
+        """The waiting job that the form edits; None: a new job."""
         self._settings = settings
         self._base = ForecastBase(snapshot, now)
         self._asked: Submission | None = None
@@ -255,16 +256,16 @@ class Forecaster:
 
     @property
     def found(self) -> Prospect | None:
-        """The forecast of the job as it is now; None while it is worked out."""
+        """Forecast of the present job; None while it is being computed."""
         return self._answer.found if self._answer and self._answer.asked == self._asked else None
 
     @property
     def asked(self) -> Submission | None:
-        """The job as it is now; None while something is wrong with it."""
+        """The present job; None while it has errors."""
         return self._asked
 
     def look_at(self, asked: Submission | None) -> None:
-        """Forecast this one, once nothing else has come for a moment."""
+        """Forecast this job, once no other has been requested for a moment."""
         if asked == self._asked:
             return
         self._asked = asked
@@ -273,7 +274,7 @@ class Forecaster:
         self._timer = self._screen.set_timer(_PAUSE, self._ask) if asked else None
 
     def show_snapshot(self, snapshot: Snapshot, now: datetime) -> None:
-        """Forecast anew where the picture is another one by now."""
+        """Forecast again if the snapshot has changed."""
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, snapshot)
         if is_old and self._pace.may_begin:
             self._base = ForecastBase(snapshot, now)
@@ -285,7 +286,7 @@ class Forecaster:
         self._answer = message
 
     def close(self) -> None:
-        """Stop forecasting, and drop the snapshot."""
+        """Stop forecasting, and release the snapshot."""
         self._base, self._answer = ForecastBase(EMPTY, self._base.now), None
         self._newest.close()
 
@@ -296,7 +297,7 @@ class Forecaster:
         self._pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
-            if base.before is None:  # it serves every job thought of upon this picture
+            if base.before is None:  # it serves every job based on this snapshot
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             found = prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted, instead)
             return ProspectSeen(asked, found)

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from gputui.domain.edit import Edit, differs
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec
@@ -29,11 +30,11 @@ from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.detail import job_title
 from gputui.tui.proposals import EditProposal, edit_refusal
-from gputui.tui.submission.form import FIELDS, START, Origin, faults, label, placed_faults, submission, within
+from gputui.tui.submission.form import FIELDS, START, Origin, draft_submission, faults, label, placed_faults, within
 from gputui.tui.submission.preview import end_line
 
 Tell = Callable[[Exception | None], object]
-"""Hears None once the action is written, or the error."""
+"""Called with None once the action is written, or with the error."""
 EMPTY: Draft = MappingProxyType({})
 _ELSEWHERE = frozenset({"recent", "older", "templates"})
 """Actions that fill a form with another job."""
@@ -50,23 +51,23 @@ class Purpose(Protocol):
 
     title: str
     first: str
-    """The field that has the focus at first."""
+    """The field that has the initial focus."""
     welcome: str
     start: Draft
-    """The fields when the form opens."""
+    """Initial values of the fields."""
     hidden: Mapping[str, str]
     """Values of environment variables that are not shown."""
     instead: Job | None
     """The job that is edited; None: the job is new."""
     is_remembered: bool
-    """True if the draft is kept among the last submissions."""
+    """True if the draft is stored among the last submissions."""
 
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the form."""
         ...
 
     def locked(self) -> Mapping[str, str]:
-        """Return why fields cannot be changed, by name."""
+        """Return the fields that cannot be changed, each with the reason."""
         ...
 
     def changeable(self) -> tuple[str, ...]:
@@ -74,11 +75,11 @@ class Purpose(Protocol):
         ...
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
-        """Return a draft as the form may hold it, and the words to show with it."""
+        """Return a draft adjusted to the form, and the words to show with it."""
         ...
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return the fields that stay where a pasted command line does not name them."""
+        """Return the fields that a pasted command line leaves unchanged."""
         ...
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
@@ -90,21 +91,21 @@ class Purpose(Protocol):
         ...
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
-        """Return the end of a job that runs already; None for one that has yet to start."""
+        """Return the end of a running job; None for one that has not started."""
         ...
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the job as it would be; raises InputError."""
+        """Return the resulting job; raises InputError."""
         ...
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
-        """Return a new draft where the form has to follow the job, and words; without a draft they are a warning."""
+        """Return a new draft if the form must follow the job, and words; without a draft they are a warning."""
         ...
 
     def action(
         self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
     ) -> Call | EditProposal | None:
-        """Return the call or the proposal that the form sends; None when nothing is to be changed."""
+        """Return the call or the proposal that the form sends; None if nothing would change."""
         ...
 
 
@@ -123,7 +124,7 @@ class NewJob:
 
     @classmethod
     def like(cls, job: Job, now: datetime) -> NewJob:
-        """Return the purpose of a clone; values of the job's environment are taken over unseen."""
+        """Return the purpose of a clone; values of the job's environment are copied without being shown."""
         spec = element_spec(job)
         draft = drafts.masked(drafts.draft_of_spec(spec, now))
         if spec.sweep and job.array and job.array.limit:
@@ -135,7 +136,7 @@ class NewJob:
         return SUBMIT_COMMANDS
 
     def locked(self) -> Mapping[str, str]:
-        """Return no field: all can be changed."""
+        """Return nothing: all fields can be changed."""
         return EMPTY
 
     def changeable(self) -> tuple[str, ...]:
@@ -143,11 +144,11 @@ class NewJob:
         return ()
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
-        """Return the draft as it is."""
+        """Return the draft unchanged."""
         return draft, said
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return nothing: a pasted command line replaces the form, and values that were not shown."""
+        """Return nothing: a pasted command line replaces the whole form, including hidden values."""
         del draft
         self.hidden = EMPTY
         return EMPTY
@@ -157,18 +158,18 @@ class NewJob:
         return faults(drafts.revealed(draft, self.hidden), origin, now)
 
     def changed(self, draft: Draft) -> tuple[str, ...]:
-        """Return no field: nothing is marked in a new job."""
+        """Return nothing: a new job has no changed fields."""
         del draft
         return ()
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
-        """Return nothing: a new job has yet to start."""
+        """Return nothing: a new job has not started."""
         del draft, now
         return None
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
         """Return the submission; raises InputError."""
-        return submission(drafts.revealed(draft, self.hidden), origin, now)
+        return draft_submission(drafts.revealed(draft, self.hidden), origin, now)
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
         """Return nothing: a new job depends on no other."""
@@ -192,7 +193,7 @@ class NewJob:
 
 
 class JobEdit:
-    """The purpose of a form for a waiting or running job: only changes are sent, and only while it is as it was."""
+    """The purpose of a form for a waiting or running job: only changes are sent, and only if the job is unchanged."""
 
     first = "time_limit"
     is_remembered = False
@@ -209,7 +210,7 @@ class JobEdit:
         self.hidden: Mapping[str, str] = drafts.env_values(job.spec)
 
     def commands(self) -> tuple[Command, ...]:
-        """Return the commands of the form but for those that fill in another job."""
+        """Return the form's commands except those that fill in another job."""
         others = _ELSEWHERE if self._waits else _ELSEWHERE | {MORE_FIELDS.action_name}
         kept = (command for command in SUBMIT_COMMANDS if command.action_name not in others)
         return tuple(
@@ -217,28 +218,28 @@ class JobEdit:
         )
 
     def locked(self) -> Mapping[str, str]:
-        """Return why fields cannot be changed, by name."""
+        """Return the fields that cannot be changed, each with the reason."""
         locked = edits.locked(self._job)
         return locked if self._waits else dict.fromkeys(locked, "")  # the form says it once, not at every field
 
     def changeable(self) -> tuple[str, ...]:
-        """Return the few fields of a running job that can be changed; empty where it waits: all."""
+        """Return the few editable fields of a running job; empty for a waiting one: all."""
         locked = edits.locked(self._job)
         return () if self._waits else tuple(name for name in FIELDS if name in BY_NAME and name not in locked)
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
-        """Return the draft with locked fields as they were, and words on those that it would change."""
+        """Return the draft with locked fields reset, and words on those that it would have changed."""
         locked = self.locked()
         why = edits.locked(self._job)
         told = [f"{label(name)}: {why[name]}" for name in edits.changed(self.start, draft) if name in locked]
         return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return the draft: a command line asks for some things, and all else stays as it is typed."""
+        """Return the draft: options that a pasted command line does not contain stay as typed."""
         return draft
 
     def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
-        """Return the error of each field that has one; a form in which nothing is changed has none."""
+        """Return the error of each invalid field; a form without changes has none."""
         found = edits.faults(self._job, self._was, self._revealed(draft), origin.submitter(now))
         if found or not self.changed(draft) or not self._waits:
             return placed_faults(found)
@@ -273,13 +274,13 @@ class JobEdit:
         return edits.read(self._job, self._was, self._revealed(draft), origin.submitter(now))
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the job as it would be; raises InputError."""
+        """Return the resulting job; raises InputError."""
         after = self._edit(draft, origin, now).on(self._job, now)
         asked = Submission(replace(after.spec, priority=after.priority), after.held)
         return within(asked, origin) if self._waits else asked
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
-        """Return the job's new draft while nothing is typed; else why it can no longer be edited."""
+        """Return the job's new draft while there is no input; else why it can no longer be edited."""
         found = snapshot.job(self._job.id)
         if found and found.state is self._job.state and differs(self._job, found) and not is_touched:
             self._take(found, now)
@@ -289,7 +290,7 @@ class JobEdit:
     def action(
         self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
     ) -> Call | EditProposal | None:
-        """Return the proposal of the edit; None when nothing is changed."""
+        """Return the proposal of the edit; None if nothing is changed."""
         del asked
         edit = self._edit(draft, origin, now)
         return EditProposal(self._job, edit, self._words(draft), tell) if edit else None

@@ -16,7 +16,7 @@ BLACK, WHITE = "#000000", "#ffffff"
 
 
 def linear(colour: str) -> tuple[float, float, float]:
-    """Red, green and blue, each 0 to 1, as amounts of light (sRGB, IEC 61966-2-1)."""
+    """Return red, green and blue, each 0 to 1, as linear light (sRGB, IEC 61966-2-1)."""
     red, green, blue = (_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
     return red, green, blue
 
@@ -27,13 +27,13 @@ def _light(value: float) -> float:
 
 @lru_cache(1024)
 def luminance(colour: str) -> float:
-    """0 of black to 1 of white."""
+    """Return the luminance, from 0 for black to 1 for white."""
     red, green, blue = linear(colour)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def contrast(one: str, other: str) -> float:
-    """1 of two alike to 21 of black on white."""
+    """Return the contrast ratio, from 1 for equal colours to 21 for black on white."""
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
 
@@ -45,7 +45,7 @@ def blended(colour: str, other: str, share: float) -> str:
 
 
 def readable(colour: str, grounds: Iterable[str], least: float) -> str:
-    """The colour, made as much lighter or darker as it takes to be read upon each of these."""
+    """Return the colour, lightened or darkened until it is readable on each of these grounds."""
     behind = tuple(grounds)
     towards = WHITE if min(contrast(WHITE, ground) for ground in behind) >= _least_of_black(behind) else BLACK
     for step in range(21):
@@ -60,13 +60,13 @@ def _least_of_black(grounds: tuple[str, ...]) -> float:
 
 
 _LEAST = 4.5
-"""Contrast of words on any of the grounds (WCAG's AA)."""
+"""Minimum contrast of text on any ground (WCAG's AA)."""
 _APART = 1.06
-"""Contrast of a raised or picked ground to the plain one, so that it is seen at all."""
+"""Minimum contrast of a raised or selected ground to the plain one, so that it is visible."""
 
 
 def palette_of(theme: Theme) -> Palette:
-    """Return a theme's colours in our roles."""
+    """Return a theme's colours in gputui's roles."""
     if own := OWN.get(theme.name):
         return own
     if theme.ansi:
@@ -97,7 +97,7 @@ _ON_DEFAULT = Palette(
     logs=("black", "red", "green", "yellow", "blue", "magenta", "cyan", "default") * 2,
     on_picked="bright_white",
 )
-"""The dark ones of sixteen colours, upon whatever light ground the terminal has."""
+"""The dark ones of sixteen colours, for the light default ground of a terminal."""
 
 
 @lru_cache(32)
@@ -150,12 +150,12 @@ def _hex(colour: str) -> str:
 
 
 def _apart(raised: str, ground: str, ink: str) -> str:
-    """The raised ground, where the theme has one that can be seen."""
+    """Return the raised ground, if the theme has a visible one."""
     return raised if contrast(raised, ground) >= _APART else blended(ground, ink, 0.06)
 
 
 def _alarming(ground: str, bad: str, ink: str) -> str:
-    """Return a ground as red as the ink can be read on."""
+    """Return a ground as red as possible with readable text."""
     shares = (share / 20 for share in range(12, 0, -1))
     return next((red for share in shares if contrast(ink, red := blended(ground, bad, share)) >= _LEAST), ground)
 
@@ -171,26 +171,26 @@ _LEVELS = (0, 95, 135, 175, 215, 255)
 _CUBE = [(red, green, blue) for red in _LEVELS for green in _LEVELS for blue in _LEVELS]
 _GREYS = [(8 + 10 * step,) * 3 for step in range(24)]
 _WORDS = ("bad", "warn", "good", "other", "accent", "ink", "quiet", "history", "calm", "faint")
-"""Roles of words and drawings; those that must be told apart come first."""
+"""Roles of text and drawings; those that must be distinct come first."""
 _ENOUGH = 7.0
-"""Contrast (WCAG's AAA) beyond which none is asked for."""
+"""Contrast (WCAG's AAA) that is always sufficient."""
 
 
 @cache
 def colours() -> tuple[str, ...]:
-    """Return the colours that Rich rounds to themselves; the first sixteen differ from user to user."""
+    """Return the colours that Rich rounds to themselves; the first sixteen differ between users."""
     written = (f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (*_CUBE, *_GREYS))
     return tuple(colour for colour in written if as_shown(colour) == colour)
 
 
 def as_shown(colour: str) -> str:
-    """Return the colour that Rich shows there."""
+    """Return the colour that Rich shows instead."""
     return Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor().hex
 
 
 @lru_cache(32)
 def rounded(palette: Palette) -> Palette:
-    """The palette in such colours; one that is made of the terminal's sixteen as it is."""
+    """Return the palette in such colours; a sixteen-colour palette is unchanged."""
     if not palette.ground.startswith("#"):
         return palette
     grounds: dict[str, str] = {}
@@ -207,7 +207,7 @@ def rounded(palette: Palette) -> Palette:
 
 
 def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] = ()) -> str:
-    """The most alike of those that are read with each of `beside`, as it was and as it is now, as well as before."""
+    """Return the most similar colour that is as readable as before beside each of `beside`, old and new."""
     needed = [(now, min(_ENOUGH, contrast(colour, before))) for before, now in beside]
     taken = set(but)
     free = [one for one in colours() if one not in taken]
@@ -216,7 +216,7 @@ def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] 
 
 
 def _distance(one: str, other: str) -> float:
-    """Return the rough distance of two colours to the eye: with red and blue weighed by how red they are."""
+    """Return the approximate perceived distance of two colours: red and blue are weighted by how red they are."""
     red, green, blue = _parts(one)
     red_, green_, blue_ = _parts(other)
     redness = (red + red_) / 512

@@ -1,7 +1,7 @@
-"""Exchanges, in every line on its way to the terminal, the colours of roles for a theme's and characters for ASCII.
+"""Replaces, in every line on its way to the terminal, role colours by a theme's colours and characters by ASCII.
 
-A Textual line filter: it sees all that is drawn, by our widgets and Textual's, so nothing can be left out of it. Each
-style and each text is worked out once; lines that did not change are not drawn, and cost nothing.
+A Textual line filter: it processes everything that is drawn, by gputui's widgets and Textual's. Each style and each
+text is computed once; unchanged lines are not drawn, and cost nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gputui.tui.themes.derived import contrast
 from gputui.tui.themes.palette import DARK, Palette
 
 _PAIRS = (
-    ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # eighths of a cell, from the ground up
-    ("▏▎▍▌▋▊▉▐", "|||>####"),  # ▌ marks the row of the cursor
+    ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # eighths of a cell, from the bottom
+    ("▏▎▍▌▋▊▉▐", "|||>####"),  # ▌ marks the cursor's row
     ("░▒▓▔▀▙▛▜▟", ":%#######"),
     ("━╸╺═╍╌≈─│", "=--#~.!-|"),
-    ("┣┫├┤╞╡", "[](){}"),  # how bars of a timeline begin and end
+    ("┣┫├┤╞╡", "[](){}"),  # beginnings and ends of timeline bars
     ("▸▶▾◂▲▼△▽←→↑↓↩⇒↳↵", ">>v<^v^v<>^v<>`<"),
-    ("●○◐◑◉•·■□◆✓✔✗✘✕×‖⚠★☆", "*ooo@*'#o*vvxxxx=!**"),
+    ("●○◐◑◉•·■□◆✓✔✗✘✕×‖⚠★☆", "*ooo@*.#o*vvxxxx=!**"),
     ("▰▱", "#-"),
     ("…–—−‐‑°±µμ", "~----- +uu"),
     ("“”„‘’«»≤≥≠", '"""\'\'<><>!'),
@@ -37,7 +37,7 @@ _SINGLE = {shown: plain for many, plains in _PAIRS for shown, plain in zip(many,
 
 
 def ascii_of(text: str) -> str:
-    """The text in ASCII, as many cells wide."""
+    """Return the text in ASCII, with the same width in cells."""
     return text if text.isascii() else _translated(text)
 
 
@@ -63,7 +63,7 @@ def _of(character: str) -> str:
 
 
 def _drawn(code: int) -> str:
-    """Lines of boxes, and braille by its highest dot."""
+    """Return the replacement of box lines, and of braille by its highest dot."""
     if 0x2500 <= code < 0x2580:
         words = unicodedata.name(chr(code))
         is_across, is_upright = "HORIZONTAL" in words, "VERTICAL" in words
@@ -76,7 +76,7 @@ def _drawn(code: int) -> str:
 
 
 def _letter(character: str) -> str:
-    """The letter without what is above or below it."""
+    """Return the letter without diacritics."""
     plain = unicodedata.normalize("NFKD", character)
     return "".join(part for part in plain if part.isascii() and part.isprintable())[:1]
 
@@ -84,16 +84,16 @@ def _letter(character: str) -> str:
 _PICKED, _PICKED_FAINT = Color.parse(DARK.picked), Color.parse(DARK.picked_faint)
 _SICK = Color.parse(DARK.sick)
 _LOUD = 3.0
-"""Contrast to the ground from which on a background means something, and is reversed where there are no colours."""
+"""Contrast from which a background has a meaning, and is reversed if there are no colours."""
 
 
 def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
-    """Return the function that exchanges styles; each style is worked out once."""
+    """Return the function that replaces styles; each style is computed once."""
     return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
 
 
 class _Coloured:
-    """Roles in the colours of a palette; colours that are no roles stay."""
+    """Replaces role colours with a palette's; other colours stay."""
 
     def __init__(self, palette: Palette) -> None:
         pairs = zip(DARK.colours(), palette.colours(), strict=True)
@@ -111,7 +111,7 @@ class _Coloured:
         return self._settled(style + colours + (self._mark(style.bgcolor) or Style.null()))
 
     def _settled(self, style: Style) -> Style:
-        """Written in the palette's own two of the sixteen colours where a widget leaves it to the terminal."""
+        """Return the style with the palette's own two of the sixteen colours in place of terminal defaults."""
         if not self._is_settled:
             return style
         ink = self._ink if style.color is None or style.color.is_default else None
@@ -119,7 +119,7 @@ class _Coloured:
         return style + Style.from_color(ink, ground)
 
     def _mark(self, ground: Color | None) -> Style | None:
-        """Return the mark for grounds that the palette cannot tell apart."""
+        """Return the mark for grounds that the palette cannot distinguish."""
         marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
         return marks.get(ground) if ground is not None else None
 
@@ -129,7 +129,7 @@ def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
 
 
 class _Bare:
-    """Look without colours: weight, underlining and reversal in their place."""
+    """Look without colours, with weight, underlining and reversal instead."""
 
     def __init__(self, palette: Palette) -> None:
         self._ground = palette.ground if palette.ground.startswith("#") else "#000000"

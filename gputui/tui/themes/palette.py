@@ -10,7 +10,7 @@ from gputui.tui.present import style
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours as Rich reads them: `#rrggbb`, or the name of one of a terminal's sixteen."""
+    """Colours in Rich's notation: `#rrggbb`, or the name of one of a terminal's sixteen."""
 
     ground: str = style.GROUND
     raised: str = style.RAISED
@@ -32,9 +32,9 @@ class Palette:
     calm: str = style.CALM
     sick: str = style.SICK
     logs: tuple[str, ...] = style.LOG_NAMES + style.LOG_BRIGHT
-    """The sixteen colours that a job's output may ask for."""
+    """The sixteen colours that a job's output may use."""
     on_picked: str = ""
-    """Colour of everything in the selected row; empty: each role's own."""
+    """Colour of all text in the selected row; empty: each role's own."""
 
     def colours(self) -> Iterator[str]:
         """Return the colours of all roles, always in the same order."""
@@ -45,11 +45,11 @@ class Palette:
 
 
 TEXTS = ("ink", "quiet", "accent", "good", "warn", "bad", "other")
-"""Roles in which words are written."""
+"""Roles of text."""
 GROUNDS = ("ground", "raised", "picked", "picked_faint")
-"""Roles on which they are."""
+"""Roles of grounds."""
 BARS = (("good", "runs"), ("bad", "overrun"), ("ink", "planned"), ("warn", "head"), ("ink", "sick"))
-"""Roles of words on the bars of a timeline, and of their grounds."""
+"""Roles of text on the bars of a timeline, and of their grounds."""
 TOLD_APART = (
     ("good", "warn"),
     ("good", "bad"),
@@ -66,9 +66,9 @@ TOLD_APART = (
     ("ink", "warn"),
     ("ink", "bad"),
 )
-"""Pairs that stand for different states: runs and failed, running and foreign, ended well and failed."""
+"""Pairs that represent different states: running and failed, running and foreign, completed and failed."""
 DARK = Palette()
-"""The roles as they are written down."""
+"""The roles with their default colours."""
 
 
 LIGHT = Palette(
@@ -148,6 +148,6 @@ ANSI = Palette(
     ),
     on_picked="black",
 )
-"""Sixteen colours upon the terminal's black: of blue and red only what can be read on it."""
+"""Sixteen colours on a black terminal; of blue and red, only readable ones."""
 OWN = {"gputui": DARK, "gputui-light": LIGHT, "gputui-contrast": CONTRAST, "gputui-16": ANSI}
 """The console's own palettes by the name of their theme."""

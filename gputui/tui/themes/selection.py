@@ -1,15 +1,20 @@
-"""Chooses the theme and its characters: by the settings, the terminal, and the choice made in the console."""
+"""Choice of the theme and its characters, by settings, terminal and user; and its application to the app."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from textual.app import App
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
 
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
+from gputui.tui.themes.derived import palette_of, rounded
+from gputui.tui.themes.look import ThemeFilter
 from gputui.tui.themes.palette import ANSI, LIGHT, OWN, Palette
 from gputui.tui.themes.terminal import AUTO, has_256_colours, has_few_colours, wants_ascii
 
@@ -54,7 +59,7 @@ _ANSI_VARIABLES = {
 
 
 def _css(colour: str) -> str:
-    """The colour as Textual's style sheets write it."""
+    """Return the colour in the notation of Textual's style sheets."""
     return colour if colour.startswith("#") else f"ansi_{colour}"
 
 
@@ -65,24 +70,24 @@ SECTION = "look"
 
 @dataclass(frozen=True)
 class Appearance:
-    """Theme and characters with which the console opens."""
+    """Initial theme and characters of the console."""
 
     theme: str = DEFAULT
     ascii_only: bool = False
     is_shallow: bool = False
-    """The terminal shows sixteen colours."""
+    """True if the terminal shows sixteen colours."""
     is_rounded: bool = False
-    """The terminal shows 256 colours."""
+    """True if the terminal shows 256 colours."""
 
 
 AS_DESIGNED = Appearance()
 
 
 def appearance_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Appearance:
-    """Return the appearance that settings and terminal ask for; raises InputError where the settings name no theme."""
+    """Return the appearance for settings and terminal; raises InputError for an unknown theme in the settings."""
     known = (AUTO, *theme_names())
     if settings.theme not in known:
-        raise InputError(f"{settings.theme!r} is no theme", where="console.theme", hint="known: " + ", ".join(known))
+        raise InputError(f"{settings.theme!r} is not a theme", where="console.theme", hint="known: " + ", ".join(known))
     shallow = has_few_colours(environ)
     theme = DEFAULT if settings.theme == AUTO else settings.theme
     return Appearance(
@@ -91,26 +96,89 @@ def appearance_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Appe
 
 
 def remembered_theme(look: Appearance, preferences: Preferences) -> str:
-    """The theme chosen in the console the last time, where this terminal can show it; else that of the settings."""
+    """Return the theme last chosen in the console, if this terminal can show it; else the settings' theme."""
     name = preferences.get(SECTION).get("theme")
     return _shown(name, is_shallow=look.is_shallow) if isinstance(name, str) and name in theme_names() else look.theme
 
 
 def _shown(name: str, *, is_shallow: bool) -> str:
-    """Return the theme, or that of sixteen colours where its own would be rounded to what nobody chose."""
+    """Return the theme, or the sixteen-colour one if its colours would be rounded too far."""
     return SIXTEEN if is_shallow and not is_ansi(name) else name
 
 
 def is_ansi(name: str) -> bool:
-    """Return whether a theme is made of a terminal's sixteen colours."""
+    """Return whether a theme consists of a terminal's sixteen colours."""
     return name == SIXTEEN or (name in BUILTIN_THEMES and BUILTIN_THEMES[name].ansi)
 
 
 def theme_names() -> tuple[str, ...]:
-    """Our own first, then Textual's."""
+    """Return the names, gputui's own first, then Textual's."""
     return (*OWN, *sorted(BUILTIN_THEMES))
 
 
 def own_themes() -> tuple[Theme, ...]:
-    """Return the themes that Textual does not know."""
+    """Return the themes that Textual does not have."""
     return themes()
+
+
+class Theming:
+    """The theme of one app. Everything that is drawn passes its filter."""
+
+    def __init__(self, app: App[Any], appearance: Appearance, preferences: Preferences) -> None:
+        self._app = app
+        self._appearance = appearance
+        self._preferences = preferences
+        for theme in own_themes():
+            app.register_theme(theme)
+
+    def begin(self) -> None:
+        """Apply the requested theme, or the one chosen in the console earlier."""
+        self._app.theme = remembered_theme(self._appearance, self._preferences)
+        self._filter = self._make_filter()
+
+    def css_variables(self, variables: dict[str, str]) -> dict[str, str]:
+        """Return the variables with the palette's colours: a theme's own may not be readable, least of all rounded."""
+        if self._app.no_color or not (palette := self.palette()).ground.startswith("#"):
+            return variables
+        theme = self._app.current_theme
+        readable = theme_of(theme.name, palette, dark=theme.dark).to_color_system().generate()
+        self._app.theme_variables = {**variables, **readable, **theme.variables}
+        return self._app.theme_variables
+
+    def line_filters(self, filters: Sequence[LineFilter]) -> Sequence[LineFilter]:
+        """Return the filters, with the theme's in place of Textual's ways to drop colours, which keep sequences."""
+        others = [each for each in filters if not isinstance(each, Monochrome | NoColor)]
+        return [self._filter, *others] if self._filter.enabled else others
+
+    def try_on(self, name: str) -> None:
+        """Apply another theme at once; `auto`: the one for settings and terminal."""
+        self._app.theme = self._appearance.theme if name == AUTO else name
+
+    def keep(self, name: str) -> None:
+        """Apply a theme, and remember it for every console of this user."""
+        self.try_on(name)
+        self._preferences.put(SECTION, {} if name == AUTO else {"theme": name})
+
+    @property
+    def kept(self) -> str:
+        """Return the name of the remembered theme; `auto` if there is none."""
+        name = self._preferences.get(SECTION).get("theme", AUTO)
+        return name if isinstance(name, str) else AUTO
+
+    def redraw(self) -> None:
+        """Redraw everything, including parts that take their colours from roles and not from style sheets."""
+        self._filter = self._make_filter()
+        if self._app.is_running:
+            for screen in self._app.screen_stack:
+                for widget in screen.walk_children(with_self=True):
+                    widget.refresh()
+
+    def _make_filter(self) -> ThemeFilter:
+        return ThemeFilter(self.palette(), colourless=self._app.no_color, ascii_only=self._appearance.ascii_only)
+
+    def palette(self) -> Palette:
+        """Return the colours of the roles in the applied theme."""
+        theme = self._app.get_theme(DEFAULT) if self._app.no_color else self._app.current_theme
+        assert theme is not None
+        palette = palette_of(theme)
+        return rounded(palette) if self._appearance.is_rounded and not self._app.no_color else palette

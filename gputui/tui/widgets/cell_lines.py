@@ -1,4 +1,4 @@
-"""Lines of cells to show or to scroll; only lines that differ are drawn again."""
+"""Lines of cells, fixed or scrolling; only changed lines are redrawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gputui.tui.present.style import GROUND, RAISED
 
 
 class CellLines(Widget):
-    """Text that is never markup, on the background of a panel or another one."""
+    """Text without markup, on the background of a panel or another one."""
 
     DEFAULT_CSS = "CellLines { height: 1; width: 1fr; }"
 
@@ -26,7 +26,7 @@ class CellLines(Widget):
         super().__init__(id=id)
         self._ground = Style(bgcolor=background)
         self.lines: Sequence[Cell] = ()
-        """The lines that are shown."""
+        """The displayed lines."""
         self._rows = 1
 
     def show(self, lines: Sequence[Cell]) -> None:
@@ -44,12 +44,12 @@ class CellLines(Widget):
             self.styles.height = self._rows = rows
 
     def fill(self, lines: Sequence[Cell]) -> None:
-        """Set the lines, and the height to their number; a container scrolls where they do not fit."""
+        """Set the lines, and the height to their number; a container scrolls if they do not fit."""
         self.make_room(len(lines))
         self.show(lines)
 
     def grow(self, lines: Sequence[Cell]) -> None:
-        """Set the lines, and the height to their number but never less than before: nothing jumps while one reads."""
+        """Set the lines, and raise the height to their number; it never shrinks, so that nothing jumps."""
         self.make_room(max(self._rows, len(lines)))
         self.show(lines)
 
@@ -86,7 +86,7 @@ class Page(Widget, can_focus=True):
 
     @property
     def position(self) -> str:
-        """Return `1-20 of 44 lines`; empty where all are visible."""
+        """Return `1-20 of 44 lines`; empty if all are visible."""
         height, count = self.size.height, len(self._cells)
         return "" if count <= height else f"{self.top + 1}–{min(count, self.top + height)} of {count} lines"
 
@@ -117,7 +117,7 @@ class Page(Widget, can_focus=True):
         self._go_to(self.top - 3)
 
     def on_resize(self) -> None:
-        """Cut the lines anew."""
+        """Cut the lines again."""
         self._shown = []
         self._go_to(self.top)
 

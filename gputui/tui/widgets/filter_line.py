@@ -1,4 +1,4 @@
-"""Line to type a filter of the queue, with its errors and its history."""
+"""Input line for a filter of the queue, with its errors and its history."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.text import plain
 from gputui.domain.units import plural
+from gputui.tui.widgets.hints import Hints
 
 MOST = 50
 
 
 @dataclass(frozen=True)
 class FilterHistory:
-    """Filters that were typed before, each once, the latest last."""
+    """Earlier filters, each once, the latest last."""
 
     texts: tuple[str, ...] = ()
 
@@ -51,7 +52,7 @@ _LAST_WORD = re.compile(r"(?:^|\s)[-!]?([a-z]+)$")
 
 
 class FieldNames(Suggester):
-    """Completes names of fields: Right accepts."""
+    """Completes names of fields; Right accepts."""
 
     def __init__(self, fields: Mapping[str, str] = _EXAMPLES) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -71,13 +72,14 @@ class FieldNames(Suggester):
 
 
 class FilterLine(Vertical):
-    """Line to type a filter; hidden while it is empty."""
+    """Input line for a filter; hidden while it is empty."""
 
     DEFAULT_CSS = """
     FilterLine { height: auto; display: none; background: $surface; }
     FilterLine.-open { display: block; }
     FilterLine Horizontal { height: 1; }
     FilterLine #sign { width: auto; padding: 0 0 0 1; color: $primary; text-style: bold; }
+    FilterLine #matches { width: auto; padding: 0 2 0 1; color: $foreground 75%; }
     FilterLine #said { width: auto; padding: 0 1; color: $foreground 75%; }
     FilterLine Input { height: 1; width: 1fr; border: none; padding: 0 1; background: $surface; }
     FilterLine #fault { height: 1; padding: 0 1; color: $warning; display: none; }
@@ -92,14 +94,15 @@ class FilterLine(Vertical):
         self._noun = noun
         self._past: list[str] = []
         self._place = 0
-        self._said = ""
+        self._said = ("", "")
 
     def compose(self) -> ComposeResult:
         """Yield the field and the line for errors."""
         with Horizontal():
             yield Static("/", id="sign", markup=False)
             yield Input(id="filter", placeholder=self._hint, compact=True, suggester=FieldNames(self._fields))
-            yield Static("", id="said", markup=False)
+            yield Static("", id="matches", markup=False)
+            yield Hints("", id="said")
         yield Static("", id="fault", markup=False)
 
     @property
@@ -125,14 +128,17 @@ class FilterLine(Vertical):
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
         """Show the number of matches, and the keys."""
-        matches = f"{shown} of {plural(of, self._noun)}   " if self.query_one(Input).value else ""
-        said = matches + ("Enter keep  Esc show all" if is_typed else "Esc shows all")
-        if said != self._said:
-            self._said = said
+        matches = f"{shown} of {plural(of, self._noun)}" if self.query_one(Input).value else ""
+        said = "Enter keep  Esc show all" if is_typed else "Esc shows all"
+        if (matches, said) != self._said:
+            self._said = matches, said
+            line = self.query_one("#matches", Static)
+            line.update(matches)
+            line.display = bool(matches)
             self.query_one("#said", Static).update(said)
 
     def show_fault(self, fault: InputError | None) -> None:
-        """Show the error in the typed filter, or none."""
+        """Show the error in the typed filter, if any."""
         words = ""
         if fault is not None:
             hint = f": {fault.hint}" if fault.hint else ""

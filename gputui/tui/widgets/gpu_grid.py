@@ -1,26 +1,279 @@
-"""Pane of the GPUs: a table or cards, as the room allows."""
+"""Pane of the GPUs: a table or cards, depending on the room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.geometry import Region
 from textual.strip import Strip
+from textual.widget import Widget
 
-from gputui.tui.commands import GRID_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, segments
+from gputui.domain.units import plural
+from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, changed_runs, segments
 from gputui.tui.present.gpu import gpu_cells, sick_words
+from gputui.tui.present.gpu_card import CardLine, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement, GridRoom, arrange
 from gputui.tui.present.graphs import span_words
-from gputui.tui.present.style import BLUE, DIM, RAISED
-from gputui.tui.widgets.gpu_cards import GpuCards
-from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED
+from gputui.tui.widgets.line_table import CursorMoved, LineTable
+from gputui.tui.widgets.mouse import tell_click
 
+_GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
+_PICKED = Style(bgcolor=PICKED)
+_PICKED_FAINT = Style(bgcolor=PICKED_FAINT)
+_GAP: Span = (" ", Style())
+_MARK: Span = ("▌", BLUE)
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Displayed tile of a GPU."""
+
+    key: str
+    picked: bool
+    lines: tuple[CardLine, ...]
+
+
+class GpuCards(Widget, can_focus=True):
+    """Tiles of GPUs by UUID, one of which is selected. Only changed cells are redrawn."""
+
+    BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(GRID_COMMANDS)]
+    DEFAULT_CSS = "GpuCards { height: 1fr; }"
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.keys: Sequence[str] = ()
+        self.cursor: str | None = None
+        self.top = 0
+        """Number of the first visible GPU."""
+        self._picture = GpuPicture()
+        self._unread: frozenset[str] = frozenset()
+        self._arrangement = Arrangement()
+        self._is_followed = True
+        """True if the view keeps the cursor visible, until the user scrolls away from it."""
+        self._tiles: list[_Tile] = []
+        """Visible tiles, in reading order."""
+
+    def show(self, picture: GpuPicture, positions: Mapping[str, int], arrangement: Arrangement) -> None:
+        """Show the GPUs in that arrangement."""
+        count_changed = len(positions) != len(self.keys)
+        self._picture, self.keys, self._unread = picture, tuple(positions), picture.unread_fields()
+        moved = self.cursor not in positions
+        if moved:
+            self.cursor = self.keys[0] if self.keys else None
+        if arrangement != self._arrangement:
+            self._arrangement = arrangement
+            self.lay_out()
+        if self._is_followed:
+            self._bring_into_sight()
+        self._clamp()
+        if count_changed:
+            self.refresh()
+        self.redraw()
+        if moved:
+            self.post_message(CursorMoved())
+
+    @property
+    def height(self) -> int:
+        """Number of GPUs that fit, in whole bands of tiles."""
+        return self._bands * self._arrangement.across
+
+    @property
+    def head(self) -> int:
+        """Number of lines above the tiles."""
+        return 1 if self._arrangement.kind == "compact" else 0
+
+    @property
+    def _row(self) -> int:
+        return self.keys.index(self.cursor) if self.cursor in self.keys else 0
+
+    @property
+    def _bands(self) -> int:
+        return max(0, self.size.height - self.head) // max(1, self._arrangement.height)
+
+    # movement
+
+    def move_to(self, row: int) -> None:
+        """Select a GPU by its number."""
+        if self.keys:
+            self.cursor = self.keys[max(0, min(row, len(self.keys) - 1))]
+            self._is_followed = True
+            self._bring_into_sight()
+            self.redraw()
+            self.post_message(CursorMoved())
+
+    def action_down(self, step: int) -> None:
+        """Select the GPU below, or above."""
+        across = self._arrangement.across
+        row = self._row + step * across
+        if across > 1 and row >= len(self.keys) and self._row // across < (len(self.keys) - 1) // across:
+            row = len(self.keys) - 1
+        if 0 <= row < len(self.keys) or across == 1:
+            self.move_to(row)
+
+    def action_beside(self, step: int) -> None:
+        """Select the next GPU, or the previous one."""
+        self.move_to(self._row + step)
+
+    def action_page(self, step: int) -> None:
+        """Move the cursor by a page."""
+        self.move_to(self._row + step * max(1, self.height - 1))
+
+    def action_first(self) -> None:
+        """Select the first GPU."""
+        self.move_to(0)
+
+    def action_last(self) -> None:
+        """Select the last GPU."""
+        self.move_to(len(self.keys) - 1)
+
+    def on_click(self, event: events.Click) -> None:
+        """Select a GPU; open it at the second click."""
+        made, y = self._arrangement, event.y - self.head
+        row = self.top + y // made.height * made.across + min(event.x // max(1, made.width), made.across - 1)
+        if y >= 0 and row < min(len(self.keys), self.top + self.height):
+            self.move_to(row)
+            tell_click(self, event)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Scroll down; the cursor stays."""
+        self._scroll(1, event)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Scroll up; the cursor stays."""
+        self._scroll(-1, event)
+
+    def _scroll(self, step: int, event: events.MouseEvent) -> None:
+        """Scroll by whole bands of tiles, at least one."""
+        event.stop()
+        made = self._arrangement
+        self._go_to(self.top + step * made.across * max(1, 3 // made.height))
+        self._is_followed = self.top <= self._row < self.top + self.height
+
+    def _bring_into_sight(self) -> None:
+        across = self._arrangement.across
+        band, top = self._row // across, self.top // across
+        top = min(top, band)
+        if self._bands and band >= top + self._bands:
+            top = band - self._bands + 1
+        self._go_to(top * across)
+
+    def _go_to(self, top: int) -> None:
+        before, self.top = self.top, top
+        self._clamp()
+        if self.top != before:
+            self.refresh(Region(0, 0, self.size.width, 1))
+            self.redraw()
+
+    def _clamp(self) -> None:
+        across = self._arrangement.across
+        bands = self._arrangement.bands(len(self.keys))
+        self.top = max(0, min(self.top // across, bands - self._bands)) * across
+
+    # drawing
+
+    def on_resize(self) -> None:
+        """Draw everything again."""
+        self.lay_out()
+
+    def on_focus(self) -> None:
+        """Show the focus."""
+        self.lay_out()
+
+    on_blur = on_focus
+
+    def lay_out(self) -> None:
+        """Draw everything again."""
+        self._tiles = []
+        if self._is_followed:
+            self._bring_into_sight()
+        self._clamp()
+        self.refresh()
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Update the visible tiles, and refresh the changed cells; does nothing while rows are shown instead."""
+        if not self.is_attached or not self.size.width or not self.display:
+            return
+        tiles = [self._tile(key) for key in self.keys[self.top : self.top + self.height]]
+        changed: list[Region] = []
+        for place, tile in enumerate(tiles):
+            shown = self._tiles[place] if place < len(self._tiles) else None
+            if tile != shown:
+                changed += self._changed_regions(place, shown, tile)
+        if changed:
+            self.refresh(*changed)  # all at once: each call costs more than a region
+        if len(tiles) < len(self._tiles):
+            self.refresh()
+        self._tiles = tiles
+
+    def _tile(self, key: str) -> _Tile:
+        made, row = self._arrangement, self._picture.rows[key]
+        room = made.width - 2
+        lines = (
+            (compact_line(row, room),) if made.kind == "compact" else card_lines(row, room, made.height, self._unread)
+        )
+        return _Tile(key, key == self.cursor, lines)
+
+    def _changed_regions(self, place: int, shown: _Tile | None, tile: _Tile) -> list[Region]:
+        """Return the regions in which a tile differs from the one displayed in its place."""
+        made = self._arrangement
+        y = self.head + place // made.across * made.height
+        x = place % made.across * made.width
+        if shown is None or (shown.key, shown.picked, len(shown.lines)) != (tile.key, tile.picked, len(tile.lines)):
+            return [Region(x, y, made.width, made.height)]
+        return [
+            Region(x + 1 + start, y + line, end - start, 1)
+            for line, (before, after) in enumerate(zip(shown.lines, tile.lines, strict=True))
+            if before != after
+            for start, end in changed_runs(before, after)
+        ]
+
+    def render_line(self, y: int) -> Strip:
+        """Render a line through all tiles that it crosses."""
+        made, inside = self._arrangement, y - self.head
+        if inside < 0:
+            return self._compact_titles()
+        band, line = divmod(inside, made.height)
+        tiles = self._tiles[band * made.across : (band + 1) * made.across]  # there are no others than fit
+        spans = [segment for tile in tiles for segment in self._drawn(tile, line)]
+        strip = Strip(spans).adjust_cell_length(self.size.width, _GROUND)
+        return self._with_position(strip) if y == 0 else strip
+
+    def _drawn(self, tile: _Tile, line: int) -> list[Segment]:
+        """Return one line of a tile: mark, cells, and the gap to the next tile."""
+        ground = _GROUND
+        if line == 0 and tile.picked:
+            ground = _PICKED if self.has_focus else _PICKED_FAINT
+        elif line == 0 and self._arrangement.kind == "cards":
+            ground = _RAISED
+        marked = _MARK if tile.picked and self.has_focus else _GAP
+        return [*segments([marked, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
+
+    def _compact_titles(self) -> Strip:
+        made = self._arrangement
+        title = [_GAP, *compact_title(made.width - 2), _GAP]
+        strip = Strip(segments(title * made.across, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+        return self._with_position(strip)
+
+    def _with_position(self, strip: Strip) -> Strip:
+        """Add the range of visible GPUs at the right end, unless all are visible."""
+        if len(self.keys) <= self.height:
+            return strip
+        last = min(self.top + self.height, len(self.keys))
+        words = f" {self.top + 1}–{last} of {plural(len(self.keys), 'GPU')} "
+        room = self.size.width - len(words)
+        return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width)
 
 
 class GpuTable(LineTable[str]):
@@ -40,7 +293,7 @@ class GpuTable(LineTable[str]):
         return tuple(column for column in GPU_COLUMNS if column.key not in self._unread)
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], empty: tuple[Cell, ...]) -> None:
-        """Show the GPUs, or the words where there is none."""
+        """Show the GPUs, or a text if there is none."""
         seconds = self._span()
         self._picture, unread = picture, picture.unread()
         if self._span() != seconds:
@@ -52,7 +305,7 @@ class GpuTable(LineTable[str]):
         self.show_rows(tuple(positions), positions, empty)
 
     def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title of a column; that of the history says how far back it goes."""
+        """Return the title of a column; the history's shows how far back it goes."""
         title = super().title_of(placed)
         return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
 
@@ -65,11 +318,11 @@ class GpuTable(LineTable[str]):
         return gpu_cells(self._picture.rows[key], column, room)
 
     def whole_line(self, key: str) -> Cell | None:
-        """Return why a GPU is lost or sick, in place of readings that there are not."""
+        """Return why a GPU is lost or sick, in place of missing readings."""
         return sick_words(self._picture.rows[key], self.size.width)
 
     def redraw(self) -> None:
-        """Update the visible rows; none while the cards are shown instead."""
+        """Update the visible rows; does nothing while the cards are shown instead."""
         if self.display:
             super().redraw()
 
@@ -85,7 +338,7 @@ class GpuTable(LineTable[str]):
 
 
 class GpuGrid(Vertical):
-    """Holds a table and cards, of which one is shown; cursor and focus go along from one to the other."""
+    """Contains a table and cards, one of which is shown; cursor and focus move from one to the other."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -102,7 +355,7 @@ class GpuGrid(Vertical):
 
     @property
     def shown(self) -> GpuTable | GpuCards:
-        """The widget that is shown."""
+        """The displayed widget."""
         return self.cards if self.has_tiles else self.table
 
     @property
@@ -111,7 +364,7 @@ class GpuGrid(Vertical):
         return self.arrangement.kind != "rows"
 
     def show(self, picture: GpuPicture, empty: tuple[Cell, ...], room: GridRoom) -> None:
-        """Show the readings, or the words where there is no GPU."""
+        """Show the readings, or a text if there is no GPU."""
         self.picture = picture
         positions = {key: row for row, key in enumerate(picture.rows)}
         before, self.arrangement = self.shown, arrange(len(positions), room, words=len(empty))
@@ -134,7 +387,7 @@ class GpuGrid(Vertical):
         shown.lay_out()
 
     def focus(self, scroll_visible: bool = True) -> GpuGrid:
-        """Focus the widget that is shown."""
+        """Focus the displayed widget."""
         self.shown.focus(scroll_visible)
         return self
 
@@ -157,7 +410,7 @@ class GpuGrid(Vertical):
 
     @property
     def height(self) -> int:
-        """Number of GPUs for which there is room."""
+        """Number of GPUs that fit."""
         return self.shown.height
 
     @property

@@ -1,4 +1,4 @@
-"""The queue's pane: a tab at a time of jobs that live, jobs that ended, recurring jobs and reservations."""
+"""The queue's pane with tabs: live jobs, ended jobs, recurring jobs and reservations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gputui.tui.widgets.mouse import RIGHT, Grip, RowOpened
 from gputui.tui.widgets.title_line import title_line
 
 ROOM_FOR_TABS = 8
-"""Rows of the pane from which on a line of it is for the tabs, whatever is shown."""
+"""Rows of the pane from which the line of tabs is always shown."""
 DOWN, UP = "▼", "▲"
 
 
@@ -45,7 +45,7 @@ class TitleClicked(Message):
 
 
 class JobTable(LineTable[Key], Grip):
-    """Rows by the key of the tab that is shown; each tab has a cursor of its own."""
+    """Rows by the key of the current tab; each tab has its own cursor."""
 
     def __init__(
         self,
@@ -80,23 +80,23 @@ class JobTable(LineTable[Key], Grip):
             self._needs = needs
             self.lay_out()
         self.rows.hold(job.id for job in self._held())
-        self._settle_head()  # last: it draws anew, and what was shown before may be there no more
+        self._settle_head()  # last, since it redraws, and previous rows may be gone
         if (bar := (*self._bar_spans(), (self._state(), PLAIN))) != self._bar:
             self._bar = bar
             if self.head > 1:
                 self.refresh(Region(0, 0, self.size.width, 1))
 
     def _held(self) -> tuple[Job, ...]:
-        """Return the jobs that keep their place though they end: those under the cursor of the queue."""
+        """Return the jobs that keep their place when they end: those under the cursor of the queue."""
         return self.jobs if self.sheet is self.live else ()
 
     def move_to(self, row: int) -> None:
-        """Put the cursor there."""
+        """Move the cursor to a row."""
         super().move_to(row)
         self.rows.hold(job.id for job in self._held())
 
     def whole_line(self, key: Key) -> Cell | None:
-        """Return the words of the row that ended jobs share."""
+        """Return the text of the row that ended jobs share."""
         return self.rows.fold_line() if self.is_fold(key) else None
 
     def is_fold(self, key: Key | None) -> bool:
@@ -113,7 +113,7 @@ class JobTable(LineTable[Key], Grip):
             self.lay_again()
 
     def lay_again(self) -> None:
-        """Lay out the columns again: columns or rows are others."""
+        """Lay out the columns again after columns or rows have changed."""
         self.keys, self._positions = (), {}
         self.rearrange()
         self.lay_out()
@@ -130,7 +130,7 @@ class JobTable(LineTable[Key], Grip):
         return self.sheet.jobs(self.cursor)
 
     def lay_out(self) -> None:
-        """Choose the columns that fit; cells know how wide they are."""
+        """Choose the columns that fit; cells know their width."""
         self.placed = lay_out(self.columns(), self.size.width)
         self._known = replace(self._known, room={placed.column.key: placed.width for placed in self.placed})
         super().lay_out()
@@ -161,7 +161,7 @@ class JobTable(LineTable[Key], Grip):
         return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._state())
 
     def on_click(self, event: events.Click) -> None:
-        """Turn to a tab, sort by a column, or select a row."""
+        """Switch to a tab, sort by a column, or select a row."""
         if self.was_dragged or (event.button == RIGHT and event.y < self.head):
             event.prevent_default()
         elif event.y == 0 and self.head > 1:
@@ -169,7 +169,7 @@ class JobTable(LineTable[Key], Grip):
         elif event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))
         elif self.is_fold(self.key_at(event.y)) and event.button != RIGHT:
-            event.prevent_default()  # one click opens it, where other rows want two
+            event.prevent_default()  # one click opens it, unlike other rows
             self.move_to(self.top + event.y - self.head)
             self.post_message(RowOpened())
 
@@ -182,18 +182,18 @@ class JobTable(LineTable[Key], Grip):
                 return
 
     def on_resize(self) -> None:
-        """Show the line of tabs at once where there is room for it now."""
+        """Update the line of tabs at once if its room has changed."""
         self._settle_head()
 
     def _settle_head(self) -> None:
-        """Show a line of tabs where there is room for it, or where another tab or a state is shown."""
+        """Show the line of tabs if there is room, or if another tab or a state is shown."""
         wanted = 2 if self.size.height >= ROOM_FOR_TABS or self.sheet is not self.live or bool(self._state()) else 1
         if wanted != self.head:
             self.head = wanted
             self.lay_out()
 
     def _bar_spans(self) -> tuple[Span, ...]:
-        """Return the tabs; the shown one alone where there is no room for all."""
+        """Return the tabs; only the current one if there is no room for all."""
         tabs = tuple(span for tab in self._tabs() for span in tab)
         if width_of(tabs) + width(self._state()) + 1 < self.size.width:
             return tabs
@@ -217,7 +217,7 @@ class JobTable(LineTable[Key], Grip):
         return tabs
 
     def _state(self) -> str:
-        """Return marks and order, where they differ from the defaults."""
+        """Return marks and order, if they differ from the defaults."""
         if self.sheet is not self.live:
             return ""
         rows, words = self.rows, []

@@ -1,4 +1,4 @@
-"""A table that draws only the rows that can be seen, and sends only the cells that changed."""
+"""Table that draws only visible rows, and sends only changed cells."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class _Line:
     lead: str = _GAP
     """Character before the row, in the first cell."""
     is_whole: bool = False
-    """The row is one cell, whatever the columns are."""
+    """True if the row is one cell, regardless of the columns."""
 
 
 _BLANK = _Line(None, False, ())
 
 
 class CursorMoved(Message):
-    """Message: another row is selected, or the same one by hand."""
+    """Message that another row is selected, or that the user selected the same one."""
 
 
 class LineTable(Widget, Generic[K], can_focus=True):
-    """Rows known by a key. The cursor stays on its key when rows move; only keys in sight are ever drawn."""
+    """Rows with keys. The cursor stays on its key when rows move; only visible keys are drawn."""
 
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
     DEFAULT_CSS = "LineTable { height: 1fr; }"
@@ -69,10 +69,9 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self._is_followed = True
         """The view keeps the cursor in sight: until somebody scrolls away from it, or its row leaves the view."""
         self._gap: int | None = None
-        """Row that the cursor's key left when the view stayed behind: keys move from here while it is out of sight."""
+        """Row that the cursor's key left while the view stayed; keys move from here while it is invisible."""
         self._is_rearranged = True
-        """True if a user asked for other rows: the view goes to the cursor, instead of staying with the rows in sight.
-        """
+        """True if the user asked for other rows, so that the view moves to the cursor."""
         self.placed: tuple[PlacedColumn, ...] = ()
         """Columns that fit, with their places."""
         self._lines: list[_Line] = []
@@ -106,24 +105,24 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return Strip.blank(self.size.width, _RAISED)
 
     def columns(self) -> tuple[Column, ...]:
-        """Return the columns there may be."""
+        """Return all possible columns."""
         return self.COLUMNS
 
     def whole_line(self, key: K) -> Cell | None:
-        """Return the content of a row that has no columns; None for all others."""
+        """Return the content of a row without columns; None for all others."""
         del key
         return None
 
     def rearrange(self) -> None:
-        """Have the view go to the cursor with the next rows: somebody asked for other ones."""
+        """Move the view to the cursor with the next rows, since the user asked for others."""
         self._is_rearranged = True
         self.follow_cursor()
 
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
-        """Show these rows. The cursor stays on its key; if that is gone, on what took its place.
+        """Show these rows. The cursor stays on its key; if that is gone, on the row in its place.
 
-        The view stays with the rows in sight, whatever comes or goes above them, and also where the cursor's row
-        leaves it.
+        The view stays with the visible rows, whatever is added or removed above them, even if the cursor's row leaves
+        it.
         """
         count_changed = len(keys) != len(self.keys)
         empty_changed = empty != self._empty
@@ -149,7 +148,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
             self.post_message(CursorMoved())
 
     def _steady_top(self, keys: Sequence[K], positions: Mapping[K, int]) -> int | None:
-        """Return the first visible row with which most rows in sight keep their places; None: the cursor decides."""
+        """Return the first row with which most visible rows keep their places; None: the cursor decides."""
         if keys is self.keys or self._is_rearranged or not self.keys:
             return None
         if self.top == 0:
@@ -169,10 +168,10 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:
-        """Update the visible rows, and refresh the cells that differ."""
+        """Update the visible rows, and refresh the changed cells."""
         if not self.placed or not self.is_attached:
             return
-        # where a terminal has next to no rows, a layout of fractions may give thousands: none of them can be seen
+        # on a tiny terminal a fractional layout may give thousands of rows, none of which is visible
         for y in range(min(self.height, self.app.size.height)):
             line = self._make(y)
             shown = self._lines[y] if y < len(self._lines) else None
@@ -191,7 +190,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
             self._lines[y : y + 1] = [line]
 
     def move_to(self, row: int) -> None:
-        """Put the cursor there."""
+        """Move the cursor to a row."""
         if not self.keys:
             return
         self._row = max(0, min(row, len(self.keys) - 1))
@@ -210,7 +209,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.move_to(self._row_before_step(step) + step * max(1, self.height - 1))
 
     def follow_cursor(self) -> None:
-        """Keep the cursor in sight from now on."""
+        """Keep the cursor visible from now on."""
         self._is_followed, self._gap = True, None
 
     def _row_before_step(self, step: int) -> int:
@@ -228,7 +227,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.move_to(len(self.keys) - 1)
 
     def on_resize(self) -> None:
-        """Lay the columns out anew."""
+        """Lay out the columns for the new width."""
         self.lay_out()
 
     def lay_out(self) -> None:
@@ -250,7 +249,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
     on_blur = on_focus
 
     def on_click(self, event: events.Click) -> None:
-        """Select a row; open it at the second click, list what can be done by the right button."""
+        """Select a row; open it at the second click, open its menu with the right button."""
         row = self.top + event.y - self.head
         if event.y >= self.head and row < len(self.keys):
             self.move_to(row)
@@ -310,7 +309,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return _Line(key, row == self._row, cells, self.lead_of(key))
 
     def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
-        if line.is_whole:
+        if line.is_whole or shown.is_whole:
             self.refresh(Region(0, y + self.head, self.size.width, 1))
             return
         for placed, before, after in zip(self.placed, shown.cells, line.cells, strict=True):
@@ -319,7 +318,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
                 self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
-        """The titles, or a row."""
+        """Render the titles, or a row."""
         if y < self.head:
             return self._titles() if y == self.head - 1 else self.heading(y)
         row = y - self.head

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gputui.tui.widgets.log_view import LogView
 
 _TYPED = 0.25
-"""Seconds without a key before the whole log is searched."""
+"""Seconds without a key press before the whole log is searched."""
 _TOLD_EVERY = 0.2
 BEGINS = "0 %"
 
 
 class ScanProgressed(Message, bubble=False):
-    """Progress of a search."""
+    """Message with the progress of a search."""
 
     def __init__(self, finder: Finder, progress: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class ScanProgressed(Message, bubble=False):
 
 
 class ScanDone(Message, bubble=False):
-    """Hits of a search in older lines."""
+    """Message with the hits of a search in older lines."""
 
     def __init__(self, finder: Finder, scanned: ScanResult) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class ScanDone(Message, bubble=False):
 
 
 class RegionLoaded(Message, bubble=False):
-    """Part of the log that was asked for."""
+    """Message with the requested part of a log."""
 
     def __init__(self, follower: LogFollower | None, region: LogRegion | None, fault: str = "") -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class RegionLoaded(Message, bubble=False):
 
 
 class EarlierLoaded(Message, bubble=False):
-    """Lines before the oldest one, and the follower of the log that they are from."""
+    """Message with the lines before the oldest one, and the follower of their log."""
 
     def __init__(self, follower: LogFollower | None, earlier: EarlierLines) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class EarlierLoaded(Message, bubble=False):
 
 
 class LogLoader:
-    """Loads for one pane what its buffer does not hold. Never blocks: threads read, and a child process matches."""
+    """Loads lines that a pane's buffer does not contain. Never blocks: threads read, and a child process matches."""
 
     def __init__(self, pane: LogView) -> None:
         self._pane = pane
@@ -74,7 +74,7 @@ class LogLoader:
         self._regions = LatestWorker(pane.post_message, lambda error: RegionLoaded(pane.follower, None, str(error)))
         self._shift: int | None = None
         self._loading: int | None = None
-        """Number of the line around which a part is being loaded."""
+        """Number of the line around which lines are being loaded."""
         self._then: Callable[[], None] | None = None
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class LogLoader:
         return ScanDone(finder or Finder(bool, 0), ScanResult(fault=str(error)))
 
     def take_progress(self, message: ScanProgressed) -> bool:
-        """Note the progress of a search; return whether it is still wanted."""
+        """Store the progress of a search; return whether it is still wanted."""
         outside = message.finder.outside
         if outside is None or not outside.progress or not self._is_wanted(message.finder):
             return False
@@ -157,7 +157,7 @@ class LogLoader:
         return True
 
     def take_scan(self, message: ScanDone) -> bool:
-        """Take the hits of a search; return whether it is still wanted."""
+        """Store the hits of a search; return whether it is still wanted."""
         finder, scanned = message.finder, message.scanned
         if finder.outside is None or not self._is_wanted(finder):
             return False
@@ -173,7 +173,7 @@ class LogLoader:
     # lines before the oldest
 
     def reach_start(self, *, is_asked: bool) -> None:
-        """The oldest line is in sight: load a page of earlier ones, or as many as may be kept where `is_asked`."""
+        """Load a page of earlier lines, as the oldest one is visible; with `is_asked`, as many as may be kept."""
         reading, buffer = self._pane.reading, self._pane.buffer
         if buffer.region is not None and reading.search.narrowed is None:
             if is_asked:
@@ -188,7 +188,7 @@ class LogLoader:
             self.load_earlier(min(PAGE, buffer.room), _do_nothing)
 
     def reach_end(self) -> None:
-        """The last line of a loaded part is in sight: load the lines behind it."""
+        """Load the lines after a loaded part, as its last line is visible."""
         self._load_more(1)
 
     def load_earlier(self, wanted: int, then: Callable[[], None]) -> None:
@@ -197,7 +197,7 @@ class LogLoader:
         if follower is None or self.is_loading_earlier:
             return
         if wanted <= 0:
-            self._pane.show_note("more is not kept here: save the log to see all of it")
+            self._pane.show_note("older lines are not kept here: save the log to see all of it")
             return
         self.is_loading_earlier, self._then_earlier = True, then
         self._pane.show_note("loading earlier lines…")
@@ -210,7 +210,7 @@ class LogLoader:
         self._reads.ask(work)
 
     def take_earlier(self, message: EarlierLoaded) -> bool:
-        """Put the lines before the oldest, which keeps its place on the screen; return whether they were wanted."""
+        """Prepend the lines; the oldest one keeps its place on the screen. Return whether they were wanted."""
         if message.follower is not self._pane.follower:
             return False
         reading, earlier = self._pane.reading, message.earlier
@@ -227,13 +227,13 @@ class LogLoader:
         return self._loading is not None
 
     def load_awaited(self) -> None:
-        """Load the lines around the hit that the search waits for, unless they are being loaded."""
+        """Load the lines around the hit that the search waits for, unless that is under way."""
         target = self._pane.reading.search.awaited
         if target is not None and target != self._loading:
             self._load(target, self._pane.reading.search.arrive)
 
     def _load(self, number: int, then: Callable[[], None]) -> None:
-        """Load the lines around that one."""
+        """Load the lines around that line."""
         follower, shift = self._pane.follower, self._shift
         if follower is None or shift is None:
             return
@@ -246,7 +246,7 @@ class LogLoader:
             self._load(-self._shift, then)
 
     def _load_more(self, step: int) -> None:
-        """Load the lines before the part that is shown, or behind it."""
+        """Load the lines before or after the displayed part."""
         region = self._pane.buffer.region
         if self._loading is None and region is not None and not (step < 0 and region.is_start):
             self._load(region.first if step < 0 else region.end - 1, lambda: None)
@@ -260,7 +260,7 @@ class LogLoader:
         region = message.region
         if region is None or not region.first <= number < region.end:
             self._pane.reading.search.awaited = None
-            return message.fault or "the log was cut meanwhile: search again"
+            return message.fault or "the log was truncated meanwhile: search again"
         self._pane.buffer.region = region
         self._pane.reading.window.follows = False
         if then is not None:
@@ -269,7 +269,7 @@ class LogLoader:
 
 
 def _do_nothing() -> None:
-    """Do nothing, in place of a callback."""
+    """Do nothing, as a default callback."""
 
 
 def _failed(error: Exception) -> EarlierLines:

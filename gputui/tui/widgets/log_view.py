@@ -1,4 +1,4 @@
-"""Viewer of a job's output. Only visible lines are decoded, and a flood of lines costs one repaint a tick."""
+"""Viewer of a job's output. Only visible lines are decoded, and a flood of lines costs one repaint per tick."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gputui.tui.widgets.title_line import title_line
 
 
 def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:
-    """Return the state, the most important first: a narrow pane cuts the rest."""
+    """Return the states, the most important first, since a narrow pane cuts the rest."""
     said: list[Span] = []
     if reading.picked.is_on:
         said.append((f"{plural(len(reading.shown_numbers()), 'line')} selected", BLUE))
@@ -39,7 +39,7 @@ def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> li
     said += [(plain(words, 80), BLUE) for words in reading.search.words()]
     if reading.note:
         said.append((plain(reading.note, 120), AMBER))
-    if is_over and follower.error is None:  # what broke off has not ended
+    if is_over and follower.error is None:  # a stream that broke off has not ended
         said.append(("ended", DIM))
     if reading.buffer.skipped:
         said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))
@@ -55,20 +55,26 @@ def _looks(reading: LogModel) -> tuple[tuple[str, bool], ...]:
     return ("wrapped", painter.wraps), ("no timestamps", no_times)
 
 
+_KEYS_SHOWN = tuple(
+    command
+    for command in (*LOG_JOB_COMMANDS, *LOG_COMMANDS)
+    if command.name in {"error", "pin_log", "logs", "log_search", "log_only", "pause_log", "log_times", "save_log"}
+)
+"""Commands that are listed while there is no log."""
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
 _SIDE = 16
 _LOOK = 0.008
-"""Seconds for which lines are searched at a time, before keys and everything else have their turn."""
+"""Seconds of searching at a time, before keys and everything else get their turn."""
 _REST = 0.004
 _QUIET, _SOON = 0.15, 1.0
-"""Seconds without a line, and in all, after which the output written before counts as read."""
+"""Seconds without a line, and in total, after which earlier output counts as read."""
 _CALM = 0.12
 """Seconds between two repaints while lines are searched."""
 
 
 class LogNews(Message, bubble=False):
-    """New lines, or the end of the log."""
+    """Message about new lines, or the end of the log."""
 
 
 class LineLoader(Protocol):
@@ -79,7 +85,7 @@ class LineLoader(Protocol):
         ...
 
     def reach_end(self) -> None:
-        """Load later lines: the last one that is loaded is in sight, and the log goes on."""
+        """Load later lines, as the last loaded one is visible and the log continues."""
         ...
 
     def load_awaited(self) -> None:
@@ -88,7 +94,7 @@ class LineLoader(Protocol):
 
 
 class NoLoader:
-    """Loader of a view that shows nothing but the end of a log."""
+    """Loader for a view that only shows the end of a log."""
 
     def reach_start(self, *, is_asked: bool) -> None:
         """Do nothing: no further lines are loaded."""
@@ -113,18 +119,18 @@ class LogView(Grip, can_focus=True):
         self.lines_beyond: LineLoader = NoLoader()
         self._heading = ""
         self._waits = ""
-        """Words for a job without a log, instead of a log."""
-        self._is_pinned = False
+        """Text for a job without a log, instead of a log."""
+        self._is_pinned = self._lists_keys = False
         self._shown_title = Strip([])
         self._aside: Cell = ()
         self._told_over = False
         self._followed_at = self._ticked_at = self._painted_at = 0.0
         self._searches_soon = False
-        """A timer is set for searching further lines."""
+        """True if a timer is set for searching further lines."""
         self.paints_soon = False
-        """A timer is set for painting hits."""
+        """True if a timer is set for painting hits."""
         self._said: list[str] = []
-        """Words about the search when it was last painted."""
+        """Text about the search when it was last painted."""
 
     @property
     def buffer(self) -> LogBuffer:
@@ -133,11 +139,11 @@ class LogView(Grip, can_focus=True):
 
     @property
     def follows(self) -> bool:
-        """Return whether the end stays in sight."""
+        """Return whether the end stays visible."""
         return self.reading.window.follows
 
     def follow(self, follower: LogFollower, name: str) -> None:
-        """Show another log; the one before is closed."""
+        """Show another log; the previous one is closed."""
         self.stop()
         self.follower, self._heading, self._waits = follower, name, ""
         reading = LogModel()
@@ -149,7 +155,7 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def wait_for(self, name: str, words: str) -> None:
-        """Show words in place of a log: its job has not started."""
+        """Show a text instead of a log, for a job that has not started."""
         if (name, words) == (self._heading, self._waits):
             return
         self.stop()
@@ -161,7 +167,7 @@ class LogView(Grip, can_focus=True):
 
     @property
     def is_pinned(self) -> bool:
-        """Return whether the log stays while the cursor moves to other jobs."""
+        """Return whether the log stays when the cursor moves to other jobs."""
         return self._is_pinned
 
     @is_pinned.setter
@@ -180,11 +186,11 @@ class LogView(Grip, can_focus=True):
         self.stop()
 
     def _tell(self) -> None:
-        """Tell of new lines; called in the reader's thread."""
+        """Send a message about new lines; called in the reader's thread."""
         self.post_message(LogNews())
 
     def on_log_news(self) -> None:
-        """Take new lines at once, or once the last time is long enough ago: a silent log costs nothing."""
+        """Process new lines at once, or when the minimum pause is over; a silent log costs nothing."""
         wait = self._ticked_at + log_pace(self.app) - time.monotonic()
         if wait <= 0:
             self.tick()
@@ -192,7 +198,7 @@ class LogView(Grip, can_focus=True):
             self.set_timer(wait, self.tick)
 
     def tick(self) -> None:
-        """Take new lines, and paint once if there are any."""
+        """Process new lines, and paint once if there are any."""
         self._ticked_at = time.monotonic()
         follower = self.follower
         if follower is None:
@@ -216,7 +222,7 @@ class LogView(Grip, can_focus=True):
         return self.follower is not None and not self._told_over and not is_quiet and now - self._followed_at < _SOON
 
     def search_further(self) -> None:
-        """Search, filter and look for errors in further lines, without ever keeping a key waiting."""
+        """Search, filter and look for errors in further lines, without delaying keys."""
         self._searches_soon = False
         search = self.reading.search
         stood = search.at
@@ -229,7 +235,7 @@ class LogView(Grip, can_focus=True):
         self.lines_beyond.load_awaited()
 
     def _paint_soon(self) -> None:
-        """Paint once for all hits of a moment."""
+        """Paint all hits of a moment at once."""
         if not self.paints_soon:
             self.paints_soon = True
             self.set_timer(max(0.001, self._painted_at + _CALM - time.monotonic()), self._paint_found)
@@ -245,7 +251,10 @@ class LogView(Grip, can_focus=True):
 
     @property
     def height(self) -> int:
-        """Visible lines below the title; never more than the screen has, however high the pane is laid out."""
+        """Number of visible lines below the title.
+
+        Never more than the screen has, however high the layout makes the pane.
+        """
         return max(0, min(self.size.height, self.app.size.height) - 1)
 
     def action_down(self, step: int) -> None:
@@ -292,12 +301,12 @@ class LogView(Grip, can_focus=True):
         self.scroll_rows(-3)
 
     def on_resize(self) -> None:
-        """Cut lines at the new width."""
+        """Cut the lines at the new width."""
         self.reading.painter.width, self.reading.window.height = self.size.width, self.height
         self.repaint()
 
     def on_focus(self) -> None:
-        """Show that the keys go here, or no longer."""
+        """Show or hide the focus."""
         self.repaint()
 
     on_blur = on_focus
@@ -314,7 +323,7 @@ class LogView(Grip, can_focus=True):
 
     def _pick_further(self, step: int) -> None:
         lines, picked = self.reading.lines, self.reading.picked
-        if not len(lines):  # a filter or a search leaves none
+        if not len(lines):  # a filter or a search may leave none
             return
         index = max(0, min(len(lines) - 1, lines.index(picked.head) + step))
         picked.extend(lines.number(index))
@@ -323,12 +332,12 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def repaint(self, *, is_same: bool = False) -> None:
-        """Work out the visible rows and paint them; `is_same`: only the title, unless the rows differ."""
+        """Compute and paint the visible rows; `is_same`: only the title, unless the rows differ."""
         self._painted_at = time.monotonic()
         self.paints_soon = False
         stood = self.reading.rows
         self.reading.settle()
-        self._search_later()  # lines may have left memory, which a filter shows all the same
+        self._search_later()  # lines may have left memory that a filter still shows
         self._said = self.reading.search.words()
         has_news = not (is_same and stood and self.reading.rows == stood)
         if has_news:
@@ -339,12 +348,12 @@ class LogView(Grip, can_focus=True):
             self.refresh(Region(0, 0, self.size.width, 1))
 
     def show_note(self, words: str) -> None:
-        """Show words in the title: work in progress, or an error."""
+        """Show a text in the title: work in progress, or an error."""
         self.reading.note = words
         self.repaint()
 
     def show_aside(self, words: Cell) -> None:
-        """Show words about something else at the end of the title, where there is room."""
+        """Show a text about something else at the end of the title, if there is room."""
         if words != self._aside:
             self._aside = words
             self.refresh(Region(0, 0, self.size.width, 1))
@@ -368,12 +377,12 @@ class LogView(Grip, can_focus=True):
 
     def _words_below(self, y: int) -> Strip:
         """Render a row without a line: an error, or a hint."""
-        lines, style = [""], DIM
+        lines: list[Cell] = []
         if not self.reading.rows:
             told, style = self._no_lines()
-            lines = wrapped(told, self.size.width - 2)
-        words = lines[y] if y < len(lines) else ""
-        spans: list[Span] = [(" ", DIM), *fitted(((words, style),), max(0, self.size.width - 1))]
+            lines = [((words, style),) for words in wrapped(told, self.size.width - 2)]
+            lines += self._key_lines()
+        spans: list[Span] = [(" ", DIM), *fitted(lines[y] if y < len(lines) else (), max(0, self.size.width - 1))]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
     def _no_lines(self) -> tuple[str, Style]:
@@ -386,6 +395,19 @@ class LogView(Grip, can_focus=True):
         if self.follower.error:
             return f"The log cannot be read: {plain(self.follower.error, 300)}", RED
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
+
+    def list_keys(self) -> None:
+        """List the keys of logs from now on while there is no log: the queue has been read and has no job."""
+        if not self._lists_keys:
+            self._lists_keys = True
+            self.repaint()
+
+    def _key_lines(self) -> list[Cell]:
+        """Return the keys of a log, for a pane without one: nothing else would be there."""
+        if not self._lists_keys or self.follower is not None or self._waits:
+            return []
+        shown = keymap_of(self).footer(_KEYS_SHOWN)
+        return [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
 
     def _title(self) -> Strip:
         style = STRONG + BLUE if self.has_focus else DIM

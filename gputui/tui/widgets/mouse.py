@@ -14,7 +14,7 @@ from gputui.tui.present.style import FAINT, GROUND
 
 
 class GripMoved(Message):
-    """Message: the upper edge of a pane was dragged down by so many rows."""
+    """Message that the upper edge of a pane was dragged down by that many rows."""
 
     def __init__(self, pane: Widget, rows: int) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class Grip(Widget):
     _grips_at: int | None = None
     """Row of the screen at which the edge is held."""
     was_dragged = False
-    """True if the button was released after a drag, so that no click is meant."""
+    """True if the button was released after a drag, which is not a click."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        """Begin to drag the first line."""
+        """Start dragging the first line."""
         self.was_dragged = False
         if event.y == 0 and event.button == 1:
             self._grips_at = event.screen_y
@@ -50,16 +50,20 @@ class Grip(Widget):
             self._grips_at = None
             self.release_mouse()
 
+    def on_mouse_release(self) -> None:
+        """End the drag when another screen covers the pane."""
+        self._grips_at = None
+
 
 RIGHT = 3
 
 
 class RowOpened(Message):
-    """Message: a row was double-clicked."""
+    """Message that a row was double-clicked."""
 
 
 class MenuAsked(Message):
-    """Message: a row was right-clicked, which selected it."""
+    """Message that a row was right-clicked, which also selected it."""
 
     def __init__(self, at: Offset) -> None:
         super().__init__()
@@ -67,7 +71,7 @@ class MenuAsked(Message):
 
 
 def tell_click(table: Widget, event: events.Click) -> None:
-    """Post the message for a click on a row, which has been selected."""
+    """Post the message for a click on a row that is already selected."""
     if event.button == RIGHT:
         table.post_message(MenuAsked(event.screen_offset))
     elif event.chain == 2:
@@ -78,7 +82,7 @@ _LINE = Strip([Segment("│", Style(color=FAINT, bgcolor=GROUND))], 1)
 
 
 class DividerMoved(Message):
-    """Message: the line was dragged to the right by so many columns."""
+    """Message that the line was dragged to the right by that many columns."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()
@@ -109,6 +113,10 @@ class Divider(Widget):
         if self._grips_at is not None:
             self._grips_at = None
             self.release_mouse()
+
+    def on_mouse_release(self) -> None:
+        """End the drag when another screen covers the line."""
+        self._grips_at = None
 
     def render_line(self, y: int) -> Strip:
         """Render a cell of the line."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from msgspec.structs import replace
 from rich.style import Style
 from textual import events
@@ -14,6 +16,7 @@ from gputui.domain.snapshot import Notice
 from gputui.domain.text import fit, plain
 from gputui.domain.text import width as cell_width
 from gputui.tui.commands import Command
+from gputui.tui.input_queue import read_at
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Span, changed_runs, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -25,7 +28,7 @@ _MARKS = {"error": "✗ ", "warning": "! "}
 
 
 class StatusBar(Widget):
-    """Status words at the left, the time at the right."""
+    """Status text at the left, the time at the right."""
 
     DEFAULT_CSS = "StatusBar { height: 1; dock: top; }"
 
@@ -36,17 +39,21 @@ class StatusBar(Widget):
 
     @property
     def room(self) -> int:
-        """Number of cells for the words, beside the time."""
+        """Number of cells for the text, beside the time."""
         return max(0, (self.size.width or self.app.size.width) - len("00:00:00") - 3)
 
     def show(self, words: Cell, time: str) -> None:
-        """Show words and time; only what changed is sent."""
+        """Show text and time; only changes are sent."""
         if words != self._words:
             self._words = words
             self.refresh()
         if time != self.time:
             self.time = time
             self.refresh(Region(self.size.width - len(time) - 1, 0, len(time), 1))
+
+    async def on_click(self) -> None:
+        """Show everything that is wrong in full, and the events."""
+        await self.run_action("app.notices")
 
     def render_line(self, y: int) -> Strip:
         """Render the line."""
@@ -56,12 +63,12 @@ class StatusBar(Widget):
 
 
 class NoticeBar(Widget):
-    """Notices that an operator needs now, in a few lines; hidden while there is none."""
+    """Notices that need an operator's attention, in a few lines; hidden if there are none."""
 
     DEFAULT_CSS = "NoticeBar { height: 1; display: none; }"
     MOST = 3
     LOW = 30
-    """Screens with fewer rows show one line of notices: the queue needs the rows more."""
+    """Screens with fewer rows show one line of notices, to leave rows to the queue."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -86,7 +93,7 @@ class NoticeBar(Widget):
         self._wrap(self.app.size.width)
 
     def _wrap(self, width: int) -> None:
-        """Show the worst notice in full, the beginning of others, and a count of the rest."""
+        """Show the worst notice in full, the beginning of others, and the number of the rest."""
         self._lines = self._one_line(width) if self.app.size.height < self.LOW else self._some_lines(width)
         self.display = bool(self._lines)
         self.styles.height = max(1, len(self._lines))
@@ -142,7 +149,7 @@ class SummaryBar(Widget):
 
     DEFAULT_CSS = "SummaryBar { height: 1; display: none; }"
     LOW = NoticeBar.LOW
-    """Screens with fewer rows have no such line: the queue needs the row more."""
+    """Screens with fewer rows have no such line, to leave the row to the queue."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -179,7 +186,7 @@ class SummaryBar(Widget):
 
 
 class HintBar(Widget):
-    """Line for newcomers; hidden while there is nothing to say."""
+    """Line for newcomers; hidden if it is empty."""
 
     DEFAULT_CSS = "HintBar { height: 1; display: none; }"
 
@@ -206,12 +213,12 @@ class HintBar(Widget):
 
 
 class KeyBar(Widget):
-    """Keys that work now. A click on one runs its command."""
+    """Keys available now. A click on one runs its command."""
 
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     class Clicked(Message):
-        """Message: a command was clicked."""
+        """Message that a command was clicked."""
 
         def __init__(self, command: Command) -> None:
             super().__init__()
@@ -221,20 +228,32 @@ class KeyBar(Widget):
         super().__init__(id=id)
         self._commands: tuple[Command, ...] = ()
         self._always: tuple[Command, ...] = ()
+        self._before: list[tuple[int, Command]] = []
+        """Commands before the last change, with their places."""
+        self._changed_at = 0.0
+        """Time of the last change, on the clock of events."""
+        self._meant: Command | None = None
+        """Command at which a button was pressed."""
 
     def show(self, commands: tuple[Command, ...], always: tuple[Command, ...] = ()) -> None:
         """Show the commands, as many as fit, and `always` at the right."""
         keymap = keymap_of(self)
         commands, always = keymap.footer(commands), keymap.footer(always)
         if (commands, always) != (self._commands, self._always):
+            self._before, self._changed_at = self._places(), time.monotonic()
             self._commands, self._always = commands, always
             self.refresh()
 
-    def on_click(self, event: events.Click) -> None:
-        """Tell which command was clicked."""
-        for x, command in self._places():
-            if x <= event.x < x + _length(command):
-                self.post_message(self.Clicked(command))
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Find the command; a press that was made before the commands changed means one of the earlier ones."""
+        places = self._before if read_at(self.app) < self._changed_at else self._places()
+        at = (command for x, command in places if x <= event.x < x + _length(command))
+        self._meant = next(at, None)
+
+    def on_click(self) -> None:
+        """Send a message about the clicked command."""
+        if self._meant is not None:
+            self.post_message(self.Clicked(self._meant))
 
     def _places(self) -> list[tuple[int, Command]]:
         """Return the commands that fit, with their places."""

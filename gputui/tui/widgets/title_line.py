@@ -1,4 +1,4 @@
-"""Title line of a pane: a rule that separates it from the pane above, bright where the pane has the focus."""
+"""Title line of a pane: a rule that separates it from the pane above, bright if the pane has the focus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOCUSED, UNFOCUSED = "━", "─"
 
 
 def title_line(spans: Sequence[Span], room: int, *, has_focus: bool, right: str = "", aside: Cell = ()) -> Strip:
-    """Return the title, a rule up to the right edge, and words at its end; `aside` only where there is room for it."""
+    """Return the title, a rule up to the right edge, and the text at its end; `aside` only if there is room."""
     end: Cell = ((f" {right} ", PLAIN),) if right else ((" ", PLAIN), *aside, (" ", PLAIN))
     if aside and width_of(spans) + width_of(end) + 3 > room:
         end = ()

@@ -1,33 +1,45 @@
-"""Whole servers drawn at random: nodes, GPUs in every state, jobs with every feature, settings, actions."""
+"""Random servers: nodes, GPUs in every state, jobs with every feature, settings, actions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
+from typing import Any
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
-from gputui.domain.job import ArrayRef, Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Node, Snapshot, Usage
 from gputui.domain.state import JobState
 from tests.factories import GIB, NOW, gpu, sample, uuid, view
 
+
+@lru_cache(typed=True)
+def any_of(*values: object) -> st.SearchStrategy[Any]:
+    """Return the strategy that chooses one of these, made once: making it takes longer than a draw."""
+    return st.sampled_from(values)
+
+
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-TENANTS = st.sampled_from(["alice", "alice", "bob", "carol"])
-WIDTHS = st.sampled_from([0, 1, 1, 1, 2, 2, 3, 4, 6, 8, (1, 2), (1, 3), (2, 4), (2, 8)])
+TENANTS = any_of("alice", "alice", "bob", "carol")
+WIDTHS = any_of(0, 1, 1, 1, 2, 2, 3, 4, 6, 8, (1, 2), (1, 3), (2, 4), (2, 8))
 LIMITS = st.one_of(st.none(), st.integers(1, 600).map(lambda minutes: minutes * MINUTE))
-AGES = st.one_of(st.integers(0, 900), st.integers(0, 400_000), st.sampled_from([600_000, 604_800, 700_000]))
+AGES = st.one_of(st.integers(0, 900), st.integers(0, 400_000), any_of(600_000, 604_800, 700_000))
+KINDS = any_of(*["free"] * 9, "foreign", "drained", "unknown", "awaited", "small", "small", "busy", "mig")
 AHEAD = st.integers(1, 7200).map(lambda seconds: NOW + timedelta(seconds=seconds))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A server, as a plan is made for it."""
+    """Server for which a plan is made."""
 
     snapshot: Snapshot
     settings: Settings
@@ -43,39 +55,49 @@ def requests(draw: st.DrawFn, plain: bool = False) -> GpuRequest:
     low, high = width if isinstance(width, tuple) else (width, width)
     if not low or plain:
         return GpuRequest(low, high)
-    special = draw(st.sampled_from(["", "", "", "", "", "everything", "devices", "memory", "model", "free"]))
+    special = draw(any_of("", "", "", "", "", "everything", "devices", "memory", "model", "free"))
     if special == "everything":
         return GpuRequest(everything=True)
     if special == "devices":
         names = tuple(str(n) for n in draw(st.sets(st.integers(0, 5), min_size=1, max_size=3)))
         return GpuRequest(len(names), len(names), devices=names)
-    memory = draw(st.sampled_from([30, 60, 100])) * GIB if special == "memory" else None
-    model = draw(st.sampled_from(["h100", "A100", "B200"])) if special == "model" else None
+    memory = draw(any_of(30, 60, 100)) * GIB if special == "memory" else None
+    model = draw(any_of("h100", "A100", "B200")) if special == "model" else None
     return GpuRequest(low, high, memory=memory, model=model, free_memory=60 * GIB if special == "free" else None)
+
+
+REQUESTS = requests()
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> JobSpec:
     return JobSpec(
-        image=draw(st.sampled_from(["busybox", "busybox", "busybox", "cuda", None])),
+        image=draw(any_of("busybox", "busybox", "busybox", "cuda", None)),
         command=("true",),
-        name=draw(st.sampled_from(["train", "eval", ""])),
+        name=draw(any_of("train", "eval", "")),
         tenant=draw(TENANTS),
-        gpus=draw(requests()),
+        gpus=draw(REQUESTS),
         time_limit=draw(LIMITS),
-        nice=draw(st.sampled_from([0, 0, 0, 100, -300])),
+        nice=draw(any_of(0, 0, 0, 100, -300)),
     )
+
+
+SPECS = specs()
 
 
 @st.composite
 def waiting(draw: st.DrawFn, number: int, others: list[int]) -> Job:
     """Return a waiting job, perhaps with settings of its own."""
-    spec, age = draw(specs()), timedelta(seconds=draw(AGES))
-    priority = draw(st.sampled_from([50, 50, 50, 0, 30, 80, 100]))
+    spec, age = draw(SPECS), timedelta(seconds=draw(AGES))
+    priority = draw(any_of(50, 50, 50, 0, 30, 80, 100))
     job = Job(number, replace(spec, priority=priority), NOW - age, priority=priority)
     feature = draw(st.integers(0, 13))
     if feature == 0:
-        return job.evolve(held=True, hold_reason=draw(st.sampled_from([None, "held after 20 starts"])))
+        # who held it and since when are words for people: at whatever time, they make it no older
+        ago = draw(any_of(None, 0, 3600, -3600, 10**7))
+        held_at = None if ago is None else NOW - timedelta(seconds=ago)
+        reason = draw(any_of(None, "held after 20 starts"))
+        return job.evolve(held=True, hold_reason=reason, held_by=draw(any_of("", "bob")), held_at=held_at)
     if feature == 1 and others:
         after = tuple(draw(st.sets(st.sampled_from(others), min_size=1, max_size=2)))
         well = draw(st.booleans())
@@ -90,7 +112,7 @@ def waiting(draw: st.DrawFn, number: int, others: list[int]) -> Job:
     if feature == 5:
         return job.evolve(avoid_gpus=tuple(uuid(n) for n in draw(st.sets(st.integers(0, 7), max_size=3))))
     if feature == 6:
-        return job.evolve(array=ArrayRef(draw(st.sampled_from([9001, 9002])), number, draw(st.sampled_from([1, 2]))))
+        return job.evolve(array=ArrayRef(draw(any_of(9001, 9002)), number, draw(any_of(1, 2))))
     return job
 
 
@@ -99,27 +121,27 @@ def settings(draw: st.DrawFn, gpus: int) -> Settings:
     tenants = tuple(
         TenantSettings(
             name,
-            weight=draw(st.sampled_from([1.0, 2.0, 0.5])),
-            gpus=draw(st.sampled_from([None, None, 1, 2, 3, 5])),
-            running=draw(st.sampled_from([None, None, None, 1, 2])),
+            weight=draw(any_of(1.0, 2.0, 0.5)),
+            gpus=draw(any_of(None, None, 1, 2, 3, 5)),
+            running=draw(any_of(None, None, None, 1, 2)),
         )
-        for name in draw(st.sets(st.sampled_from(["alice", "bob"])))
+        for name in draw(st.sets(any_of("alice", "bob")))
     )
     windows = draw(st.lists(window(gpus), max_size=2)) if draw(st.integers(0, 3)) == 0 else []
     policy = PolicySettings(
         predict=draw(st.booleans()),
-        patience=draw(st.sampled_from([timedelta(0), 5 * MINUTE, HOUR])),
-        promote_after=draw(st.sampled_from([10 * DAY, 4 * DAY, HOUR, timedelta(0)])),
-        newcomer_credit=draw(st.sampled_from([10 * DAY, DAY, timedelta(0)])),
-        age_unit=draw(st.sampled_from([36 * HOUR, HOUR])),
-        max_time=draw(st.sampled_from([None, None, 2 * HOUR])),
-        standing_priority=draw(st.sampled_from([None, None, None, 80])),
-        left_free=draw(st.sampled_from([(), (), (), ("0",), ("1", "2")])),
-        prefer=draw(st.sampled_from([(), (), ("3", "1")])),
+        patience=draw(any_of(timedelta(0), 5 * MINUTE, HOUR)),
+        promote_after=draw(any_of(10 * DAY, 4 * DAY, HOUR, timedelta(0))),
+        newcomer_credit=draw(any_of(10 * DAY, DAY, timedelta(0))),
+        age_unit=draw(any_of(36 * HOUR, HOUR)),
+        max_time=draw(any_of(None, None, 2 * HOUR)),
+        standing_priority=draw(any_of(None, None, None, 80)),
+        left_free=draw(any_of((), (), (), ("0",), ("1", "2"))),
+        prefer=draw(any_of((), (), ("3", "1"))),
         tenants=tenants,
         reservations=tuple(replace(each, name=f"w{n}") for n, each in enumerate(windows)),
     )
-    return Settings(SchedulerSettings(cpu_jobs=draw(st.sampled_from([8, 2, 1, 0]))), policy=policy)
+    return Settings(SchedulerSettings(cpu_jobs=draw(any_of(8, 2, 1, 0))), policy=policy)
 
 
 @st.composite
@@ -127,8 +149,8 @@ def window(draw: st.DrawFn, gpus: int) -> Window:
     start = NOW + timedelta(minutes=draw(st.integers(-60, 240)))
     names = tuple(str(n) for n in draw(st.sets(st.integers(0, max(0, gpus - 1)), min_size=1, max_size=4)))
     named = draw(st.booleans())
-    tenant = draw(st.sampled_from(["alice", "bob", None]))
-    priority = draw(st.sampled_from([80, None])) if tenant else 80
+    tenant = draw(any_of("alice", "bob", None))
+    priority = draw(any_of(80, None)) if tenant else 80
     end = start + timedelta(minutes=draw(st.integers(1, 300)))
     return Window("", start, end, 0 if named else len(names), names if named else (), tenant, priority)
 
@@ -140,9 +162,7 @@ def rows(draw: st.DrawFn, first: int, count: int) -> tuple[GpuView, ...]:
 
 @st.composite
 def row(draw: st.DrawFn, number: int) -> GpuView:
-    kind = draw(
-        st.sampled_from(["free"] * 9 + ["foreign", "drained", "unknown", "awaited", "small", "small", "busy", "mig"])
-    )
+    kind = draw(KINDS)
     plain = gpu(number)
     if kind == "small":
         return view(number, gpu=replace(plain, model="NVIDIA A100-SXM4-40GB", memory_total=40 * GIB))
@@ -199,15 +219,15 @@ def _taken(row: GpuView, held: dict[str, Job], drained: bool) -> GpuView:
 
 
 def _running(draw: st.DrawFn, free: list[GpuView]) -> list[Job]:
-    """Jobs that hold some of the free GPUs, and jobs without any."""
+    """Return jobs that hold some of the free GPUs, and jobs without GPUs."""
     jobs: list[Job] = []
     for number in range(101, 101 + draw(st.integers(0, 4))):
-        width = min(draw(st.sampled_from([0, 1, 1, 2, 3])), len(free))
+        width = min(draw(any_of(0, 1, 1, 2, 3)), len(free))
         mine, free = free[:width], free[width:]
         began = NOW - timedelta(minutes=draw(st.integers(0, 120)))
         attempt = Attempt(1, tuple(v.gpu.uuid for v in mine), claimed_at=began, started_at=began)
-        spec = replace(draw(specs()), gpus=GpuRequest(width, width))
-        array = draw(st.sampled_from([None, None, ArrayRef(9001, number, 2)]))
+        spec = replace(draw(SPECS), gpus=GpuRequest(width, width))
+        array = draw(any_of(None, None, ArrayRef(9001, number, 2)))
         job = Job(number, spec, began, JobState.RUNNING, array=array, started_at=began, attempts=(attempt,))
         jobs.append(job)
     return jobs
@@ -218,5 +238,5 @@ def finished(draw: st.DrawFn, number: int) -> Job:
     ended = NOW - timedelta(minutes=draw(st.integers(1, 3000)))
     began = ended - timedelta(minutes=draw(st.integers(1, 300)))
     attempt = Attempt(1, (uuid(0),), claimed_at=began, started_at=began, ended_at=ended)
-    spec = replace(draw(specs()), gpus=GpuRequest(1, 1))
+    spec = replace(draw(SPECS), gpus=GpuRequest(1, 1))
     return Job(number, spec, began, JobState.COMPLETED, started_at=began, ended_at=ended, attempts=(attempt,))

@@ -1,4 +1,4 @@
-"""A slow checker of plans: walks the order by brute force, and finds for itself what had to start and what to wait."""
+"""Slow checker of plans: walks the order by brute force, and determines independently which jobs start or wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import combinations
 
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowState
@@ -24,12 +25,12 @@ class Promise:
     at: datetime
     need: int
     because: frozenset[JobId]
-    """Jobs whose end makes it possible."""
+    """Jobs whose end makes the start possible."""
 
 
 @dataclass
 class Walk:
-    """The state of play while jobs take their turns."""
+    """State while jobs take their turns."""
 
     facts: Facts
     found: Plan
@@ -52,7 +53,7 @@ class Walk:
 
 
 def check(snapshot: Snapshot, settings: Settings, now: datetime, found: Plan) -> Counter[PendingReason]:
-    """Assert that this is the plan for that; how often each reason was given."""
+    """Assert that the plan is correct; return how often each reason was given."""
     kept = {view.window.name: frozenset(view.gpus) for view in found.windows if view.state is not WindowState.RELEASED}
     facts = Facts(snapshot, settings, now, kept)
     _check_order(facts, found)
@@ -75,7 +76,7 @@ def check(snapshot: Snapshot, settings: Settings, now: datetime, found: Plan) ->
 
 
 def _as_told(told: Told, reason: Reason) -> Told:
-    """Return that one of the equally true statements that the reason makes."""
+    """Return the one of several equally true statements that the reason makes."""
     is_standing = reason.text.endswith(" and above first")
     while told.also and (reason.code not in told.codes or is_standing != (told.kind == "standing")):
         told = told.also
@@ -84,7 +85,7 @@ def _as_told(told: Told, reason: Reason) -> Told:
 
 
 def _at_the_end(walk: Walk, told: Told) -> Told:
-    """Return the expected statement, with numbers as they are after all jobs had their turn."""
+    """Return the expected statement, with the numbers after all jobs had their turn."""
     promise, tenant, array = walk.promise, told.job.spec.tenant, told.job.array
     counts = {
         "array": sum(h.job.array is not None and array is not None and h.job.array.id == array.id for h in walk.held),
@@ -108,7 +109,7 @@ def _check_order(facts: Facts, found: Plan) -> None:
 
 
 def _turn(walk: Walk, job: Job, given: Uuids | None) -> None:
-    """Take the job's turn: it starts where it may, or waits for a reason."""
+    """Take the job's turn: start it, or record its reason for waiting."""
     facts = walk.facts
     if code := facts.gate(job):
         assert given is None, f"job {job.id} starts in spite of {code}"
@@ -126,7 +127,7 @@ def _turn(walk: Walk, job: Job, given: Uuids | None) -> None:
 
 
 def _hindrance(walk: Walk, job: Job) -> Told | None:
-    """Why it cannot start at its turn; None when it can."""
+    """Return why the job cannot start at its turn; None if it can."""
     facts, (fewest, most) = walk.facts, walk.facts.width(job)
     caps, tenant = facts.caps(job.spec.tenant), job.spec.tenant
     promise = walk.promise
@@ -150,7 +151,7 @@ def _hindrance(walk: Walk, job: Job) -> Told | None:
 
 
 def _or_short(walk: Walk, told: Told, owed: int) -> Told:
-    """A job kept back that could not have GPUs anyway: the one may be told or the other."""
+    """Accept either reason for a job that is kept back and lacks GPUs."""
     short = _short_of_gpus(walk, told.job, owed) if walk.facts.width(told.job)[1] and walk.refused else None
     if short is None:
         return told
@@ -239,7 +240,7 @@ def _start(walk: Walk, job: Job, given: Uuids) -> None:
 
 
 def _promised(walk: Walk, job: Job, told: Told) -> Told:
-    """The first job short of GPUs is promised the earliest moment; those first in line wait for resources."""
+    """Check that the first job without enough GPUs is promised the earliest moment, and those before it wait."""
     facts = walk.facts
     if told.kind not in {"short", "window", "backfill", "standing"}:
         return told
@@ -298,7 +299,7 @@ def _coming(walk: Walk, job: Job, at: datetime) -> dict[int, set[str]]:
 
 
 def _check_kept(walk: Walk) -> None:
-    """The GPUs shown as kept for the head really are its own from the promised moment on."""
+    """Check that the GPUs shown as kept for the head are its own from the promised moment on."""
     facts, promise = walk.facts, walk.promise
     if promise is None:
         assert not walk.found.reservations
@@ -313,7 +314,7 @@ def _check_kept(walk: Walk) -> None:
 
 
 def _check_windows(facts: Facts, found: Plan) -> None:
-    """Windows are those set, kept until they are over or nobody came in time, each with the GPUs it keeps."""
+    """Check that windows are those of the settings, and keep their GPUs until they end or are released."""
     assert {view.window for view in found.windows} == {w for w in facts.policy.reservations if w.end > facts.now}
     for view in found.windows:
         window, kept = view.window, set(view.gpus)

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
@@ -54,7 +55,7 @@ class Facts:
 
     @cached_property
     def nodes(self) -> list[dict[str, GpuView]]:
-        """GPUs of each node by UUID; one cut into instances is none."""
+        """Return the GPUs of each node by UUID, without those divided into instances."""
         return [{view.gpu.uuid: view for view in node.gpus if not view.gpu.mig_enabled} for node in self.snapshot.nodes]
 
     @cached_property
@@ -67,7 +68,7 @@ class Facts:
 
     @cached_property
     def awaited(self) -> Uuids:
-        """GPUs that were released a moment ago, and are free as soon as they are read."""
+        """Return the GPUs that were just released, and are free once they are read."""
         return frozenset(uuid for uuid, view in self.views.items() if view.why == AWAITED)
 
     @cached_property
@@ -114,7 +115,7 @@ class Facts:
         return lasts, "by the longest time allowed"
 
     def _like(self, job: Job) -> Iterable[Job]:
-        """Completed jobs of its tenant with its name; without a name, with its image."""
+        """Return the completed jobs of its tenant with its name, or without a name with its image."""
         called = job.spec.name or job.spec.image
         for other in self.snapshot.jobs:
             is_its = other.state is JobState.COMPLETED and other.spec.tenant == job.spec.tenant
@@ -125,7 +126,7 @@ class Facts:
 
     @cached_property
     def used(self) -> dict[str, float]:
-        """U/S of every tenant that waits or has used anything."""
+        """Return U/S of every tenant that waits or has used GPUs."""
         life = self.policy.half_life.total_seconds()
         used: dict[str, float] = {}
         for tenant, seconds in self.snapshot.usage.gpu_seconds.items():
@@ -152,7 +153,7 @@ class Facts:
         return (self.now - at).total_seconds()
 
     def since(self, job: Job) -> datetime:
-        """Return the time from which it would have waited, had it waited for its turn alone."""
+        """Return the start of an uninterrupted wait of the same length."""
         gates = [job.spec.begin_at, job.not_before, *(self._ended(other) for other in self._awaited(job))]
         began = max([job.waiting_since or job.submitted_at, *(at for at in gates if at is not None)])
         return self.now if job.held else min(self.now, began)
@@ -171,21 +172,15 @@ class Facts:
         return (grade, promoted, 0 if promoted else job.priority, 0 if promoted else -max(0, job.spec.nice))
 
     def score(self, job: Job) -> float:
-        """Return the expansion factor with what its tenant is credited, and the wait in units, faster for wide jobs."""
+        """Return the expansion factor with what its tenant is credited, and the wait in units."""
         waited, planned = self.now - self.since(job), self.planned(job)
         credit = self.policy.newcomer_credit * max(0.0, 1 - self.used[job.spec.tenant]) - 12 * planned
         credit = max(credit, timedelta(0))
-        pace = 1 + math.log2(max(1, min(8, self.fewest(job)))) / 5
-        return (waited + credit + planned) / planned + pace * (waited / self.policy.age_unit)
+        return (waited + credit + planned) / planned + waited / self.policy.age_unit
 
-    def alike(self, job: Job) -> tuple[str, timedelta, int]:
-        """Return all that its score is made of, beside the wait."""
-        return (job.spec.tenant, self.planned(job), self.fewest(job))
-
-    def fewest(self, job: Job) -> int:
-        """Return how many GPUs it asks for, at least."""
-        asked = job.spec.gpus
-        return max(map(len, self.nodes), default=0) if asked.everything else asked.minimum
+    def alike(self, job: Job) -> tuple[str, timedelta]:
+        """Return everything that its score depends on, except the wait."""
+        return (job.spec.tenant, self.planned(job))
 
     def goes_before(self, one: Job, other: Job) -> bool | None:
         """Return whether the first goes before the second; None where their scores are too near to be told apart."""
@@ -220,7 +215,7 @@ class Facts:
         return None if up.get("process" if job.spec.is_host else "docker") else PendingReason.NODE_UNKNOWN
 
     def waits_for(self, job: Job) -> list[Job]:
-        """The jobs it depends on that have not ended as it wants."""
+        """Return the dependencies that have not ended as required."""
         well = [self.jobs[other] for other in job.spec.after if other in self.jobs]
         anyhow = [self.jobs[other] for other in job.spec.after_any if other in self.jobs]
         open_ones = [other for other in well if other.state is not JobState.COMPLETED]
@@ -232,7 +227,7 @@ class Facts:
     # places
 
     def eligible(self, job: Job) -> Uuids:
-        """The GPUs that it could ever use."""
+        """Return the GPUs that it could ever use."""
         request = job.spec.gpus
         found = frozenset(self._suiting(job))
         left = found - frozenset(job.avoid_gpus)
@@ -258,7 +253,7 @@ class Facts:
         return any(name in {gpu.uuid, str(gpu.index)} for name in names)
 
     def width(self, job: Job) -> tuple[int, int]:
-        """The fewest and the most GPUs that it asks for; more than ever fit is not worth any patience."""
+        """Return the fewest and the most GPUs that it asks for; more than ever fit is not worth any patience."""
         request = job.spec.gpus
         if request.everything:
             whole = max(map(len, self.nodes), default=0) or 1
@@ -266,16 +261,16 @@ class Facts:
         return request.minimum, max(request.minimum, min(request.maximum, self.fitting(job)))
 
     def fitting(self, job: Job) -> int:
-        """The most GPUs on one node that it could ever use."""
+        """Return the most GPUs on one node that it could ever use."""
         return max((len(self.eligible(job) & node.keys()) for node in self.nodes), default=0)
 
     @property
     def windows(self) -> list[Window]:
-        """Windows that are neither over nor released."""
+        """Return the windows that are neither over nor released."""
         return [window for window in self.policy.reservations if window.name in self.windowed]
 
     def comers(self, window: Window) -> list[Job]:
-        """Jobs that wait for GPUs and may still begin in it."""
+        """Return the jobs that wait for GPUs and may still start in the window."""
         return [
             job
             for job in self.pending
@@ -288,10 +283,10 @@ class Facts:
         return by_tenant or (window.priority is not None and job.priority >= window.priority)
 
     def against(self, job: Job, since: datetime) -> list[Window]:
-        """The windows for others that it would run into if it began then."""
+        """Return the windows for others that overlap its run if it starts then."""
         until = since + self.planned(job)
         return [w for w in self.windows if w.start < until and since < w.end and not self.is_for(w, job)]
 
     def kept(self, job: Job, since: datetime) -> Uuids:
-        """GPUs that windows keep from it if it began then."""
+        """Return the GPUs that windows keep from it if it starts then."""
         return frozenset(uuid for window in self.against(job, since) for uuid in self.windowed[window.name])

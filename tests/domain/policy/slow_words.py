@@ -1,4 +1,4 @@
-"""The sentences of reasons, taken apart again: every number in them is compared with one counted anew."""
+"""Parses the sentences of reasons: every number in them is compared with an independent count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import PendingReason, Reason
 from tests.domain.policy.slow_facts import Facts
 
@@ -24,13 +25,13 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Told:
-    """Statement that a sentence has to make."""
+    """Expected statement of a sentence."""
 
     job: Job
     codes: frozenset[PendingReason]
     kind: str
     ahead: int = 0
-    """Jobs before it that only wait for their turn, too."""
+    """Number of eligible jobs before it."""
     need: int = 0
     running: int = 0
     jobs: int = 0
@@ -42,9 +43,9 @@ class Told:
     promise: tuple[datetime, frozenset[JobId]] | None = None
     """Time of its own promise, and the jobs whose end it waits for."""
     also: Told | None = None
-    """Statement that is as true."""
+    """Another true statement."""
     left: frozenset[str] = frozenset()
-    """The GPUs that stay free."""
+    """Number of GPUs that stay free."""
     head: tuple[JobId, datetime, int] | None = None
     """Job that was promised GPUs, when, and how many."""
 
@@ -67,7 +68,8 @@ def check_sentence(facts: Facts, told: Told, reason: Reason) -> None:
 
 
 def _holder(facts: Facts, job: Job) -> str:
-    return f"{job.held_by} at {_moment(job.held_at, facts.now)}" if job.held_at else "a user"
+    since = f" at {_moment(job.held_at, facts.now)}" if job.held_at else ""
+    return f"{job.held_by or 'a user'}{since}"
 
 
 def _job(facts: Facts, shown_id: str) -> Job:

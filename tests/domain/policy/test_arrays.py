@@ -1,4 +1,4 @@
-"""Arrays that others wait for, and actions on a part of one: planned like their elements one by one."""
+"""Arrays with dependents, and actions on parts of an array: planned like their elements one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy import whatif
 from gputui.domain.policy.plan import plan
 from gputui.domain.runs import Run
@@ -24,7 +25,7 @@ SPACE = 40
 
 @st.composite
 def with_entries(draw: st.DrawFn) -> Case:
-    """A server on which some of the waiting jobs are arrays, each in one entry."""
+    """Return a server on which some waiting jobs are arrays, each as one entry."""
     case: Case = draw(cases())
     sizes = {
         one.id: draw(st.lists(st.integers(1, 6), min_size=1, max_size=3))
@@ -51,7 +52,7 @@ def _entry(one: Job, sizes: list[int] | None, first: dict[JobId, JobId]) -> Job:
 
 
 def expanded(picture: Snapshot) -> Snapshot:
-    """The same, each element a job of its own."""
+    """Return the same server with each element as its own job."""
     return replace(picture, jobs=tuple(one.element(job_id) for one in picture.jobs for job_id in one.ids))
 
 

@@ -1,4 +1,4 @@
-"""A GPU is free only if all say so; each way of not being free, alone, is enough."""
+"""A GPU is free only if all sources say so; each obstacle suffices."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ NOT_FREE = {
 
 
 @pytest.mark.parametrize("case", NOT_FREE)
-def test_each_of_these_alone_makes_it_not_free(case: str) -> None:
+def test_each_obstacle_makes_a_gpu_not_free(case: str) -> None:
     found, state, words = NOT_FREE[case]
     view = only(found)
     assert view.state is state
     assert words in view.why
 
 
-def test_a_stale_reading_is_not_believed() -> None:
+def test_a_stale_reading_does_not_free_a_gpu() -> None:
     late = NOW + SETTINGS.stale_after + timedelta(seconds=1)
     [view] = gpu_views(evidence(), SETTINGS, late)
     assert (view.state, view.stale) == (GpuState.UNKNOWN, True)
@@ -124,7 +124,7 @@ def test_a_reading_newer_than_the_end_of_the_last_job_frees_it() -> None:
     assert only(evidence(freed_at={uuid(0): NOW - timedelta(milliseconds=1)})).state is GpuState.FREE
 
 
-def test_a_process_list_older_than_the_end_of_the_last_job_does_not() -> None:
+def test_a_process_list_from_before_the_end_of_the_last_job_does_not_free_it() -> None:
     old = {"processes_at": NOW - timedelta(seconds=2)}
     assert only(evidence(sample0=old, freed_at={uuid(0): NOW - timedelta(seconds=1)})).state is GpuState.UNKNOWN
 
@@ -151,7 +151,7 @@ def test_a_gpu_cut_into_instances_is_not_free_but_its_instances_are() -> None:
         pytest.param(stranger(session=1234), id="session"),
     ],
 )
-def test_a_process_of_the_job_itself_is_no_stranger(process: GpuProcess) -> None:
+def test_a_process_of_the_job_itself_is_not_foreign(process: GpuProcess) -> None:
     found = evidence(jobs=(running(7, on=[uuid(0)]),), sessions={1234: 7}, sample0={"processes": (process,)})
     assert [holder.kind for holder in only(found).holders] == ["job"]
 

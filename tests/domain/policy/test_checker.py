@@ -17,7 +17,7 @@ from tests.factories import NOW
 SLOW = settings(max_examples=400, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def test_plans_are_right_whatever_the_server_looks_like() -> None:
+def test_plans_of_random_servers_keep_all_rules() -> None:
     seen: Counter[PendingReason] = Counter()
 
     @given(cases())
@@ -31,7 +31,7 @@ def test_plans_are_right_whatever_the_server_looks_like() -> None:
 
 @given(cases(), st.randoms(use_true_random=False))
 @settings(SLOW, max_examples=60)
-def test_the_same_server_gives_the_same_plan_in_whatever_order_its_jobs_are_listed(case: Case, random: object) -> None:
+def test_the_order_of_the_listing_does_not_change_the_plan(case: Case, random: object) -> None:
     jobs = list(case.snapshot.jobs)
     random.shuffle(jobs)  # type: ignore[attr-defined]
     found = plan(case.snapshot, case.settings, NOW)

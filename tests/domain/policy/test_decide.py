@@ -45,7 +45,7 @@ def starts(found: Plan) -> dict[int, int]:
 
 
 def holder(job_id: int, first: int, count: int, hours: float) -> Job:
-    """Return a job that runs on some GPUs, for so many hours from now."""
+    """Return a job that runs on some GPUs for `hours` from now."""
     left = timedelta(hours=hours) + timedelta(seconds=60)
     return running(job_id, on=[uuid(first + n) for n in range(count)], time_limit=left)
 
@@ -89,14 +89,14 @@ def test_a_job_without_a_limit_is_planned_as_the_longest_allowed_in_every_class(
     assert Durations(stated, PolicySettings()).seconds(one) == 100 * 3600, "never shorter than a stated limit"
 
 
-def test_a_job_without_a_limit_would_run_into_the_promise_of_the_head() -> None:
+def test_a_job_without_a_limit_is_not_backfilled_before_the_start_of_the_head() -> None:
     blocked = [holder(1, 0, 4, hours=5), job(2, gpus=8, topped_at=NOW), job(3, gpus=1, priority=100), job(4, gpus=1)]
     assert starts(planned(blocked)) == {}
     limited = [*blocked[:3], job(4, gpus=1, time_limit=4 * HOUR)]
     assert starts(planned(limited)) == {4: 1}
 
 
-def test_nothing_is_planned_longer_than_the_site_lets_users_ask_for_unless_the_policy_says_so() -> None:
+def test_plans_assume_at_most_the_longest_permitted_time() -> None:
     def seconds(one: Job, **policy: Any) -> float:
         return Durations([], PolicySettings(**policy), 2 * HOUR).planned_for(one).seconds
 
@@ -109,7 +109,7 @@ def test_nothing_is_planned_longer_than_the_site_lets_users_ask_for_unless_the_p
     assert found.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
 
 
-def test_the_tenants_last_two_runs_tell_when_a_running_job_without_a_limit_ends() -> None:
+def test_the_last_two_runs_of_a_tenant_predict_the_end_of_a_running_job_without_a_limit() -> None:
     def done(job_id: int, hours: float) -> Job:
         ended = NOW - timedelta(hours=job_id)
         return job(job_id, state=JobState.COMPLETED, started_at=ended - timedelta(hours=hours), ended_at=ended)
@@ -124,7 +124,7 @@ def test_the_tenants_last_two_runs_tell_when_a_running_job_without_a_limit_ends(
 
 
 @pytest.mark.parametrize("limit", [None, 4 * HOUR])
-def test_no_past_run_makes_a_waiting_job_shorter(limit: timedelta | None) -> None:
+def test_past_runs_do_not_shorten_a_waiting_job(limit: timedelta | None) -> None:
     ended = [running(n, on=[]).evolve(state=JobState.COMPLETED, ended_at=NOW) for n in (11, 12)]
     one = job(1, gpus=1, time_limit=limit)
     assert Durations([one, *ended], PolicySettings()).seconds(one) == (4 * 3600 if limit else 72 * 3600)
@@ -136,7 +136,7 @@ def test_a_job_that_outruns_its_prediction_is_expected_later_not_now() -> None:
     assert found.forecast[2] == NOW + timedelta(seconds=60)
 
 
-def test_a_range_waits_for_all_it_asked_for_until_its_patience_ends() -> None:
+def test_a_range_waits_for_its_maximum_until_its_patience_ends() -> None:
     jobs = [holder(1, 0, 2, hours=1), job(2, gpus=(2, 4), age=60)]
     found = planned(jobs, gpus=4, patience=timedelta(minutes=5))
     assert starts(found) == {}
@@ -151,11 +151,11 @@ def test_a_range_waits_for_all_it_asked_for_until_its_patience_ends() -> None:
     assert busy.reasons[2].text.startswith("wants 4 GPUs, will take 2; 1 free, 3 held by jobs; expected 13:")
 
 
-def test_a_range_takes_all_at_once_where_all_are_free() -> None:
+def test_a_range_takes_its_maximum_at_once_if_it_is_free() -> None:
     assert starts(planned([job(2, gpus=(2, 4))])) == {2: 4}
 
 
-def test_used_gpu_time_puts_a_tenant_behind() -> None:
+def test_used_gpu_time_moves_a_tenant_back() -> None:
     hour = timedelta(hours=1)
     jobs = [job(1, gpus=1, tenant="greedy", time_limit=hour, age=1), job(2, gpus=1, tenant="modest", time_limit=hour)]
     usage = Usage(NOW, {"greedy": 1e6})
@@ -164,7 +164,7 @@ def test_used_gpu_time_puts_a_tenant_behind() -> None:
     assert planned(jobs).order == (1, 2)
 
 
-def test_a_cap_holds_and_its_reason_says_the_numbers() -> None:
+def test_a_cap_holds_and_its_reason_has_the_numbers() -> None:
     jobs = [holder(1, 0, 2, hours=1), job(2, gpus=3, age=5), job(3, gpus=2), job(4, gpus=1, tenant="bob")]
     capped = (TenantSettings("alice", gpus=4),)
     found = planned(jobs, tenants=capped)
@@ -245,7 +245,7 @@ def test_preferred_gpus_go_first_and_spared_ones_only_when_named() -> None:
     assert planned([job(1, gpus=7)], left_free=("0",)).starts[0].gpus == tuple(uuid(i) for i in range(1, 8))
 
 
-def test_free_memory_is_asked_of_the_reading() -> None:
+def test_free_memory_is_taken_from_the_reading() -> None:
     rows = [view(0, sample=sample(0, memory_used=GIB // 2)), view(1)]
     picky = job(1, gpus=1)
     wants = replace(picky.spec, gpus=replace(picky.spec.gpus, free_memory=80 * GIB))
@@ -262,13 +262,13 @@ def test_fragmentation_counts_free_gpus_that_no_waiting_job_can_use() -> None:
     assert planned([]).fragmentation == 0
 
 
-def test_a_job_that_can_never_be_promised_anything_keeps_nothing_from_others() -> None:
+def test_an_impossible_job_reserves_no_gpus() -> None:
     rows = [view(0), view(1, GpuState.FOREIGN)]
     found = plan(of_rows([job(1, gpus=2, age=9), job(2, gpus=1)], rows), Settings(), NOW)
     assert starts(found) == {2: 1}
 
 
-def test_gpus_just_given_back_are_promised_before_they_are_read_as_free() -> None:
+def test_released_gpus_are_reserved_before_a_reading_shows_them_free() -> None:
     rows = [view(0), view(1, GpuState.UNKNOWN, why=AWAITED)]
     wide, narrow = job(1, gpus=2, age=9, time_limit=HOUR), job(2, gpus=1, time_limit=HOUR)
     found = plan(of_rows([wide, narrow], rows), Settings(), NOW)
@@ -307,12 +307,12 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
     assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}
 
 
-def test_the_standing_rule_stops_no_job_for_one_that_never_fits() -> None:
+def test_the_standing_rule_stops_no_job_for_an_impossible_one() -> None:
     jobs = [job(1, gpus=9, priority=90), job(2, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {2: 1}
 
 
-def test_an_important_job_behind_equal_ones_still_stops_lower_ones() -> None:
+def test_the_standing_rule_holds_for_a_job_behind_equal_ones() -> None:
     jobs = [holder(1, 0, 7, hours=1), job(2, gpus=2, age=900_000), job(3, gpus=2, priority=90), job(4, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {}
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.edit import Edit
-from gputui.domain.job import ArrayRef, GpuRequest, Job, JobSpec
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import asks_for_more, eligible_since, eligible_wait, end_wait, keep_wait
 from gputui.domain.state import JobState
@@ -61,12 +62,12 @@ def test_time_before_the_begin_and_in_a_back_off_does_not_count(gate: str) -> No
     assert wait(waiting, NOW + 3 * HOUR) == 2.0
 
 
-def test_a_begin_that_is_taken_back_does_not_make_it_older() -> None:
+def test_a_removed_begin_does_not_lengthen_the_wait() -> None:
     waiting = edited(job(age=36_000, begin_at=NOW + HOUR), begin_at=None)
     assert wait(waiting, NOW + HOUR) == 1.0
 
 
-def test_a_begin_that_is_set_later_keeps_the_wait_so_far() -> None:
+def test_a_begin_set_later_keeps_the_previous_wait() -> None:
     waiting = edited(job(age=3600), begin_at=NOW + HOUR)
     assert wait(waiting, NOW + 2 * HOUR) == 2.0
 
@@ -87,20 +88,20 @@ def finished(number: int, hours_ago: float, state: JobState = JobState.COMPLETED
         ([finished(1, 3.0, array=ArrayRef(1, 0)), job(2, array=ArrayRef(1, 1))], 0.0),
     ],
 )
-def test_it_waits_from_the_end_of_the_last_job_that_it_depends_on(others: list[Job], hours: float) -> None:
+def test_the_wait_begins_at_the_end_of_the_last_dependency(others: list[Job], hours: float) -> None:
     after = (1,) if any(each.array for each in others) else (1, 2)
     waiting = job(9, age=36_000, after=after)
     ended_at = Dependencies.of([*others, waiting]).ended_at(waiting, NOW)
     assert wait(waiting, ended_at=ended_at) == hours
 
 
-def test_a_removed_dependency_does_not_make_it_older() -> None:
+def test_a_removed_dependency_does_not_lengthen_the_wait() -> None:
     waiting = job(9, age=36_000, after=(1,))
     free = keep_wait(waiting, Edit(spec={"after": ()}).on(waiting, NOW), NOW, NOW)
     assert wait(free, NOW + HOUR) == 1.0
 
 
-def test_a_wait_counts_for_the_priority_that_it_was_spent_at_and_for_lower_ones() -> None:
+def test_a_wait_counts_for_its_own_priority_and_lower_ones() -> None:
     raised = changed(job(age=3600, priority=0), NOW, priority=50)
     assert wait(raised, NOW + HOUR) == 1.0
     again_low = changed(raised, NOW + HOUR, priority=20)
@@ -158,6 +159,6 @@ def test_all_gpus_are_more_than_any_number(before: GpuRequest, after: GpuRequest
     assert asks_for_more(JobSpec(gpus=before), JobSpec(gpus=after)) is is_more
 
 
-def test_a_running_job_carries_no_wait() -> None:
+def test_a_running_job_has_no_wait() -> None:
     running = job().evolve(state=JobState.RUNNING)
     assert keep_wait(running, running.evolve(priority=80), None, NOW).waited == ()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.engine import CDI_KIND, cdi_names, engine_support
 from tests.factories import gpu, uuid
 
@@ -34,7 +34,9 @@ def engine(*names: str) -> EngineGpus:
         (("0", "0:0", "0:1", "all"), CUT, SLICES[:1], ("0:0",)),
     ],
 )
-def test_names(names: tuple[str, ...], gpus: tuple[Gpu, ...], given: tuple[Gpu, ...], expected: object) -> None:
+def test_gpus_are_found_by_the_names_of_the_engine(
+    names: tuple[str, ...], gpus: tuple[Gpu, ...], given: tuple[Gpu, ...], expected: object
+) -> None:
     known = engine(*names)
     assert cdi_names(known, gpus, [each.uuid for each in given]) == expected
     assert engine_support(known, gpus).refusal is None
@@ -51,7 +53,7 @@ def test_names(names: tuple[str, ...], gpus: tuple[Gpu, ...], given: tuple[Gpu, 
         (("0", "all"), CUT, "GPUs 0:0, 0:1 have"),
     ],
 )
-def test_names_that_do_not_fit(names: tuple[str, ...], gpus: tuple[Gpu, ...], word: str) -> None:
+def test_unsuitable_names_are_refused(names: tuple[str, ...], gpus: tuple[Gpu, ...], word: str) -> None:
     """Numbers fit only where as many GPUs are numbered as there are: else they may mean others."""
     found = engine_support(engine(*names), gpus).refusal
     assert found is not None
@@ -60,7 +62,7 @@ def test_names_that_do_not_fit(names: tuple[str, ...], gpus: tuple[Gpu, ...], wo
     assert found.hint in found.sentence
 
 
-def test_gpus_that_can_only_be_had_together() -> None:
+def test_gpus_under_one_name_are_given_together() -> None:
     gives = engine_support(engine("all"), TWO)
     assert not gives.is_full
     for request in (GpuRequest(), GpuRequest(2, 2), GpuRequest(everything=True), GpuRequest(devices=("0", "1"))):
@@ -85,7 +87,7 @@ def test_an_engine_that_lists_no_names_is_asked_by_uuid() -> None:
         (EngineGpus("none", is_local=True), "too old"),
     ],
 )
-def test_engines_that_cannot_give_these_gpus(found: EngineGpus, word: str) -> None:
+def test_engines_without_these_gpus_are_reported(found: EngineGpus, word: str) -> None:
     refused = engine_support(found, TWO).refuses(GpuRequest(1, 1))
     assert refused is not None
     assert word in refused.text

@@ -8,14 +8,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.domain.job import ArrayRef, GpuRequest, Job, JobSpec
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
-from tests.domain.policy.cases import HOUR, MINUTE, Case, cases
+from tests.domain.policy.cases import HOUR, MINUTE, Case, any_of, cases
 from tests.domain.policy.test_ranges import snapshot
 from tests.factories import NOW, job, uuid
 from tests.factories import running as runs_on
@@ -34,12 +35,12 @@ def entries(draw: st.DrawFn, first: int = 1000) -> list[Job]:
             count = draw(st.integers(1, 5))
             runs.append(Run(job_id, job_id - array, count))
             job_id += count
-        low, high = draw(st.sampled_from([(0, 0), (1, 1), (1, 1), (2, 2), (1, 2), (2, 4)]))
-        limit = draw(st.sampled_from([None, HOUR, 90 * MINUTE]))
-        tenant, priority = draw(st.sampled_from(["alice", "bob"])), draw(st.sampled_from([50, 50, 80]))
+        low, high = draw(any_of((0, 0), (1, 1), (1, 1), (2, 2), (1, 2), (2, 4)))
+        limit = draw(any_of(None, HOUR, 90 * MINUTE))
+        tenant, priority = draw(any_of("alice", "bob")), draw(any_of(50, 50, 80))
         spec = JobSpec("busybox", ("true",), tenant=tenant, gpus=GpuRequest(low, high), time_limit=limit)
         base = Job(runs[0].id, replace(spec, priority=priority), NOW - draw(st.integers(0, 400)) * MINUTE)
-        reference = ArrayRef(array, runs[0].index, draw(st.sampled_from([None, None, 1, 3])))
+        reference = ArrayRef(array, runs[0].index, draw(any_of(None, None, 1, 3)))
         base = base.evolve(array=reference, priority=priority, held=draw(st.integers(0, 9)) == 0)
         if draw(st.integers(0, 9)) == 0:
             base = base.evolve(spec=replace(base.spec, begin_at=NOW + HOUR))
@@ -84,7 +85,7 @@ def test_an_entry_is_explained_and_drawn_like_its_elements(case: Case, arrays: l
             assert told.expected_start_at == wanted.expected_start_at
 
 
-def test_the_rest_of_an_entry_stands_for_itself() -> None:
+def test_the_rest_of_an_entry_is_an_entry() -> None:
     """An entry whose first element starts is known by the id of the next element."""
     array = job(10, gpus=1, tenant="a").evolve(array=ArrayRef(10, 0)).with_runs((Run(10, 0, 4),))
     found = plan(snapshot([array], gpus=1), Settings(), NOW)

@@ -19,7 +19,7 @@ FEW, MANY = 2_000, 16_000
 
 
 def calls(snapshot: Snapshot, known: OrderCache | None = None, policy: PolicySettings = POLICY) -> int:
-    """Functions called by one plan, of Python's and of C's."""
+    """Return the number of functions called by one plan, Python's and C's."""
     count = 0
 
     def counted(frame: FrameType, event: str, argument: object) -> None:
@@ -48,7 +48,7 @@ def test_jobs_that_are_all_different_cost_little_more() -> None:
 
 
 def test_a_reservation_costs_little_for_however_many_jobs_it_keeps_back() -> None:
-    """Else each of them would be tried at every step of the forecast."""
+    """Otherwise each of them would be tried at every step of the forecast."""
     snapshot = queue_of(FEW)
     plain = calls(snapshot)
     for priority in (None, 80):

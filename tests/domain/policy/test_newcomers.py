@@ -25,7 +25,7 @@ def played(arrivals: list[Arrival], policy: PolicySettings) -> Iterator[RunningJ
 
 
 def wait_of_newcomer(dump: int, hours: float, at: float, policy: PolicySettings) -> float:
-    """Return the hours that bob's first job waits, of one hour, behind so many of alice's that came at once."""
+    """Return the wait in hours of bob's first one-hour job behind a batch of alice's jobs."""
     one = Ask(1, 1, (EIGHT,))
     hers = Arrival(0.0, LaneKey("alice", one, 50, hours * HOUR), Waiting(0.0, 1, dump))
     his = Arrival(at * HOUR, LaneKey("bob", one, 50, HOUR), Waiting(at * HOUR, 10**6))
@@ -35,15 +35,15 @@ def wait_of_newcomer(dump: int, hours: float, at: float, policy: PolicySettings)
 @pytest.mark.parametrize(
     ("dump", "hours", "at"), [(1000, 1.0, 24.0), (1000, 1.0, 90.0), (3000, 1.0, 48.5), (300, 4.0, 24.1)]
 )
-def test_its_first_job_starts_as_soon_as_a_gpu_comes_free(dump: int, hours: float, at: float) -> None:
+def test_the_first_job_of_a_newcomer_takes_the_next_free_gpu(dump: int, hours: float, at: float) -> None:
     assert wait_of_newcomer(dump, hours, at, PolicySettings()) <= hours
 
 
-def test_without_the_credit_it_waits_for_the_whole_dump() -> None:
+def test_without_credit_a_newcomer_waits_for_the_whole_dump() -> None:
     assert wait_of_newcomer(1000, 1.0, 24.0, PolicySettings(newcomer_credit=timedelta(0))) > 50
 
 
-def test_a_tenant_alone_is_credited_nothing_and_still_runs_all() -> None:
+def test_a_tenant_alone_gets_no_credit_and_still_runs_all_jobs() -> None:
     one = Ask(1, 1, (EIGHT,))
     hers = [Arrival(n * HOUR, LaneKey("alice", one, 50, 2 * HOUR), Waiting(n * HOUR, 100 * n, 50)) for n in range(1, 4)]
     starts = [run.id for run in played(hers, PolicySettings())]
@@ -51,7 +51,7 @@ def test_a_tenant_alone_is_credited_nothing_and_still_runs_all() -> None:
     assert len(starts) == 150
 
 
-def test_a_dump_that_has_waited_until_it_is_promoted_goes_first() -> None:
+def test_a_promoted_dump_goes_before_a_newcomer() -> None:
     """Starvation behind newcomers is impossible."""
     policy = PolicySettings(promote_after=timedelta(hours=12))
     assert wait_of_newcomer(1000, 1.0, 24.0, policy) > 50

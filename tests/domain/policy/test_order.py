@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.domain.job import whole_class
+from gputui.domain.job_spec import whole_class
 from gputui.domain.policy.fairshare import UsageLedger, fair_share_factor, usage_ratio, usage_ratios
 from gputui.domain.policy.gpus.placement import Ask
 from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, lane_of, with_item, without_item
-from gputui.domain.policy.order import credit, is_top, level, pace, score, score_terms
+from gputui.domain.policy.order import credit, is_top, level, score, score_terms
 from gputui.domain.settings import PolicySettings
 
 DAY = 86400.0
@@ -21,31 +21,21 @@ WEEK = 7 * DAY
 
 def test_the_score_is_the_expansion_factor_and_the_age() -> None:
     policy = PolicySettings(age_unit=timedelta(days=2), newcomer_credit=timedelta(days=10))
-    assert score(1.5 * DAY, DAY / 2, 0.0, 1.0, policy) == 4 + 0.75
-    assert score(1.5 * DAY, DAY / 2, 0.0, 1.5, policy) == 4 + 0.75 * 1.5
-    assert score(0.0, DAY, 13 * DAY, 1.0, policy) == 2
-    assert score(0.0, DAY, 11 * DAY, 1.0, policy) == 1
+    assert score(1.5 * DAY, DAY / 2, 0.0, policy) == 4 + 0.75
+    assert score(0.0, DAY, 13 * DAY, policy) == 2
+    assert score(0.0, DAY, 11 * DAY, policy) == 1
     assert [credit(used, policy) for used in (0.0, 0.75, 1.0, 9.0)] == [10 * DAY, 2.5 * DAY, 0, 0]
-    terms = score_terms(level(60, 0), 1.5 * DAY, DAY / 8, 4, 0.8, policy)
-    assert (terms.level, terms.age, terms.gpus, terms.pace) == (60, 0.75 * 1.4, 4, 1.4)
+    terms = score_terms(level(60, 0), 1.5 * DAY, DAY / 8, 0.8, policy)
+    assert (terms.level, terms.age) == (60, 0.75)
     assert (terms.credited, terms.expansion) == pytest.approx((0.5 * DAY, 17))
-    assert terms.total == pytest.approx(17 + 0.75 * 1.4)
+    assert terms.total == pytest.approx(17 + 0.75)
     assert not terms.is_promoted
 
 
-def test_a_job_ages_faster_the_wider_it_is_up_to_eight_gpus() -> None:
-    assert [pace(gpus) for gpus in (0, 1, 2, 4, 8, 64)] == [1, 1, 1.2, 1.4, 1.6, 1.6]
-
-
-@given(
-    st.lists(st.floats(0, 90 * DAY), min_size=2, max_size=9),
-    st.floats(1, 30 * DAY),
-    st.floats(0, 9),
-    st.sampled_from([pace(gpus) for gpus in (0, 2, 9)]),
-)
-def test_the_score_never_falls_while_a_job_waits(waits: list[float], planned: float, used: float, rate: float) -> None:
+@given(st.lists(st.floats(0, 90 * DAY), min_size=2, max_size=9), st.floats(1, 30 * DAY), st.floats(0, 9))
+def test_the_score_never_falls_while_a_job_waits(waits: list[float], planned: float, used: float) -> None:
     policy = PolicySettings()
-    found = [score(waited, planned, credit(used, policy), rate, policy) for waited in sorted(waits)]
+    found = [score(waited, planned, credit(used, policy), policy) for waited in sorted(waits)]
     assert found == sorted(found)
 
 
@@ -63,7 +53,7 @@ def test_priority_goes_before_nice_and_promotion_before_both(one: int, other: in
     assert not is_top(level(one, nice))
 
 
-def test_a_tenant_that_used_exactly_its_share_has_a_half() -> None:
+def test_exact_use_of_a_share_gives_a_factor_of_one_half() -> None:
     assert usage_ratio(0.3, 0.3) == 1.0
     assert fair_share_factor(usage_ratio(0.3, 0.3)) == 0.5
     assert fair_share_factor(usage_ratio(0.0, 0.3)) == 1.0
@@ -108,7 +98,7 @@ def test_the_ledger_agrees_with_a_sum_over_minutes(spans: list[tuple[float, floa
     assert ledger.used(now)["a"] == pytest.approx(slow, rel=1e-3)
 
 
-def test_a_ledger_lives_longer_than_its_floats() -> None:
+def test_a_ledger_stays_exact_for_thousands_of_half_lives() -> None:
     ledger = UsageLedger(WEEK, 0.0)
     ledger.begin("a", 1, at=0.0)
     ledger.end("a", 1, at=2000 * WEEK)

@@ -32,7 +32,7 @@ def test_only_groups_that_distinguish_gpus_are_found() -> None:
     assert node_layout(linked(4, [], numa=8)).levels == ()
 
 
-def test_a_chain_is_no_clique() -> None:
+def test_a_chain_is_not_a_clique() -> None:
     gpus = [
         gpu(0, links=(Link(uuid(1), "NVLINK"),), numa_node=0),
         gpu(1, links=(Link(uuid(0), "NVLINK"), Link(uuid(2), "NVLINK")), numa_node=0),
@@ -49,7 +49,7 @@ def test_one_gpu_comes_from_a_broken_pair() -> None:
     assert pick(0b10000011, 1, PAIRS.levels) == 0b10000000
 
 
-def test_four_gpus_are_whole_pairs_of_one_numa_node_where_they_can_be() -> None:
+def test_four_gpus_are_whole_pairs_of_one_numa_node_if_possible() -> None:
     numa = node_layout(linked(8, [], numa=4))
     assert pick(0b11111110, 4, numa.levels) == 0b11110000
     assert pick(0b00111100, 4, PAIRS.levels) == 0b00111100
@@ -59,13 +59,13 @@ def test_six_gpus_leave_a_pair_whole() -> None:
     assert pick(0b11111111, 6, PAIRS.levels) == 0b00111111
 
 
-def test_a_wide_job_takes_the_node_it_fits_best_and_keeps_whole_ones_whole() -> None:
+def test_a_wide_job_takes_the_best_fitting_node_and_leaves_free_nodes_whole() -> None:
     node = NodeLayout(0xFF)
     assert choose([0xFF, 0b0111, 0b11], Ask(2, 2, (0xFF,) * 3), 2, 2, [node] * 3) == ((2, 0b11),)
     assert choose([0xFF, 0b0111, 0b11], Ask(4, 4, (0xFF,) * 3), 4, 4, [node] * 3) == ((0, 0b1111),)
 
 
-def test_a_range_goes_where_it_gets_most() -> None:
+def test_a_range_takes_the_node_with_the_most_free_gpus() -> None:
     assert choose([0b11, 0b0111], Ask(2, 4, (0xF, 0xF)), 2, 4, [NodeLayout(0xF)] * 2) == ((1, 0b0111),)
 
 
@@ -76,7 +76,7 @@ def test_a_job_wider_than_a_node_takes_whole_nodes() -> None:
 
 
 @given(st.integers(0, 255), st.integers(1, 8))
-def test_exactly_so_many_and_only_free_ones(free: int, width: int) -> None:
+def test_a_placement_has_the_requested_number_of_free_gpus(free: int, width: int) -> None:
     if free.bit_count() < width:
         return
     for levels in (PAIRS.levels, ()):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import ArrayRef, GpuRequest, Job
+from gputui.domain.gpu import GpuState, GpuView, Health, HealthCode
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.gpus.availability import UNANSWERED
 from gputui.domain.policy.gpus.match import suitable_gpus
@@ -61,7 +62,7 @@ def test_gpus_go_to_the_first_in_order_and_never_twice() -> None:
     assert started(found) == {2: (uuid(0), uuid(1)), 3: (uuid(2), uuid(3))}
 
 
-def test_all_or_none() -> None:
+def test_a_job_gets_all_its_gpus_or_none() -> None:
     found = planned([job(1, gpus=3)], gpus=2)
     assert started(found) == {}
     assert why(found, 1) == (PendingReason.RESOURCES, "needs 3 GPUs (only 2 suitable here): 2 free")
@@ -87,7 +88,14 @@ def test_only_free_gpus_are_given() -> None:
     assert why(found, 2)[1] == f"{words}; expected 2026-03-05 12:00 UTC when job 1 ends by the longest time allowed"
 
 
-def test_a_gpu_that_a_job_has_been_given_is_not_free_though_its_row_still_says_so() -> None:
+def test_the_reason_does_not_call_lost_and_sick_gpus_drained() -> None:
+    codes = (HealthCode.LOST, HealthCode.XID, HealthCode.OK)
+    rows = [view(i, GpuState.DRAINED, health=Health(code, "")) for i, code in enumerate(codes)]
+    found = planned([job(1, gpus=1)], rows)
+    assert why(found, 1)[1] == "needs 1 GPU: 0 free, 1 drained, 1 sick, 1 lost"
+
+
+def test_an_assigned_gpu_is_not_free_even_if_its_view_is() -> None:
     found = planned([running(1, on=[uuid(0)]), job(2, gpus=1)], 2)
     assert started(found) == {2: (uuid(1),)}
 
@@ -99,7 +107,7 @@ def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
 
 
 def suitable_for(name: str) -> list[str]:
-    """UUIDs of the GPUs that `--gpus device=name` may mean."""
+    """Return the UUIDs of the GPUs that `--gpus device=name` may mean."""
     named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
     return [each.uuid for each in suitable_gpus(named.spec.gpus, [gpu(i) for i in range(4)])]
 
@@ -114,11 +122,11 @@ def test_named_devices_model_and_memory_are_obeyed() -> None:
     assert started(planned([by_memory], rows)) == {1: (uuid(0),)}
 
 
-def test_gpus_that_failed_it_are_avoided() -> None:
+def test_a_retry_avoids_gpus_of_failed_attempts() -> None:
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(1),)}
 
 
-def test_gpus_that_failed_it_are_used_again_where_too_few_others_would_do() -> None:
+def test_a_retry_uses_gpus_of_failed_attempts_if_too_few_others_exist() -> None:
     assert started(planned([job(1, gpus=2, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(0), uuid(1))}
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 1)) == {1: (uuid(0),)}
 
@@ -194,7 +202,7 @@ def test_a_job_of_another_user_waits_while_a_member_of_the_group_schedules(
         assert text.startswith("bob schedules here, and this is a job of alice: only a scheduler that runs as root")
 
 
-def test_no_known_gpu_is_a_reason_of_its_own() -> None:
+def test_a_server_without_known_gpus_has_its_own_reason() -> None:
     rows = [view(0, GpuState.UNKNOWN, why="the driver hangs")]
     assert why(planned([job(1, gpus=1)], rows), 1) == (
         PendingReason.NODE_UNKNOWN,
@@ -224,7 +232,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.lists(st.sampled_from(GpuState), max_size=8))
-def test_whatever_the_queue_no_gpu_is_given_twice_and_everyone_is_accounted_for(
+def test_plans_of_random_queues_assign_no_gpu_twice_and_explain_every_job(
     jobs: list[Job], states: list[GpuState]
 ) -> None:
     found = planned(jobs, [view(i, state) for i, state in enumerate(states)])
@@ -238,7 +246,7 @@ def test_whatever_the_queue_no_gpu_is_given_twice_and_everyone_is_accounted_for(
     assert found == planned(list(reversed(jobs)), [view(i, state) for i, state in enumerate(states)])
 
 
-def test_a_plan_leaves_no_circles_which_only_a_collection_would_free() -> None:
+def test_a_plan_creates_no_reference_cycles() -> None:
     over = [
         running(number, on=(uuid(0),)).evolve(
             state=JobState.COMPLETED, ended_at=NOW, started_at=NOW - timedelta(hours=1)

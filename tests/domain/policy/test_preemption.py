@@ -1,4 +1,4 @@
-"""Choice of the jobs that make way for the head of the queue, and of no others."""
+"""Choice of the jobs that are preempted for the head of the queue."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Placement, Stopping, whole_class
+from gputui.domain.job import Job, Placement, Stopping
+from gputui.domain.job_spec import GpuRequest, JobId, whole_class
 from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work
 from gputui.domain.policy.whatif import cancelled, prioritised, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
+from tests.domain.policy.cases import any_of
 from tests.factories import GIB, NOW, job, spec, uuid, view
 
 UP = (RuntimeStatus("docker", True, "Docker"),)
@@ -35,7 +38,7 @@ def policy(**changes: Any) -> PolicySettings:
 
 
 def low(job_id: JobId, first: int, count: int = 1, *, ran: timedelta = HOUR, **changes: Any) -> Job:
-    """Return a job that has run for so long on so many GPUs, low and preemptible by default."""
+    """Return a running job on `count` GPUs, by default of low class and preemptible."""
     on = tuple(uuid(first + n) for n in range(count))
     attempts = (*changes.pop("before", ()), Attempt(9, on, claimed_at=NOW - ran, started_at=NOW - ran))
     fields: dict[str, Any] = {"priority": 0, "preemptible": True, "age": 86_400, **changes}
@@ -68,7 +71,7 @@ def preempted_before(minutes: float) -> Attempt:
     return Attempt(1, (), at, None, at, at, 143, cause, preempted_by=99, preempted_at=at)
 
 
-def test_a_head_of_a_higher_class_is_made_way_for() -> None:
+def test_the_head_of_a_higher_class_preempts() -> None:
     found = planned([low(1, 0, 4), job(2, gpus=2, priority=75, tenant="bob")])
     assert found.preemptions == (Preemption(1, 2),)
     assert found.starts == ()
@@ -118,7 +121,7 @@ def test_jobs_of_a_missing_runtime_are_not_preempted() -> None:
         assert victims(plan(picture, Settings(policy=policy()), NOW)) == expected
 
 
-def test_each_of_these_limits_has_an_end() -> None:
+def test_protections_from_preemption_expire() -> None:
     head = job(2, gpus=1, priority=100)
     assert victims(planned([low(1, 0, 4, ran=timedelta(minutes=10)), head])) == (1,)
     assert victims(planned([low(1, 0, 4, before=(preempted_before(900),) * 2), head])) == (1,)
@@ -134,7 +137,7 @@ def test_least_work_is_lost_not_fewest_jobs() -> None:
     assert victims(planned([big, *few, head], gpus=8)) == (2,)
 
 
-def test_of_two_alike_the_youngest() -> None:
+def test_the_youngest_of_equal_jobs_is_preempted() -> None:
     jobs = [low(1, 0), low(2, 1), low(3, 2), low(4, 3)]
     assert victims(planned([*jobs, job(5, gpus=1, priority=100)])) == (4,)
 
@@ -146,7 +149,7 @@ def test_free_and_ending_gpus_are_counted() -> None:
     assert victims(planned([ending, *others, job(3, gpus=4, priority=100)])) == (2,)
 
 
-def test_a_job_that_starts_as_soon_without_it_preempts_no_job() -> None:
+def test_a_head_that_gains_no_time_preempts_no_job() -> None:
     soon = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=50))
     assert victims(planned([soon, low(2, 2, 2), job(3, gpus=2, priority=100)])) == ()
     later = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=70))
@@ -211,7 +214,7 @@ def test_a_range_preempts_for_its_smallest_number_after_its_patience() -> None:
     ],
     ids=["drained", "sick", "unread", "used by a stranger too"],
 )
-def test_a_gpu_that_would_not_be_free_afterwards_is_nothing_to_preempt_for(changes: dict[str, Any]) -> None:
+def test_no_job_is_preempted_on_an_unusable_gpu(changes: dict[str, Any]) -> None:
     row = replace(view(0, GpuState.ALLOCATED, job_id=1), **changes)
     assert victims(planned([low(1, 0), job(2, gpus=1, priority=100)], gpus=1, rows={0: row})) == ()
 
@@ -232,7 +235,7 @@ def test_no_job_is_preempted_that_shares_a_gpu_with_others() -> None:
     assert victims(planned([sharers[0], head], gpus=1, share=("all",))) == (1,)
 
 
-def test_the_head_alone_preempts() -> None:
+def test_only_the_head_preempts() -> None:
     first = job(3, gpus=4, priority=50, topped_at=NOW)
     assert (
         victims(planned([low(1, 0, 2), low(2, 2, 2), first, job(4, gpus=1, priority=100)], preemptions_per_hour=1))
@@ -275,7 +278,7 @@ def test_the_forecast_includes_the_victim() -> None:
     assert found.forecast[3] == NOW + GRACE + 3 * HOUR
 
 
-def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_no_other_job() -> None:
+def test_a_head_with_ending_victims_keeps_its_place_and_preempts_no_more() -> None:
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
     victim = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
     jobs = [victim.to(JobState.COMPLETING, stopping=stopping), low(2, 2, 2), job(3, gpus=2, priority=100)]
@@ -331,8 +334,8 @@ def scenes(draw: st.DrawFn) -> Scene:
                     first,
                     count,
                     ran=timedelta(minutes=draw(st.integers(0, 300))),
-                    priority=draw(st.sampled_from([0, 0, 20, 50, 74])),
-                    preemptible=draw(st.sampled_from([True, True, True, False])),
+                    priority=draw(any_of(0, 0, 20, 50, 74)),
+                    preemptible=draw(any_of(True, True, True, False)),
                     before=before,
                 )
             )
@@ -348,15 +351,15 @@ def scenes(draw: st.DrawFn) -> Scene:
     return Scene(
         tuple(jobs),
         policy(
-            preemption_min_run=timedelta(minutes=draw(st.sampled_from([0, 10, 60]))),
+            preemption_min_run=timedelta(minutes=draw(any_of(0, 10, 60))),
             preemptions_per_job=draw(st.integers(2, 3)),
-            preemptions_per_hour=draw(st.sampled_from([9, 9, 2, 4])),
+            preemptions_per_hour=draw(any_of(9, 9, 2, 4)),
         ),
     )
 
 
 def may(victim: Job, head: Job, rules: PolicySettings) -> bool:
-    """Return the jobs that the rules permit, in other words than the policy's own."""
+    """Return the jobs that the rules permit to preempt, computed independently of the policy."""
     bands = [range(26), range(26, 75), range(75, 101)]
     rank = {each.id: next(n for n, band in enumerate(bands) if each.priority in band) for each in (victim, head)}
     started = victim.attempts[-1].started_at
@@ -372,7 +375,7 @@ def may(victim: Job, head: Job, rules: PolicySettings) -> bool:
 
 
 @given(scenes())
-def test_whatever_runs_victims_are_allowed_few_and_enough_and_no_others_would_lose_less(scene: Scene) -> None:
+def test_victims_are_permitted_sufficient_and_the_cheapest(scene: Scene) -> None:
     found = plan(seen(scene.jobs, 8), Settings(policy=scene.settings), NOW)
     assert found == plan(seen(reversed(scene.jobs), 8), Settings(policy=scene.settings), NOW)
     chosen = victims(found)
@@ -430,7 +433,7 @@ def starts_then(scene: Scene, gone: Iterable[JobId], by: JobId) -> bool:
 
 
 @given(scenes())
-def test_with_the_setting_off_nothing_of_it_is_ever_seen(scene: Scene) -> None:
+def test_switched_off_preemption_preempts_no_job(scene: Scene) -> None:
     off = replace(scene.settings, preemption=False)
     assert plan(seen(scene.jobs, 8), Settings(policy=off), NOW).preemptions == ()
 

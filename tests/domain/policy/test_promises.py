@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.fairshare import UsageLedger
@@ -109,7 +110,7 @@ def test_the_forecast_comes_true_with_exact_limits(
     check_forecast({number: exact(number, *wanted) for number, wanted in enumerate(waiting, 1)})
 
 
-def test_the_forecast_looks_when_a_capped_range_settles() -> None:
+def test_the_forecast_plans_again_when_the_patience_of_a_capped_range_ends() -> None:
     """The order has changed by then, and the plan made then starts a job that the forecast must foresee."""
     narrow = [(1, minutes, 0, "bob", 0) for minutes in (92, 1, 1, 1)]
     others = [(1, 6, 50, "alice", 0), (1, 7, 50, "alice", 0), (2, 6, 50, "bob", 0), (2, 7, 100, "bob", 0)]
@@ -119,7 +120,7 @@ def test_the_forecast_looks_when_a_capped_range_settles() -> None:
 
 @given(COMING_LATER)
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_the_forecast_knows_of_jobs_that_begin_later_or_after_others_and_that_held_ones_never_do(
+def test_the_forecast_includes_later_and_dependent_jobs_but_no_held_ones(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int, str]],
 ) -> None:
     jobs = {}
@@ -135,7 +136,7 @@ def test_the_forecast_knows_of_jobs_that_begin_later_or_after_others_and_that_he
 
 
 def exact(number: int, gpus: int | tuple[int, int], minutes: int, priority: int, tenant: str, age: int) -> Job:
-    """Return a job that runs for exactly so many minutes."""
+    """Return a job that runs for exactly `minutes`."""
     return job(number, gpus=gpus, priority=priority, tenant=tenant, age=age, time_limit=timedelta(minutes=minutes))
 
 

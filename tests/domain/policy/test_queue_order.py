@@ -1,4 +1,4 @@
-"""The order of the waiting jobs, and the reasons made only for those asked for."""
+"""Order of waiting jobs, and reasons that are computed on demand."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PROMOTING = Settings(policy=PolicySettings(promote_after=timedelta(days=3)))
 
 
 def picture(jobs: list[Job]) -> Snapshot:
-    """Half of four GPUs are held by a job of tenant c."""
+    """Return a snapshot in which tenant c holds half of four GPUs."""
     busy = [uuid(0), uuid(1)]
     states = [GpuState.ALLOCATED, GpuState.ALLOCATED, GpuState.FREE, GpuState.FREE]
     up = (RuntimeStatus("docker", True, ""), RuntimeStatus("process", True, ""))
@@ -60,7 +60,7 @@ def picture(jobs: list[Job]) -> Snapshot:
 
 
 @given(WAITING, st.sampled_from([SETTINGS, PROMOTING]))
-def test_the_order_is_that_of_the_ranks(jobs: list[Job], settings: Settings) -> None:
+def test_the_queue_is_ordered_by_rank(jobs: list[Job], settings: Settings) -> None:
     snapshot = picture(jobs)
     context = PlanningContext.at(snapshot, settings, NOW)
     facts = Facts(snapshot, settings, NOW, {})
@@ -72,7 +72,7 @@ def test_the_order_is_that_of_the_ranks(jobs: list[Job], settings: Settings) -> 
 
 
 @given(WAITING)
-def test_reasons_are_the_same_in_whatever_order_they_are_asked_for(jobs: list[Job]) -> None:
+def test_reasons_do_not_depend_on_the_order_of_requests(jobs: list[Job]) -> None:
     snapshot = picture(jobs)
     forwards, backwards = (plan(snapshot, SETTINGS, NOW).reasons for _ in range(2))
     told = {job_id: forwards[job_id] for job_id in forwards}
@@ -105,7 +105,7 @@ def ended(number: int) -> Job:
     )
 
 
-def test_reasons_are_of_those_that_wait_alone() -> None:
+def test_only_waiting_jobs_have_reasons() -> None:
     reasons = plan(picture([job(10, gpus=2), job(11, gpus=2)]), SETTINGS, NOW).reasons
     assert list(reasons) == [11]
     assert 10 not in reasons

@@ -1,4 +1,4 @@
-"""Crowds of jobs that ask for a range of GPUs: planned as if each was asked in its turn, and quickly."""
+"""Many jobs with ranges of GPUs: planned as if each was considered in its turn, and quickly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from bench.plan import NOW as BENCH_NOW
 from bench.plan import queue_of
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.job import GpuRequest, Job, JobSpec
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy import decide as deciding
 from gputui.domain.policy import forecast
 from gputui.domain.policy import forecast as forecasting
@@ -26,7 +27,7 @@ from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
-from tests.domain.policy.cases import HOUR, MINUTE, Case, cases
+from tests.domain.policy.cases import HOUR, MINUTE, Case, any_of, cases
 from tests.domain.policy.checker import check
 from tests.domain.policy.test_growth import calls
 from tests.factories import NOW, job, running, uuid
@@ -52,8 +53,8 @@ def crowds(draw: st.DrawFn) -> list[Job]:
     for number in range(20, 20 + draw(st.integers(2, 14))):
         low, high = draw(st.sampled_from(ranges))
         limit = draw(limits) * MINUTE
-        spec = JobSpec(image="busybox", tenant=draw(st.sampled_from(["alice", "bob"])), time_limit=limit)
-        spec = replace(spec, gpus=GpuRequest(low, high), priority=draw(st.sampled_from([50, 50, 80])))
+        spec = JobSpec(image="busybox", tenant=draw(any_of("alice", "bob")), time_limit=limit)
+        spec = replace(spec, gpus=GpuRequest(low, high), priority=draw(any_of(50, 50, 80)))
         found.append(Job(number, spec, NOW - timedelta(seconds=draw(ages)), priority=spec.priority))
     return found
 
@@ -79,8 +80,8 @@ def test_no_job_that_would_start_is_passed_over(case: Case, crowd: list[Job]) ->
 
 @given(cases(), crowds())
 @SLOW
-def test_only_jobs_that_were_asked_start(case: Case, crowd: list[Job]) -> None:
-    """A forecast asks the lanes that may make a difference alone, and a plan asks all."""
+def test_no_job_starts_without_being_considered(case: Case, crowd: list[Job]) -> None:
+    """A forecast examines only the lanes that may matter, and a plan examines all."""
     seen = replace(case.snapshot, jobs=(*case.snapshot.jobs, *crowd))
     asked, found = (decide_starts(seen, case.settings, NOW) for _ in range(2))
     context = PlanningContext.at(seen, case.settings, NOW)
@@ -114,7 +115,7 @@ def ask_each(patch: pytest.MonkeyPatch) -> None:
 
 @given(crowds(), st.integers(2, 8), st.integers(0, 3))
 @SLOW
-def test_the_forecast_is_that_of_looking_whenever_a_job_settles(crowd: list[Job], gpus: int, held: int) -> None:
+def test_the_forecast_equals_a_plan_at_every_end_of_patience(crowd: list[Job], gpus: int, held: int) -> None:
     """Jobs of one tenant that are planned alike: others may change places with the clock, at a look more or less."""
     alone = [one.evolve(spec=replace(one.spec, tenant="alice", time_limit=HOUR)) for one in crowd]
     busy = [running(1 + n, on=(uuid(n),), time_limit=(1 + n) * HOUR, tenant="alice") for n in range(min(held, gpus))]
@@ -128,7 +129,7 @@ PATIENT = Settings(policy=PolicySettings(patience=5 * MINUTE))
 
 
 def _every_look(seen: Snapshot) -> Plan:
-    """The plan whose forecast looks whenever a job settles."""
+    """Return the plan whose forecast plans again whenever the patience of a job ends."""
     settling = sorted((one.submitted_at + 5 * MINUTE).timestamp() for one in seen.jobs)
     run_forward = forecast.simulate
 
@@ -155,7 +156,7 @@ def test_ranges_under_every_rule_stay_bounded() -> None:
         assert calls(queue_of(0, 1000, fresh=True), policy=policy) < 1_500_000
 
 
-def test_a_forecast_that_stops_says_how_far_it_reaches() -> None:
+def test_an_incomplete_forecast_says_how_far_it_reaches() -> None:
     jobs = [job(n, gpus=1, time_limit=HOUR) for n in range(1, 6)]
     seen = snapshot(jobs, gpus=1)
     short = Settings(policy=PolicySettings(forecast_jobs=2))
@@ -165,7 +166,7 @@ def test_a_forecast_that_stops_says_how_far_it_reaches() -> None:
     assert timeline(seen, short, NOW, most=3).until == NOW + 3 * HOUR
 
 
-def test_steps_bound_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_steps_bounds_the_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forecasting, "WORK", 1600)
     monkeypatch.setattr(forecasting, "WORK_A_START", 0)
     seen = snapshot([job(n, gpus=1, time_limit=HOUR) for n in range(1, 6)], gpus=1)

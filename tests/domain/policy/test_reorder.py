@@ -1,4 +1,4 @@
-"""Waiting jobs put beside others by hand: they stay there as all grow older, and nobody else changes places."""
+"""Waiting jobs placed beside others by hand: they stay there as all age, and no other job changes its place."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot, Usage
 from gputui.domain.state import JobState
+from tests.domain.policy.cases import any_of
 from tests.factories import NOW, job, running, snapshot, uuid
 
 SETTINGS = Settings()
@@ -48,7 +49,7 @@ def moved(seen: Snapshot, ids: Sequence[int], *steps: int, now: datetime = NOW) 
     return whatif.placed(found(seen, ids, *steps, now=now).places or (), now)(seen)
 
 
-def test_they_stand_as_the_plan_has_them_with_the_scores_that_explain_shows() -> None:
+def test_standings_have_the_order_of_the_plan_and_the_scores_of_explain() -> None:
     assert order(picture()) == list(plan(picture(), SETTINGS, NOW).order) == [1, 2, 3, 4, 5]
     for each in queue_standings(picture(), SETTINGS, NOW):
         assert each.score == pytest.approx(explain(picture(), each.job, SETTINGS, NOW).terms.total)
@@ -68,7 +69,7 @@ def test_they_stand_as_the_plan_has_them_with_the_scores_that_explain_shows() ->
         ([1, 3], [1], [2, 4, 1, 3, 5]),
     ],
 )
-def test_jobs_stand_where_they_were_put_and_stay_there(
+def test_jobs_keep_the_place_to_which_they_were_moved(
     ids: list[int], steps: list[int], wanted: list[int], later: timedelta
 ) -> None:
     after = moved(picture(), ids, *steps)
@@ -80,7 +81,7 @@ def test_jobs_stand_where_they_were_put_and_stay_there(
     assert list(plan(after, SETTINGS, NOW + later).order) == order(after, NOW + later)
 
 
-def test_it_takes_the_priority_of_its_neighbour() -> None:
+def test_a_moved_job_takes_the_priority_of_its_neighbour() -> None:
     assert [moved(picture(), [2], -1).job(2).priority, moved(picture(), [1], 1).job(1).priority] == [60, 50]  # type: ignore[union-attr]
 
 
@@ -101,7 +102,7 @@ def test_both_ends_of_the_queue_are_named() -> None:
     assert (too_far.past, too_far.passes, too_far.refusal) == (1, 1, "already first")
 
 
-def test_there_and_back_changes_nothing() -> None:
+def test_a_move_and_its_reverse_change_nothing() -> None:
     assert found(picture(), [3], -1, 1).places is None
     base = queue_standings(picture(), SETTINGS, NOW)
     once = moved(picture(), [3], -1)
@@ -109,7 +110,7 @@ def test_there_and_back_changes_nothing() -> None:
     assert (back.places, back.passes) == ((), 0)
 
 
-def test_beside_a_job_at_the_head_it_stands_at_the_head() -> None:
+def test_a_job_placed_beside_one_at_the_head_is_at_the_head() -> None:
     seen = picture((*JOBS[:3], JOBS[3].topped(NOW)))
     assert order(seen) == [4, 1, 2, 3]
     assert order(moved(seen, [3], -1, -1, -1)) == [3, 4, 1, 2]
@@ -117,7 +118,7 @@ def test_beside_a_job_at_the_head_it_stands_at_the_head() -> None:
     assert (order(down), down.job(4).topped_at) == ([1, 4, 2, 3], None)  # type: ignore[union-attr]
 
 
-def test_a_promoted_neighbour_takes_it_along() -> None:
+def test_a_job_beside_a_promoted_neighbour_is_promoted_with_it() -> None:
     settings = Settings(policy=PolicySettings(promote_after=timedelta(days=10)))
     old = job(1, age=864_000 - 60, time_limit=900 * HOUR)
     seen = picture((old, job(2, age=5000, time_limit=HOUR), job(3, age=50, time_limit=HOUR)))
@@ -128,14 +129,14 @@ def test_a_promoted_neighbour_takes_it_along() -> None:
     assert order(after, NOW + HOUR, settings) == [1, 2, 3]
 
 
-def test_a_later_priority_ends_the_place() -> None:
+def test_a_new_priority_ends_the_place() -> None:
     after = moved(picture(), [4], -1, -1)
     lowered = whatif.prioritised([4], 50, NOW)(after)
     assert lowered.job(4).placed is None  # type: ignore[union-attr]
     assert order(lowered) == [1, 2, 3, 4, 5]
 
 
-def test_others_can_be_put_between_and_the_place_outlives_the_neighbour() -> None:
+def test_a_place_survives_insertions_and_the_end_of_its_neighbour() -> None:
     after = moved(moved(picture(), [4], -1, -1), [5], -1, -1)
     assert order(after) == [1, 4, 5, 2, 3]
     assert order(moved(after, [3], -1, -1)) == [1, 4, 3, 5, 2]
@@ -170,7 +171,7 @@ def test_entries_of_arrays_are_moved_as_one_and_passed_as_one() -> None:
     assert order(moved(down, [30], -1)) == [20, 30, 10]
 
 
-def test_it_stays_behind_an_entry_whose_first_elements_start() -> None:
+def test_a_job_stays_behind_an_entry_while_its_elements_start() -> None:
     seen = picture((job(1, age=950, time_limit=HOUR), entry(10, 5, age=900), job(20, age=800, time_limit=HOUR)))
     behind = moved(seen, [1], 1)
     assert order(behind) == [10, 1, 20]
@@ -188,7 +189,7 @@ def test_a_part_of_an_entry_can_be_put_elsewhere() -> None:
     assert sum(each.count for each in after.jobs) == 6
 
 
-def test_explain_says_beside_which_job_it_stands() -> None:
+def test_explain_names_the_job_beside_which_it_was_placed() -> None:
     after = moved(picture(), [4], -1, -1)
     one = after.job(4)
     assert one is not None
@@ -202,12 +203,12 @@ def queues(draw: st.DrawFn) -> Snapshot:
     jobs = [
         job(
             number,
-            age=draw(st.sampled_from([0, 60, 60, 3600, 86_400, 86_400, 863_000, 2_000_000])),
-            priority=draw(st.sampled_from([50, 50, 50, 60, 30])),
-            tenant=draw(st.sampled_from(["a", "b", "c"])),
+            age=draw(any_of(0, 60, 60, 3600, 86_400, 86_400, 863_000, 2_000_000)),
+            priority=draw(any_of(50, 50, 50, 60, 30)),
+            tenant=draw(any_of("a", "b", "c")),
             gpus=draw(st.integers(0, 2)),
-            nice=draw(st.sampled_from([0, 0, 0, 7])),
-            time_limit=draw(st.sampled_from([None, HOUR, HOUR, 24 * HOUR])),
+            nice=draw(any_of(0, 0, 0, 7)),
+            time_limit=draw(any_of(None, HOUR, HOUR, 24 * HOUR)),
         ).evolve(topped_at=draw(st.sampled_from([None] * 7 + [NOW])))
         for number in range(1, draw(st.integers(2, 7)) + 1)
     ]

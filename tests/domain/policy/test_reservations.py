@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.effective_settings import effective_settings
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.reservations import with_claims, with_reservation
+from gputui.domain.policy.reservations import overlap_warnings, with_claims, with_reservation
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule, WindowState, WindowView
 from gputui.domain.state import JobState, PendingReason
@@ -21,7 +22,7 @@ from tests.factories import NOW, job, running, uuid, view
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 IN_TURN = Settings(policy=PolicySettings(promote_after=timedelta(microseconds=1)))
-"""Age alone orders jobs alike, so that a case need not state limits to keep its order."""
+"""Only age orders equal jobs, so that a case need not state limits to keep its order."""
 BEGUN = Window("course", NOW - 5 * MINUTE, NOW + HOUR, count=4, tenant="bob")
 LATE = replace(BEGUN, start=NOW - 20 * MINUTE)
 """Window whose grace of 15 minutes is over."""
@@ -37,7 +38,7 @@ def the_view(found: Plan) -> WindowView:
 
 
 def bobs(job_id: int, first: int, count: int, minutes: float) -> Job:
-    """A job of bob's that was started so many minutes ago and runs for hours."""
+    """Return a job of bob's that started `minutes` ago and runs for hours."""
     held = running(job_id, on=[uuid(first + n) for n in range(count)], tenant="bob", time_limit=9 * HOUR)
     at = NOW - minutes * MINUTE
     return held.evolve(started_at=at).with_attempt(started_at=at, claimed_at=at)
@@ -51,15 +52,25 @@ def test_a_window_of_a_command_is_kept_like_one_of_the_file() -> None:
     assert both.policy.reservations == (LATE, BEGUN)
 
 
-def test_gpus_of_its_own_jobs_count() -> None:
-    """Else a tenant that uses its four GPUs would have four more kept idle for it."""
+@pytest.mark.parametrize(
+    ("gpus", "held"), [((2,), "GPU 2 is held by job 7"), ((2, 3), "GPUs 2, 3 are held by job 7"), ((4,), "")]
+)
+def test_a_job_that_may_stay_is_warned_of_with_the_named_gpus_that_it_holds(gpus: tuple[int, ...], held: str) -> None:
+    window = Window("w", NOW + 2 * HOUR, NOW + 4 * HOUR, gpus=tuple(map(uuid, gpus)))
+    told = overlap_warnings(window, seen([running(7, on=[uuid(2), uuid(3)])]), {uuid(n): str(n) for n in range(8)})
+    wanted = f"{held}, which has no time limit: the reservation waits for its end"
+    assert list(told) == ([wanted] if held else [])
+
+
+def test_gpus_of_its_own_jobs_count_for_a_reservation() -> None:
+    """Otherwise a tenant that uses its four GPUs would have four more kept idle for it."""
     others = job(1, gpus=4, time_limit=9 * HOUR)
     assert starts(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)) == {1: 4}
     assert the_view(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)).gpus == tuple(map(uuid, range(4)))
     assert starts(planned([bobs(2, 0, 4, minutes=99), others], BEGUN)) == {}
 
 
-def test_gpus_that_are_free_by_then_are_kept_before_others() -> None:
+def test_a_reservation_prefers_gpus_that_are_free_at_its_start() -> None:
     tomorrow = replace(BEGUN, start=NOW + HOUR, end=NOW + 9 * HOUR)
     crossing = holder(2, 4, 3, hours=3)
     assert the_view(planned([crossing], tomorrow)).gpus == tuple(uuid(i) for i in (1, 2, 3, 7))
@@ -69,7 +80,7 @@ def test_gpus_that_are_free_by_then_are_kept_before_others() -> None:
     assert the_view(planned(full, BEGUN)).gpus == tuple(map(uuid, range(4)))
 
 
-def test_its_own_jobs_are_put_on_its_gpus() -> None:
+def test_jobs_of_a_reservation_run_on_its_gpus() -> None:
     named = replace(BEGUN, count=0, gpus=("5", "6"))
     assert planned([job(1, gpus=1, tenant="bob")], named).starts[0].gpus == (uuid(5),)
     assert starts(planned([job(1, gpus=3, tenant="bob")], named)) == {1: 3}
@@ -128,7 +139,7 @@ def test_jobs_claim_a_window(jobs: list[Job], state: WindowState, is_claimed: bo
     assert (found.state, found.claimed_at is not None) == (state, is_claimed)
 
 
-def test_a_job_of_its_priority_claims_it_too() -> None:
+def test_a_job_of_sufficient_priority_claims_a_window() -> None:
     urgent = replace(LATE, tenant=None, priority=80)
     assert the_view(planned([bobs(2, 7, 1, minutes=3)], urgent)).state is WindowState.RELEASED
     assert the_view(planned([bobs(2, 7, 1, minutes=3).evolve(priority=80)], urgent)).claimed_at == NOW
@@ -170,12 +181,12 @@ def test_tenants_and_the_standing_rule_of_a_command_go_over_the_file() -> None:
     assert starts(capped) == {2: 1}
 
 
-def test_what_if_there_were_one_more() -> None:
+def test_what_if_adds_a_reservation() -> None:
     before = seen([job(1, gpus=8)], controls=Controls(reservations=(LATE,)))
     assert with_reservation(BEGUN)(before).controls.reservations == (LATE, BEGUN)
 
 
-def test_the_reason_is_the_window_only_where_it_is() -> None:
+def test_a_window_is_the_reason_only_if_it_delays_the_job() -> None:
     """A job behind the head may be kept back by either."""
     soon = Window("exam", NOW + HOUR, NOW + 9 * HOUR, gpus=("6", "7"), tenant="bob")
     jobs = [
@@ -191,7 +202,7 @@ def test_the_reason_is_the_window_only_where_it_is() -> None:
     assert "reserved for job 2" in reasons[4].text
 
 
-def test_one_for_whom_it_is_open_is_not_passed_over_with_the_one_before() -> None:
+def test_a_job_with_access_to_a_window_is_not_skipped_with_the_jobs_before_it() -> None:
     open_to_80 = Window("w", NOW - MINUTE, NOW + HOUR, 8, priority=80)
     first, second = job(1, gpus=1, topped_at=NOW, time_limit=9 * HOUR), job(2, gpus=1, age=9, time_limit=9 * HOUR)
     jobs = [first, second, job(3, gpus=1, priority=80, time_limit=9 * HOUR)]

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
-from gputui.domain.job import Attempt, Job, Stopping
+from gputui.domain.job import Job, Stopping
 from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
@@ -94,13 +95,13 @@ def test_failures_of_the_machine_are_retried_free_of_charge(code: CauseCode) -> 
         (Cause(CauseCode.GPU_SETUP_FAILED, "nvidia-container-cli: initialization error"), ()),
     ],
 )
-def test_only_the_gpu_that_the_cause_names_is_avoided(cause: Cause, avoided: tuple[str, ...]) -> None:
+def test_a_retry_avoids_only_the_gpu_named_by_the_cause(cause: Cause, avoided: tuple[str, ...]) -> None:
     job = conclude(running(1, on=[uuid(n) for n in range(4)]), cause, None, NOW, SETTINGS)
     assert (job.state, job.avoid_gpus) == (JobState.PENDING, avoided)
     assert requeued(job.evolve(requeue_requested=True, state=JobState.FAILED), NOW).avoid_gpus == ()
 
 
-def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
+def test_repeated_failures_of_the_machine_hold_a_job() -> None:
     job = running(1)
     for _ in range(SETTINGS.infrastructure_retries - 1):
         job = broken(job, CauseCode.RUNTIME_ERROR)
@@ -111,7 +112,7 @@ def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
     assert "20 starts that the machine failed" in (job.hold_reason or "")
 
 
-def test_however_often_a_job_is_preempted_the_machine_has_not_failed_it() -> None:
+def test_preemptions_are_not_failures_of_the_machine() -> None:
     job = running(1)
     for _ in range(SETTINGS.infrastructure_retries + 1):
         job = broken(job, CauseCode.PREEMPTED)
@@ -120,14 +121,14 @@ def test_however_often_a_job_is_preempted_the_machine_has_not_failed_it() -> Non
     assert not broken(job, CauseCode.RUNTIME_ERROR).held
 
 
-def test_memory_and_time_have_ends_of_their_own() -> None:
+def test_out_of_memory_and_timeout_are_states_of_their_own() -> None:
     assert broken(running(1), CauseCode.OUT_OF_MEMORY).state is JobState.OUT_OF_MEMORY
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     timed_out = ended(stopped, 143)
     assert (timed_out.state, timed_out.exit_code) == (JobState.TIMEOUT, 143)
 
 
-def test_a_stopped_container_that_is_lost_keeps_the_reason_of_its_stop() -> None:
+def test_a_lost_container_keeps_the_reason_of_its_stop() -> None:
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     lost = broken(stopped, CauseCode.CONTAINER_LOST)
     assert (lost.state, lost.cause) == (JobState.TIMEOUT, Cause(CauseCode.TIME_LIMIT, "over"))

@@ -1,4 +1,4 @@
-"""Memory that each job on a shared GPU counts with, and reasons that close such a GPU to others."""
+"""Memory charged to each job on a shared GPU, and reasons that close such a GPU to others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_promise_counts_until_more_is_really_used(
     assert row.closed == ""
 
 
-def test_use_that_the_driver_does_not_tell_of_a_job_is_its_own_up_to_its_promise() -> None:
+def test_unattributed_memory_counts_as_that_of_the_jobs_up_to_their_promises() -> None:
     untold = (process(4, None), process(9, 3))
     assert only(evidence(jobs=TWO, **sampled(*untold, used=24))).closed == ""
     assert (
@@ -87,7 +87,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("case", CLOSED)
-def test_each_of_these_alone_closes_it_to_others(case: str) -> None:
+def test_each_obstacle_closes_a_shared_gpu(case: str) -> None:
     found, words = CLOSED[case]
     row = only(found)
     assert (row.state, row.job_ids[:2]) == (GpuState.ALLOCATED, (4, 9))

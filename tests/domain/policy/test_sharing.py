@@ -1,4 +1,4 @@
-"""Jobs that share GPUs: never too many, never too much memory, never with one that did not ask."""
+"""Sharing of GPUs: limits on jobs and memory hold, and only jobs that asked for it share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Sharer
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.fairshare import UsageLedger
@@ -32,12 +33,12 @@ UP = (RuntimeStatus("docker", True, "Docker 28"),)
 
 
 def sharing(one: Job, memory: int = 10) -> Job:
-    """The job, which shares its GPUs and is promised so many GiB of each."""
+    """Return the job, sharing its GPUs with `memory` GiB promised on each."""
     return replace(one, spec=replace(one.spec, gpus=replace(one.spec.gpus, memory=memory * GIB, share=True)))
 
 
 def planned(jobs: list[Job], gpus: int = 1, used: dict[int, int] | None = None, **policy: Any) -> Plan:
-    """The plan for jobs of which those in `used` really use so many GiB."""
+    """Return the plan for jobs of which those in `used` actually use that many GiB."""
     settings = Settings(
         policy=PolicySettings(**{"share": ("all",), "promote_after": timedelta(microseconds=1), **policy})
     )
@@ -74,7 +75,7 @@ def test_two_share_a_gpu_and_the_third_waits_with_the_reason() -> None:
     assert found.reasons[3].text.startswith(words)
 
 
-def test_where_no_gpu_may_be_shared_each_has_one_to_itself() -> None:
+def test_without_shareable_gpus_each_job_gets_its_own() -> None:
     jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2, 3)]
     found = planned(jobs, gpus=2, share=())
     assert starts(found) == {1: [0], 2: [1]}
@@ -89,7 +90,7 @@ def test_promised_memory_counts_before_anything_is_allocated() -> None:
     assert starts(planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 19)])) == {2: [0]}
 
 
-def test_used_memory_counts_where_it_is_more() -> None:
+def test_used_memory_counts_if_it_exceeds_the_promise() -> None:
     jobs = [on(1, 0, memory=10), sharing(job(2, gpus=1), 30)]
     assert starts(planned(jobs, used={1: 49})) == {2: [0]}
     found = planned(jobs, used={1: 50})
@@ -97,7 +98,7 @@ def test_used_memory_counts_where_it_is_more() -> None:
     assert "GPU 0 has 29G left beside job 1" in found.reasons[2].text
 
 
-def test_a_job_that_the_picture_does_not_know_yet_counts_with_its_promise() -> None:
+def test_a_job_that_the_reading_lacks_counts_with_its_promise() -> None:
     """The job was claimed since the picture was taken: the GPU's row has other sharers, or none."""
     shown = seen([on(1, 0, memory=40)], 1, {})
     late = replace(shown, jobs=(*shown.jobs, on(2, 0, memory=30), sharing(job(3, gpus=1), 10)))
@@ -106,7 +107,7 @@ def test_a_job_that_the_picture_does_not_know_yet_counts_with_its_promise() -> N
     assert "GPU 0 has 9G left beside jobs 1 and 2" in found.reasons[3].text
 
 
-def test_never_with_a_job_that_did_not_ask() -> None:
+def test_no_job_shares_a_gpu_unless_it_asked_to() -> None:
     assert starts(planned([running(1, on=[uuid(0)]), sharing(job(2, gpus=1))])) == {}
     found = planned([on(1, 0), job(2, gpus=1)])
     assert starts(found) == {}
@@ -155,7 +156,7 @@ def test_a_gpu_that_cannot_be_shared_is_taken_last() -> None:
     assert starts(planned([sharing(job(1, gpus=1))], gpus=3, share=("2",))) == {1: [2]}
 
 
-def test_the_whole_memory_is_for_one_alone() -> None:
+def test_the_whole_memory_can_be_requested_by_one_job() -> None:
     assert starts(planned([sharing(job(1, gpus=1), 80), sharing(job(2, gpus=1, age=-1), 1)])) == {1: [0]}
 
 
@@ -215,7 +216,7 @@ def test_a_sharer_is_charged_its_place_or_its_memory_whichever_is_more(memory: i
     assert alone.gpu_share == 1.0
 
 
-def test_used_gpu_time_counts_by_that_part() -> None:
+def test_used_gpu_time_counts_by_the_charged_part() -> None:
     def done(job_id: int, tenant: str, part: float) -> Job:
         attempt = Attempt(1, (uuid(0),), started_at=NOW - HOUR, ended_at=NOW, gpu_share=part)
         return job(job_id, tenant=tenant, state=JobState.COMPLETED, attempts=(attempt,))
@@ -252,7 +253,9 @@ def board_of_three(most: int) -> ClusterState:
 
 
 @given(COMING, st.integers(1, MOST))
-def test_at_no_time_too_many_too_much_or_mixed(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
+def test_shared_gpus_never_exceed_jobs_or_memory_and_never_mix(
+    coming: list[tuple[int, int, int, int, str]], most: int
+) -> None:
     cluster = board_of_three(most)
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
     arrivals = [
@@ -280,7 +283,7 @@ def check(cluster: ClusterState, _: RunningJob) -> bool:
 
 @given(COMING, st.integers(1, MOST))
 @settings(max_examples=200)
-def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
+def test_sharing_never_delays_the_head(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
     """Order is that of submission, limits are exact: what is promised first is kept."""
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
     cluster = Promising(board_of_three(most))
@@ -297,7 +300,7 @@ def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int,
 
 
 class Promising:
-    """A board that is played event by event, so that its promises can be seen."""
+    """Cluster state that is played event by event, so that its promises can be observed."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self.cluster = cluster
@@ -339,7 +342,7 @@ EXACT = Settings(policy=PolicySettings(share=("all",), share_jobs=3, predict=Fal
 # The same cases at every run: where two scores are equal but for rounding, a forecast may take the other one first.
 @given(WAITING)
 @settings(max_examples=60, derandomize=True)
-def test_the_forecast_comes_true(waiting: list[tuple[int, int, int, int, str]]) -> None:
+def test_the_forecast_with_shared_gpus_comes_true(waiting: list[tuple[int, int, int, int, str]]) -> None:
     jobs = {}
     for number, (gpus, memory, minutes, priority, tenant) in enumerate(waiting, 1):
         one = job(number, gpus=gpus, priority=priority, tenant=tenant, time_limit=timedelta(minutes=minutes))

@@ -1,4 +1,4 @@
-"""The timeline tells what runs, what is foreseen and where, and what is kept; what-if compares two of them."""
+"""Timeline of running, forecast and reserved GPUs; what-if compares two of them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_bars_show_running_planned_and_promised_jobs() -> None:
     assert found.promise == of_job(found, 2)
 
 
-def test_the_starts_are_those_of_the_plan() -> None:
+def test_the_timeline_has_the_starts_of_the_plan() -> None:
     decided = plan(queue(), SETTINGS, NOW)
     starts = {**{start.job_id: NOW for start in decided.starts}, **decided.forecast}
     assert foreseen(queue()).starts == starts
@@ -92,13 +92,13 @@ def test_a_job_beyond_its_plan_is_marked() -> None:
     assert (bar.source, bar.end) == (DurationSource.DEFAULT, NOW + 18 * HOUR)
 
 
-def test_the_head_is_kept_its_gpus_where_the_forecast_ends_before_it() -> None:
+def test_the_head_keeps_its_gpus_beyond_the_end_of_the_forecast() -> None:
     found = timeline(queue(), SETTINGS, NOW, most=0)
     assert [bar.job_id for bar in found.bars if bar.kind is BarKind.HEAD] == [2]
     assert found.promise == of_job(found, 2)
 
 
-def test_a_forecast_wanted_no_more_ends() -> None:
+def test_an_unwanted_forecast_is_aborted() -> None:
     answers = iter([True, False, False, False])
     found = timeline(queue(), SETTINGS, NOW, is_wanted=lambda: next(answers))
     assert len(found.starts) < len(foreseen(queue()).starts)
@@ -123,7 +123,7 @@ def starts_after(snapshot: Snapshot, change: SnapshotChange) -> dict[int, float 
     return {shift.job_id: (shift.after - NOW) / HOUR if shift.after else None for shift in shifts}
 
 
-def test_a_held_job_starts_never_and_others_sooner() -> None:
+def test_a_held_job_never_starts_and_others_start_sooner() -> None:
     assert starts_after(queue(), held([2], NOW)) == {4: 0.0, 2: None}
     assert starts_after(queue(), held([1], NOW)) == {}, "one that runs cannot be held"
 
@@ -139,7 +139,7 @@ def test_a_requeued_job_waits_again_with_its_age() -> None:
     assert starts_after(seen(jobs), requeued([1], NOW)) == {2: 0.0, 1: 1.0}
 
 
-def test_a_resumed_gpu_takes_jobs_unless_something_else_is_against_it() -> None:
+def test_a_resumed_gpu_takes_jobs_unless_another_obstacle_remains() -> None:
     jobs = [job(2, gpus=1, time_limit=HOUR)]
     drained = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
     other = replace(drained, holders=(Holder("process", "python", "bob", 7),))
@@ -161,7 +161,7 @@ def test_a_comparison_agrees_with_what_if(change: Callable[[Snapshot], Snapshot]
 
 
 def test_gpus_kept_for_others_are_not_counted_as_spare_beside_the_head() -> None:
-    """Else a job behind the head takes one of its GPUs, because one of the window's is free: seen in a picture."""
+    """Otherwise a job behind the head takes one of its GPUs, because one of the window's is free."""
     window = Window("exam", NOW + 4 * HOUR, NOW + 8 * HOUR, gpus=("4",), tenant="ci")
     jobs = [
         holder(1, 0, 2, hours=3),
@@ -188,7 +188,7 @@ def test_a_shift_of_less_than_a_second_is_none() -> None:
     assert not Shift(1, None, None).is_felt
 
 
-def test_a_job_that_makes_way_ends_then_and_has_a_second_bar() -> None:
+def test_a_preempted_job_has_a_second_bar() -> None:
     victim = running(1, on=on(0, 1), priority=0, preemptible=True, time_limit=5 * HOUR)
     wide = job(2, gpus=2, priority=90, time_limit=HOUR)
     preempting = Settings(policy=PolicySettings(predict=False, preemption=True, preemption_min_run=timedelta(0)))

@@ -1,4 +1,4 @@
-"""A change thought of upon a picture: entries of arrays are changed as their elements are."""
+"""Changes of a snapshot: entries of arrays change as their elements do."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_elements_are_changed_alike_in_an_entry_and_singly(verb: str, ids: set[i
     assert [job.id for job in found.jobs] == sorted(job.id for job in found.jobs)
 
 
-def test_a_change_of_the_whole_leaves_one_entry() -> None:
+def test_a_change_of_all_elements_leaves_one_entry() -> None:
     found = whatif.held(ENTRY.ids, NOW)(PICTURE)
     assert len(found.jobs) == len(PICTURE.jobs)
 

@@ -1,4 +1,4 @@
-"""A reservation is never broken into, whatever comes: jobs here end by their limits, as their plans say."""
+"""Reservations are kept under any load; jobs here end by their limits, as planned."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Job
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Node, Snapshot
@@ -54,7 +55,7 @@ EVE_STARTS_A_MINUTE_EARLY = [
 @given(JOBS, WINDOWS, st.booleans())
 @example(EVE_STARTS_A_MINUTE_EARLY, [(60, 22, 2, "eve"), (60, 26, 4, "bob")], False)
 @settings(max_examples=25, deadline=None)
-def test_no_job_of_others_is_on_so_many_gpus_that_too_few_are_left(
+def test_jobs_of_others_leave_enough_gpus_for_each_window(
     coming: list[tuple[int, int, int, str]], asked: list[tuple[int, int, int, str | None]], by_name: bool
 ) -> None:
     windows = tuple(

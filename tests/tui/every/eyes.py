@@ -1,4 +1,4 @@
-"""Observations of a command's effect."""
+"""Observations of the effects of commands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.tui.queue.ended import EndedRows
-from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.panes import PaneLayout, pane_of
 from gputui.tui.screens.submit import Submit
-from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.log_view import LogView
-from gputui.tui.widgets.timeline_table import TimelineTable
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import Inside
 
@@ -51,31 +50,31 @@ def priority(hand: Hand) -> int:
 
 
 def is_held(hand: Hand) -> bool:
-    """Return whether job 107 is."""
+    """Return whether job 107 is held."""
     return hand.console.store.get(107).held
 
 
 def followed(hand: Hand) -> tuple[JobId, int | None]:
-    """Return job and attempt of the log opened last."""
+    """Return job and attempt of the last opened log."""
     job_id, attempt, _, _ = hand.console.logs.opened[-1]
     return job_id, attempt
 
 
 def asked_inside(hand: Hand) -> list[tuple[str, int]]:
-    """Return the requests to the inside of jobs."""
+    """Return the requests for shells and processes of jobs."""
     inside = hand.console.job_access
     assert isinstance(inside, Inside)
     return [asked for asked in inside.asked if asked[0] == "shell"]
 
 
 def signals(hand: Hand) -> list[tuple[int, int]]:
-    """Return the signals sent to processes of others."""
+    """Return the signals sent to foreign processes."""
     assert hand.console.host is not None
     return list(hand.console.host.sent)
 
 
 def stops(hand: Hand) -> int:
-    """Return the number of containers of others that were stopped."""
+    """Return the number of stopped foreign containers."""
     assert hand.console.containers is not None
     return len(hand.console.containers.stopped)
 
@@ -116,7 +115,7 @@ def marks(hand: Hand) -> frozenset[int]:
 
 
 def focus(hand: Hand) -> str | None:
-    """The id of what the keys go to."""
+    """Return the id of the focused widget."""
     focused = hand.app.focused
     return pane_of(focused) or (focused.id if focused else None)
 
@@ -134,7 +133,7 @@ def sorting(hand: Hand) -> str:
 
 
 def row_below_101(hand: Hand) -> object:
-    """Return the row beneath job 101."""
+    """Return the row below job 101."""
     keys = list(hand.queue.keys)
     return keys[keys.index(101) + 1]
 
@@ -184,7 +183,7 @@ def pages_up(hand: Hand) -> int:
 
 
 def gpu_look(hand: Hand) -> tuple[str, str]:
-    """Return how far back graphs go, and what colours mean."""
+    """Return the time span and the colours of graphs."""
     look = hand.app.services.gpu_look.current
     return look.span, look.colours
 
@@ -194,7 +193,7 @@ def grid_row(hand: Hand) -> int:
 
 
 def gpu_shown(hand: Hand) -> int | None:
-    """The index of the GPU whose page is shown."""
+    """Return the index of the GPU whose page is shown."""
     view = hand.top(GpuDetailScreen).gpu()
     return view.gpu.index if view else None
 
@@ -205,13 +204,13 @@ def job_meant(hand: Hand) -> int | None:
 
 
 def thought_of(hand: Hand) -> tuple[str, int]:
-    """The verb that is thought of, and by how much."""
+    """Return the verb and amount of the proposal."""
     proposal = hand.top(WhatIf).proposal
     return getattr(proposal, "verb", ""), getattr(proposal, "delta", 0)
 
 
 def proposes(hand: Hand) -> bool:
-    """Return whether something else than at first is thought of, or it is said why not."""
+    """Return whether the proposal has changed, or a reason against it is shown."""
     return thought_of(hand) != ("raise", 10) or "already" in hand.console.screen_text
 
 
@@ -220,7 +219,7 @@ def time_table(hand: Hand) -> TimelineTable:
 
 
 def step_of_time(hand: Hand) -> float:
-    """Seconds that a cell stands for."""
+    """Return the seconds per cell of the timeline."""
     return time_table(hand).scale.step.total_seconds()
 
 
@@ -240,17 +239,17 @@ def image(hand: Hand) -> str:
 
 
 def image_below(hand: Hand) -> str:
-    """The same, whether or not a list lies over the form."""
+    """Return the image in the form, whether or not a list covers the form."""
     return next(screen for screen in hand.app.screen_stack if isinstance(screen, Submit)).draft()["image"]
 
 
 def said(hand: Hand) -> bool:
-    """Return whether the form says why there is no editor."""
+    """Return whether the form explains why there is no editor."""
     return "no editor can be opened" in hand.top(Submit).below.said
 
 
 def is_open(hand: Hand) -> bool:
-    """Return whether the rare fields are shown."""
+    """Return whether the less common fields are shown."""
     return hand.top(Submit).body.is_open
 
 
@@ -263,7 +262,7 @@ def log_top(hand: Hand) -> int:
 
 
 def log_at(hand: Hand) -> int | None:
-    """The line that was gone to."""
+    """Return the current line of the log."""
     return hand.log.reading.search.at
 
 
@@ -293,17 +292,17 @@ def aside(hand: Hand) -> int:
 
 
 def pinned(hand: Hand) -> list[str]:
-    """Notifications about pinned logs."""
+    """Return the notifications about pinned logs."""
     return [words for words in hand.console.told if "pinned" in words]
 
 
 def panes(hand: Hand) -> int:
-    """Logs that are shown together."""
+    """Pinned logs."""
     return len(hand.top(LogsScreen).query(LogView))
 
 
 def attempt_beside(hand: Hand) -> int | None:
-    """Return the attempt that the focused one of several logs shows."""
+    """Return the attempt in the focused one of several logs."""
     focused = hand.top(LogsScreen).focused
     assert isinstance(focused, LogView)
     assert focused.follower is not None
@@ -321,7 +320,7 @@ def narrowed(hand: Hand) -> str:
 
 
 def is_given_up(hand: Hand) -> bool:
-    """Return whether the work whose bar is shown is to end."""
+    """Return whether the shown task is being aborted."""
     work = hand.app.works.shown
     return work is not None and work.is_given_up
 
@@ -331,23 +330,23 @@ def saved(hand: Hand) -> bool:
 
 
 def looks_later(hand: Hand) -> bool:
-    """Return whether what is shown begins after the present."""
+    """Return whether the timeline begins after the present."""
     return start_of_time(hand) > hand.console.clock.now().timestamp()
 
 
 def looks_earlier(hand: Hand) -> bool:
-    """Return whether most of what is shown is past."""
+    """Return whether the timeline shows mostly the past."""
     scale = time_table(hand).scale
     return scale.cell(hand.console.clock.now()) > scale.cells // 2
 
 
 def left(hand: Hand) -> object:
-    """Return how the console was left."""
+    """Return the way in which the console was left."""
     return hand.app.return_value
 
 
 def types(hand: Hand) -> bool:
-    """Return whether keys go into a line of text."""
+    """Return whether an input has the focus."""
     return isinstance(hand.app.focused, Input)
 
 
@@ -357,6 +356,6 @@ def is_below(hand: Hand) -> bool:
 
 
 def is_at_the_end(hand: Hand) -> bool:
-    """Return whether the last line is in sight, and not all are."""
+    """Return whether the last line is visible, and not all lines are."""
     body = hand.app.screen.query_one(VerticalScroll)
     return 0 < body.max_scroll_y == body.scroll_y

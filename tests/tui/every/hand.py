@@ -1,4 +1,4 @@
-"""Keys and the mouse on a console, as quick as it can follow: each waits for nothing but what it is to do."""
+"""Keys and mouse of a console, each of which waits only for its own effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from gputui.tui.app import Gputui
 from gputui.tui.commands import Command
-from gputui.tui.commands.palette import find, offers
+from gputui.tui.commands.palette import find_commands, offers
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
@@ -32,13 +32,13 @@ MouseKind = type[events.MouseEvent]
 
 
 class Hand:
-    """Operator with keys, a mouse, and eyes."""
+    """Operator with keys and a mouse, who observes the screen."""
 
     def __init__(self, console: Console, pilot: Pilot[ExitChoice]) -> None:
         self.console = console
         self.pilot = pilot
         self.checked = len(console.audited())
-        """Number of actions that were checked already."""
+        """Number of actions checked so far."""
 
     @property
     def app(self) -> Gputui:
@@ -63,11 +63,11 @@ class Hand:
         return self.app.screen.query_one(LogPane)
 
     def bindings(self) -> Iterable[Binding]:
-        """Return the bindings that keys reach now, one for each key."""
+        """Return the bindings in effect, one for each key."""
         return [active.binding for active in self.app.screen.active_bindings.values()]
 
     def bound(self) -> set[str]:
-        """Return the ids of all bindings of what has the focus and of what it lies in, those disabled now included."""
+        """Return the ids of all bindings of the focused widget and its ancestors, including disabled ones."""
         screen = self.app.screen
         chain = (self.app.focused or screen).ancestors_with_self
         classes = {kind for node in chain if not (screen.is_modal and node is self.app) for kind in type(node).mro()}
@@ -75,12 +75,12 @@ class Hand:
         return {each.id for each in declared if isinstance(each, Binding) and each.id}
 
     def top(self, kind: type[S]) -> S:
-        """The screen on top, which is one of these."""
+        """Return the topmost screen, which is one of these kinds."""
         assert isinstance(self.app.screen, kind), self.app.screen
         return self.app.screen
 
     async def opened(self, kind: type[S]) -> S:
-        """The screen of that kind, when it is there with all that is in it."""
+        """Return the screen of that kind, once it and its widgets are mounted."""
         await self.until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
         await self.breathe()
         return self.top(kind)
@@ -90,7 +90,7 @@ class Hand:
         await self.pilot.pause(0)
 
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait until that is true."""
+        """Wait until the condition holds."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not condition():
@@ -98,10 +98,23 @@ class Hand:
         except TimeoutError:
             raise AssertionError(f"never: {what}\n{self.console.screen_text}") from None
 
+    async def read_log(self) -> None:
+        """Wait until the main screen shows all of the log that it follows."""
+        pane, logs = self.main.query_one(LogPane), self.console.logs
+
+        def is_read() -> bool:
+            follower = pane.follower
+            return follower is None or logs.is_read(follower.job_id, follower.attempt)
+
+        await self.until(lambda: self.main.logs.followed is not None and is_read(), "the log is read")
+        pane.tick()
+        await self.until(lambda: not pane.paints_soon and pane.reading.search.is_done, "the log is painted")
+        await self.breathe()
+
     # keys
 
     async def press(self, *keys: str) -> None:
-        """Press them one after the other."""
+        """Press keys one after the other."""
         for key in keys:
             self.app.post_message(events.Key(key, key if len(key) == 1 else None))
             await self.breathe()
@@ -109,7 +122,7 @@ class Hand:
     async def choose(self, command: Command) -> None:
         """Open the palette, type the command's name, and press Enter."""
         name = f"{command.group}: {command.title}"
-        best = find(offers(self.app.screen), name)[0].offer
+        best = find_commands(offers(self.app.screen), name)[0].offer
         assert best.command is command, f"{name} is the first that is found"
         await self.press("ctrl+p" if isinstance(self.app.focused, Input) else "colon")
         palette = await self.opened(CommandFinder)
@@ -135,7 +148,7 @@ class Hand:
         await self.click_at(widget.region.x + x, widget.region.y + y, times)
 
     async def right_click(self, widget: Widget, x: int, y: int) -> None:
-        """Click there with the right button."""
+        """Click on that cell with the right button."""
         at = (widget.region.x + x, widget.region.y + y)
         self._point(events.MouseDown, *at, 3)
         self._point(events.MouseUp, *at, 3)
@@ -153,7 +166,7 @@ class Hand:
         await self.breathe()
 
     async def drag(self, widget: Widget, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Press the button there, move, and let go."""
+        """Press the button there, move, and release it."""
         (x, y), (to_x, to_y) = start, end
         left, top = widget.region.offset
         self._point(events.MouseDown, left + x, top + y)
@@ -164,7 +177,7 @@ class Hand:
         await self.breathe()
 
     def words_at(self, command: Command) -> tuple[int, int] | None:
-        """Return the position of the command's words in the key bar; None where it is not offered."""
+        """Return the position of the command's words in the key bar; None if it is not offered."""
         bar, line = (shown := self.app.screen.query_one(KeyBar)).region, shown.render_line(0).text
         told = self.app.keymap.told(command)
         words = re.search(rf"(?<!\S){re.escape(f'{told.first_key} {told.title}')}(?!\S)", line)

@@ -1,4 +1,4 @@
-"""Row of a test of a command: where it works, and what is observed before and afterwards."""
+"""Row of the test table of commands: where a command works, and what is observed before and afterwards."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ class Row:
 
     @property
     def id(self) -> str:
-        """Names the command, and the place."""
+        """Name of the command and its place."""
         place = getattr(self.stage, "__name__", "")
         return f"{self.name}-{place}"

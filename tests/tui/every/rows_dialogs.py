@@ -1,4 +1,4 @@
-"""Commands of dialogs: by key, and by a click on their words."""
+"""Rows of commands of dialogs: by key, and by a click on their words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tui.every.row import Row, Step
 
 
 def on(words: str) -> Step:
-    """Click on these words, wherever they stand."""
+    """Return a click on these words, wherever they are."""
 
     async def click(hand: Hand) -> None:
         y, line = next((y, line) for y, line in enumerate(hand.console.screen_text.splitlines()) if words in line)

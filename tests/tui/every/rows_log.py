@@ -1,4 +1,4 @@
-"""Commands of logs: on the main screen, and where several stand beside each other."""
+"""Rows of commands of logs: on the main screen, and with several side by side."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.tui.every.stages import at_job
 
 
 async def on_line(hand: Hand) -> None:
-    """Click on a line."""
+    """Return a click on a line."""
     await hand.click(hand.log, 20, 3)
 
 

@@ -1,4 +1,4 @@
-"""Commands of the main screen: jobs, queue, GPUs, panes."""
+"""Rows of commands of the main screen: jobs, queue, GPUs, panes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tui.every.stages import at_gpu, at_job, at_tab
 
 
 def on_row(job_id: int, times: int = 1) -> Step:
-    """Click on that job."""
+    """Return a click on that job."""
 
     async def click(hand: Hand) -> None:
         place = list(hand.queue.keys).index(job_id) - hand.queue.top
@@ -23,7 +23,7 @@ def on_row(job_id: int, times: int = 1) -> Step:
 
 
 def on_gpu(index: int, times: int = 1) -> Step:
-    """Click on that GPU's card, or line."""
+    """Return a click on that GPU's card or line."""
 
     async def click(hand: Hand) -> None:
         made, grid = hand.grid.arrangement, hand.grid

@@ -1,4 +1,4 @@
-"""Commands of the other screens: a job, a GPU, its processes, the timeline, the what-if panel, the submit form."""
+"""Rows of commands of other screens: job, GPU, processes, timeline, what-if panel, submit form."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def on_title(hand: Hand) -> None:
 
 
 def _and(number: int) -> Callable[[list[tuple[int, int]]], list[tuple[int, int]]]:
-    """Return what was sent before, and this signal."""
+    """Return the signals sent before, and this one."""
     return lambda was: [*was, (22110, number)]
 
 

@@ -1,4 +1,4 @@
-"""Stages of the main screen, in which commands work."""
+"""Stages of the main screen, in which its commands work."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.tui.sample import many_jobs
 
 
 async def queue(hand: Hand) -> None:
-    """The queue has the focus, as from the start."""
+    """Leave the queue focused, as at the start."""
     hand.main.action_tab("queue")
     await hand.breathe()
 
 
 async def long_work(hand: Hand) -> None:
-    """Something that has taken a minute already is under way."""
+    """Run a task that began a minute ago."""
     await queue(hand)
     times = chain([0.0], repeat(60.0))
     work = LongTask("Counting", "beans", clock=lambda: next(times))
@@ -33,7 +33,7 @@ async def long_work(hand: Hand) -> None:
 
 
 def at_job(job_id: int) -> Step:
-    """The queue's cursor is on that job."""
+    """Move the queue's cursor to that job."""
 
     async def at(hand: Hand) -> None:
         if hand.app.focused is not hand.queue or hand.queue.sheet is not hand.queue.live:
@@ -46,7 +46,7 @@ def at_job(job_id: int) -> Step:
 
 
 def at_gpu(index: int) -> Step:
-    """The grid has the focus, and its cursor is on that GPU."""
+    """Focus the grid, and move its cursor to that GPU."""
 
     async def at(hand: Hand) -> None:
         hand.grid.focus()
@@ -58,7 +58,7 @@ def at_gpu(index: int) -> Step:
 
 
 def at_tab(name: str) -> Step:
-    """The queue's pane shows that tab."""
+    """Show that tab in the queue's pane."""
 
     async def at(hand: Hand) -> None:
         hand.main.action_tab(name)
@@ -69,7 +69,7 @@ def at_tab(name: str) -> Step:
 
 
 async def no_runs(hand: Hand) -> None:
-    """The recurring job is paused."""
+    """Pause the recurring job."""
     number = next(iter(hand.console.store.recurring()))
     hand.console.actions.pause_recurring([number])
     recurring = tuple(hand.console.store.recurring().values())
@@ -78,20 +78,20 @@ async def no_runs(hand: Hand) -> None:
 
 
 async def suspended(hand: Hand) -> None:
-    """The job under the cursor is suspended."""
+    """Suspend the job under the cursor."""
     hand.console.actions.suspend([101])
     await hand.console.show(hand.pilot, replace(hand.console.snapshot, jobs=tuple(hand.console.store.jobs().values())))
     await at_job(101)(hand)
 
 
 async def paused(hand: Hand) -> None:
-    """The scheduler is paused."""
+    """Pause the scheduler."""
     hand.console.actions.pause("kernel update")
     await hand.console.show(hand.pilot, replace(hand.console.snapshot, controls=Controls(True, "kernel update")))
 
 
 async def marked(hand: Hand) -> None:
-    """A job is marked."""
+    """Mark a job."""
     await at_job(107)(hand)
     hand.main.action_mark()
     await hand.breathe()
@@ -104,7 +104,7 @@ async def filtered(hand: Hand) -> None:
 
 
 async def held(hand: Hand) -> None:
-    """A job was held here."""
+    """Hold a job."""
     await at_job(107)(hand)
     await hand.press("h")
     await hand.until(lambda: hand.console.store.get(107).held)
@@ -120,14 +120,14 @@ async def log_hidden(hand: Hand) -> None:
 
 
 async def long_queue(hand: Hand) -> None:
-    """The first of a hundred jobs."""
+    """Select the first of a hundred jobs."""
     await hand.console.show(hand.pilot, many_jobs(100))
     hand.queue.move_to(0)
     await hand.until(lambda: len(hand.queue.keys) == 100)
 
 
 async def long_queue_last(hand: Hand) -> None:
-    """The last of a hundred jobs."""
+    """Select the last of a hundred jobs."""
     await long_queue(hand)
     hand.queue.move_to(99)
     await hand.breathe()

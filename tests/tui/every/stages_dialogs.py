@@ -14,7 +14,7 @@ from tests.tui.every.hand import Hand
 
 
 async def question(hand: Hand) -> None:
-    """Return whether job 101 is to be cancelled."""
+    """Ask whether to cancel job 101."""
     await stages.at_job(101)(hand)
     hand.main.action_verb("cancel")
     await hand.opened(Confirm)
@@ -28,7 +28,7 @@ async def leaving(hand: Hand) -> None:
 
 
 async def submissions(hand: Hand) -> None:
-    """The last ones, over the form."""
+    """Open the list of recent submissions, over the form."""
     await stages_screens.untouched_form(hand)
     await hand.press("ctrl+r")
     await hand.opened(Choose)
@@ -67,14 +67,14 @@ async def _laid_out(hand: Hand, dialog: Help | Notices) -> None:
 
 
 async def themes(hand: Hand) -> None:
-    """The list of them."""
+    """Open the list of themes."""
     await stages.queue(hand)
     hand.app.action_themes()
     await hand.opened(Themes)
 
 
 async def reason(hand: Hand) -> None:
-    """Why the scheduler is to be paused."""
+    """Open the prompt for the reason of a pause."""
     await stages.queue(hand)
     hand.main.action_pause()
     await hand.opened(Prompt)
@@ -88,7 +88,7 @@ async def log_search(hand: Hand) -> None:
 
 
 async def reservation(hand: Hand) -> None:
-    """The form in which GPUs are kept."""
+    """Open the form of a reservation."""
     await stages.queue(hand)
     hand.main.action_reserve()
     await hand.opened(Reserve)

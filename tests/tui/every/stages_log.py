@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from tests.tui.every import stages
 from tests.tui.every.hand import Hand
 
 
 async def log(hand: Hand) -> None:
-    """The log of job 101 is read, and has the focus."""
+    """Focus the log of job 101, completely read."""
+    await stages.at_job(101)(hand)  # an earlier stage may have left the cursor at a job without a log
     pane = hand.log
-    await hand.until(lambda: pane.follower is not None)
+    await hand.until(lambda: pane.follower is not None and pane.follower.job_id == 101, "the log is that of job 101")
     pane.focus()
     stream = hand.console.logs.streams[101]
     await hand.until(stream.all_read.is_set)
@@ -54,14 +56,14 @@ async def log_aside(hand: Hand) -> None:
 
 
 async def log_of_first(hand: Hand) -> None:
-    """The first attempt's log is shown."""
+    """Show the log of the first attempt."""
     await log(hand)
     hand.main.logs.follow(101, 1)
     await hand.breathe()
 
 
 async def log_of_waiting(hand: Hand) -> None:
-    """The log of a job that did not start yet."""
+    """Show the log of a job that has not started yet."""
     await log(hand)
     hand.main.logs.follow(107)
     await hand.breathe()

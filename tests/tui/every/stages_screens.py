@@ -1,10 +1,10 @@
-"""Stages with the other screens open, as their commands need them."""
+"""Stages with other screens open, in which their commands work."""
 
 from __future__ import annotations
 
 from textual.widgets import Input
 
-from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.foreign import ContainerScreen
 from gputui.tui.screens.gpu import GpuDetailScreen
@@ -12,16 +12,15 @@ from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.processes import ProcessesScreen
 from gputui.tui.screens.submit import Submit
-from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.timeline import TimelineScreen, TimelineTable
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.timeline_table import TimelineTable
 from tests.tui.every import stages
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
 
 
 async def columns(hand: Hand) -> None:
-    """The columns are chosen."""
+    """Open the dialog of columns."""
     hand.main.action_columns()
     table = (await hand.opened(ColumnChooser)).table
     await hand.until(lambda: len(table.keys) > 1)
@@ -37,21 +36,21 @@ async def fewer_columns(hand: Hand) -> None:
 
 
 async def detail(hand: Hand) -> None:
-    """Everything about job 101."""
+    """Open the page of job 101."""
     await stages.at_job(101)(hand)
     hand.main.action_detail()
     await hand.opened(Detail)
 
 
 async def waiting_detail(hand: Hand) -> None:
-    """Everything about job 107."""
+    """Open the page of job 107."""
     await stages.at_job(107)(hand)
     hand.main.action_detail()
     await hand.opened(Detail)
 
 
 def gpu_page(index: int) -> Step:
-    """Everything about that GPU."""
+    """Open the page of that GPU."""
 
     async def page(hand: Hand) -> None:
         await stages.at_gpu(index)(hand)
@@ -72,14 +71,14 @@ async def processes(hand: Hand) -> None:
 
 
 async def process_view(hand: Hand) -> None:
-    """Open all processes on the GPUs, the one in a container selected."""
+    """Open the process view, with the process in a container selected."""
     hand.app.action_gpu_processes()
     screen = await hand.opened(GpuProcessesScreen)
     await hand.until(lambda: (row := screen.row()) is not None and row.pid is not None)
 
 
 async def container(hand: Hand) -> None:
-    """The page of the container of others, with the engine's word on it."""
+    """Open the page of the foreign container, with the engine's details."""
     await process_view(hand)
     hand.top(GpuProcessesScreen).action_open()
     await hand.opened(ContainerScreen)
@@ -87,14 +86,14 @@ async def container(hand: Hand) -> None:
 
 
 async def logs(hand: Hand) -> None:
-    """The logs of both attempts of job 101, beside each other."""
+    """Open the logs of both attempts of job 101 side by side."""
     await stages.at_job(101)(hand)
     hand.main.action_attempts()
     await hand.opened(LogsScreen)
 
 
 async def form(hand: Hand) -> None:
-    """The submit form, with a command in it."""
+    """Open the submit form, with a command in it."""
     hand.main.action_submit()
     screen = await hand.opened(Submit)
     screen.query_one("#command", Input).value = "true"
@@ -103,13 +102,13 @@ async def form(hand: Hand) -> None:
 
 
 async def untouched_form(hand: Hand) -> None:
-    """The submit form as it opens."""
+    """Open the submit form."""
     hand.main.action_submit()
     await hand.opened(Submit)
 
 
 async def recalled(hand: Hand) -> None:
-    """The form with an earlier submission in it."""
+    """Open the form with an earlier submission."""
     await form(hand)
     screen = hand.top(Submit)
     screen.action_older(1)
@@ -124,7 +123,7 @@ async def proposed(hand: Hand) -> None:
 
 
 async def timeline(hand: Hand) -> None:
-    """The timeline, with the plan in it, and the cursor on GPU 0."""
+    """Open the timeline with its plan, and the cursor on GPU 0."""
     hand.main.action_timeline()
     screen = await hand.opened(TimelineScreen)
     table = screen.query_one(TimelineTable)

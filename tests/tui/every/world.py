@@ -1,4 +1,4 @@
-"""A console in which every command has something to do."""
+"""Console in which every command has a subject."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.gpu import Drain, GpuProcess, GpuView
-from gputui.domain.job import Attempt, Job, Submission
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
@@ -45,7 +47,7 @@ class NotedPreferences(Preferences):
 
 
 class Inside:
-    """Notes what it is asked."""
+    """Fake that records requests for shells and processes."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -63,7 +65,7 @@ class Inside:
 
 
 def picture() -> Snapshot:
-    """Job 101 is at its second attempt, 104 and 111 share GPU 2, the rest is a busy day."""
+    """Return a busy day on which job 101 is at its second attempt and 104 and 111 share GPU 2."""
     base = rich_snapshot()
     shared = busy(2, 104, job_ids=(104, 111))
     gpus = (*base.nodes[0].gpus[:2], shared, _occupied(base.nodes[0].gpus[3]), *base.nodes[0].gpus[4:])
@@ -94,7 +96,7 @@ def _again(job: Job) -> Job:
 
 
 def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None) -> Console:
-    """World in which actions are written without a preview."""
+    """Return a console that writes actions without a preview."""
     preferences = NotedPreferences()
     keep_submission(preferences, {"image": "earlier", "gpus": "1", "command": ""})
     console = Console(
@@ -119,7 +121,7 @@ def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = 
 
 
 def foreseen() -> Console:
-    """World in which the effect of an action is shown before it is written."""
+    """Return a console that shows the effect of an action before it writes it."""
     return Console(plans.contended(), what_if="always", policy=plans.KEPT, preferences=NotedPreferences())
 
 

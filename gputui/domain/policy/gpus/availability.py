@@ -1,6 +1,6 @@
 """Availability of GPUs: one is free only if the store, the containers, the driver and the operator all say so.
 
-Unknown is a state of its own and never means free (guarantee 3 of the design).
+Unknown is a separate state and never counts as free (guarantee 3 of the design).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from gputui.domain.gpu import (
     ProbeReading,
     Sharer,
 )
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.domain.units import format_duration, format_size, listed
@@ -37,7 +38,7 @@ class MeasuredUse(Struct, frozen=True):
     used: int = 0
     """Memory in bytes."""
     is_known: bool = True
-    """False: the driver does not say it of one of its processes."""
+    """False: the driver does not report it for one of its processes."""
 
 
 def measure_use(sample: GpuSample | None, owner: Callable[[GpuProcess], JobId | None]) -> dict[JobId, MeasuredUse]:
@@ -61,7 +62,7 @@ def sharers(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> tuple[Sharer
 
 
 def accounted_memory(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> int:
-    """Bytes that are in use by these jobs; of one whose use the driver does not say, at most what it was promised."""
+    """Return the bytes in use by these jobs; for a job of unknown use, at most its promised memory."""
     return sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in _each(jobs, uses))
 
 
@@ -75,7 +76,7 @@ UNASKED = "asking for other containers"
 
 
 class Evidence(Struct, frozen=True):
-    """Everything that bears on whether a GPU is free."""
+    """All facts that decide whether a GPU is free."""
 
     reading: ProbeReading
     store_id: str
@@ -83,17 +84,17 @@ class Evidence(Struct, frozen=True):
     """Jobs that hold GPUs."""
     controls: Controls = Controls()
     unreadable: tuple[Unreadable, ...] = ()
-    """Jobs that cannot be read, and may hold GPUs."""
+    """Jobs that cannot be read and may hold GPUs."""
     foreign: tuple[ForeignContainer, ...] | None = ()
-    """Foreign containers; None: the engine does not answer, so nothing is known about other users of the GPU."""
+    """Foreign containers; None: the engine does not answer, so other users of the GPU are unknown."""
     is_asked: bool = True
-    """True if the engine was asked at all: before it could have answered nothing is wrong."""
+    """True if the engine was asked; before that, a missing answer is not an error."""
     freed_at: Mapping[str, datetime] = field(default_factory=dict)
-    """Time at which each GPU was last given back: an older reading still shows its last job."""
+    """Time at which each GPU was last released; an older reading still shows its last job."""
     sessions: Mapping[int, JobId] = field(default_factory=dict)
     """Session ids of host jobs, for processes whose environment cannot be read."""
     idle_since: Mapping[str, datetime] = field(default_factory=dict)
-    """Time since when each idle GPU has been left so by its jobs."""
+    """Time since which the jobs of each idle GPU have not used it."""
 
 
 def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) -> tuple[GpuView, ...]:
@@ -111,7 +112,7 @@ def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) ->
 
 
 def _unseen(by_gpu: Mapping[str, tuple[Job, ...]], seen: set[str]) -> tuple[GpuView, ...]:
-    """Rows for GPUs that jobs hold but the probe does not list: a driver that is gone must not hide them."""
+    """Return rows for GPUs that jobs hold but the probe does not list: a missing driver must not hide them."""
     health = Health(HealthCode.UNKNOWN, "the driver does not list it")
     return tuple(
         GpuView(
@@ -165,7 +166,7 @@ def _view(
 
 
 def _held(view: GpuView, jobs: tuple[Job, ...], uses: dict[JobId, MeasuredUse]) -> GpuView:
-    """Return the view of a GPU that jobs hold: whatever else makes it unavailable also closes it to sharers."""
+    """Return the view of a GPU that jobs hold; other reasons against it also close it to sharing jobs."""
     return replace(
         view,
         state=GpuState.ALLOCATED,
@@ -193,7 +194,7 @@ def _judge(
 ) -> tuple[GpuState, str]:
     """Return the state apart from jobs, which use `accounted_for` bytes, and why it is not FREE.
 
-    The order is the order of what an operator wants to be told first.
+    The most important reason for an operator comes first.
     """
     if sample is not None and not sample.health.is_schedulable:
         return GpuState.DRAINED, sample.health.text
@@ -219,7 +220,7 @@ def _judge_use(
     strangers: tuple[GpuProcess, ...],
     accounted_for: int,
 ) -> tuple[GpuState, str]:
-    """Judge a GPU by the driver's own lists, apart from jobs that are known to hold it."""
+    """Judge a GPU by the driver's lists, apart from jobs that are known to hold it."""
     if sample.processes is None or sample.processes_at is None:
         return GpuState.UNKNOWN, "its process list cannot be read"
     freed_at = evidence.freed_at.get(sample.uuid)
@@ -256,7 +257,7 @@ def _owners(sample: GpuSample | None, evidence: Evidence) -> dict[int, JobId]:
 def _strangers(
     sample: GpuSample | None, owners: Mapping[int, JobId], settings: SchedulerSettings
 ) -> tuple[GpuProcess, ...]:
-    """Processes that compute there and belong to no job that runs."""
+    """Return compute processes that belong to no running job."""
     if sample is None or not sample.processes:
         return ()
     return tuple(
@@ -267,7 +268,7 @@ def _strangers(
 
 
 def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
-    """Return the running job a process belongs to, by container, tag or session; None: it is foreign."""
+    """Return the running job that a process belongs to, by container, tag or session; None: it is foreign."""
     for job in evidence.jobs:
         attempt = job.attempt
         if attempt is None:
@@ -288,10 +289,10 @@ def _claims(foreign: Iterable[ForeignContainer], gpus: tuple[Gpu, ...]) -> dict[
 
 
 def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:
-    """UUIDs meant by device names as containers ask for them: `all`, `0`, `GPU-…`, `minor:3`.
+    """Return the UUIDs for device names in containers' requests: `all`, `0`, `GPU-…`, `minor:3`.
 
-    An index means a whole GPU and with it all its MIG instances; `1:0` means an instance, which only its UUID
-    identifies here, so all of that GPU is taken to be meant. A name that fits nothing means nothing.
+    An index means a whole GPU with all its MIG instances; `1:0` means an instance, which only its UUID identifies here,
+    so it counts as the whole GPU. An unknown name means nothing.
     """
     found: set[str] = set()
     for device in devices:
@@ -333,7 +334,10 @@ def _holders(
 
 
 def _used(job: Job, sample: GpuSample | None, uses: Mapping[JobId, MeasuredUse], *, is_alone: bool) -> int | None:
-    """Return the memory that a job uses: all that is in use while it is alone there, else the process list's figure."""
+    """Return the memory that a job uses.
+
+    All memory in use while it is alone there, else the figure of the process list.
+    """
     if sample is None or is_alone:
         return sample.memory_used if sample else None
     use = uses.get(job.id, MeasuredUse())

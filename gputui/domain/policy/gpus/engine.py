@@ -1,4 +1,4 @@
-"""Ways in which a container engine can give this machine's GPUs to jobs, and their names."""
+"""Ways of a container engine to give this machine's GPUs to jobs, and their names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 
 CDI_KIND = "nvidia.com/gpu"
 _EVERYTHING = "all"
@@ -29,7 +29,7 @@ class EngineRefusal(Struct, frozen=True):
 
 
 def present_gpus(reading: ProbeReading) -> tuple[Gpu, ...]:
-    """Return the GPUs of a reading but for those that are lost, which the engine does not know either."""
+    """Return the GPUs of a reading except lost ones, which the engine does not know either."""
     lost = {uuid for uuid, sample in reading.samples.items() if sample.health.code is HealthCode.LOST}
     return tuple(gpu for gpu in reading.gpus if gpu.uuid not in lost)
 
@@ -54,9 +54,9 @@ class EngineSupport(Struct, frozen=True):
     """Ability of an engine to give GPUs to containers."""
 
     refusal: EngineRefusal | None = None
-    """Obstacle that holds for every job; None: there is none."""
+    """Obstacle for every job; None: there is none."""
     together: int = 0
-    """Number of GPUs that the engine can only give all together; 0: it can give each by itself."""
+    """Number of GPUs that the engine can only give all together; 0: it can give each one separately."""
 
     @property
     def is_full(self) -> bool:
@@ -74,7 +74,7 @@ class EngineSupport(Struct, frozen=True):
 
 
 def engine_support(engine: EngineGpus | None, gpus: Sequence[Gpu]) -> EngineSupport:
-    """Return how far an engine can give these GPUs to containers; None: an engine nothing is known of."""
+    """Return the engine's ability to give these GPUs to containers; None: nothing is known about the engine."""
     if engine is None:
         return EngineSupport()
     found = engine_refusal(engine, gpus)
@@ -82,9 +82,9 @@ def engine_support(engine: EngineGpus | None, gpus: Sequence[Gpu]) -> EngineSupp
 
 
 def cdi_names(engine: EngineGpus, gpus: Sequence[Gpu], given: Sequence[str]) -> tuple[str, ...]:
-    """Return the names by which CDI knows the GPUs with these UUIDs; empty where the engine is not asked by CDI.
+    """Return the CDI names of the GPUs with these UUIDs; empty if the engine does not use CDI.
 
-    Where names are missing the UUIDs are returned, for the engine to refuse.
+    For missing names the UUIDs are returned, which the engine then refuses.
     """
     if engine.mode != "cdi" or not given:
         return ()
@@ -101,7 +101,7 @@ def cdi_names(engine: EngineGpus, gpus: Sequence[Gpu], given: Sequence[str]) -> 
 
 
 def _unnamed(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
-    """Return which GPUs the CDI specifications do not name, if any."""
+    """Return the GPUs that the CDI specifications do not name."""
     known = _known(engine)
     missing = [gpu for gpu in _usable(gpus) if _name(gpu, known, gpus) is None]
     if not missing or _knows_only_all(engine, gpus):
@@ -115,7 +115,7 @@ def _unnamed(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
 
 
 def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
-    """Return whether the GPUs can only be had all together."""
+    """Return whether the engine can only give all GPUs together."""
     known = _known(engine)
     if engine.mode != "cdi" or engine.cdi_devices is None or _EVERYTHING not in known:
         return False
@@ -130,7 +130,7 @@ def _known(engine: EngineGpus) -> frozenset[str]:
 
 
 def _name(gpu: Gpu, known: Collection[str], gpus: Sequence[Gpu]) -> str | None:
-    """Return its UUID, else its number, else `all` where it is the only GPU; None when CDI knows it by none of them."""
+    """Return its CDI name: its UUID, else its number, else `all` if it is the only GPU; None if it has none."""
     if gpu.uuid in known:
         return gpu.uuid
     number = _number(gpu)
@@ -140,8 +140,7 @@ def _name(gpu: Gpu, known: Collection[str], gpus: Sequence[Gpu]) -> str | None:
 
 
 def _numbers_agree(known: Collection[str], gpus: Sequence[Gpu]) -> bool:
-    """Return whether CDI numbers as many GPUs as there are: after the loss of one the driver counts anew, and CDI does
-    not."""
+    """Return whether CDI numbers as many GPUs as there are: after a loss the driver renumbers, CDI does not."""
     here = [_number(gpu) for gpu in _usable(gpus)]
     numbered = {name for name in known if name.replace(":", "").isdigit()}
     cut = {str(gpu.index) for gpu in gpus if gpu.mig_enabled}
@@ -153,7 +152,7 @@ def _number(gpu: Gpu) -> str:
 
 
 def _usable(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return what jobs can get: whole GPUs, and instances of those that are cut."""
+    """Return the GPUs that jobs can get: whole GPUs, and instances of divided ones."""
     return [gpu for gpu in gpus if not gpu.mig_enabled]
 
 

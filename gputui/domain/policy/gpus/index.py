@@ -1,4 +1,4 @@
-"""Index of a machine's GPUs: bits for GPUs, and requests of jobs as masks of the GPUs that they could use."""
+"""Index of a machine's GPUs: bits for GPUs, and requests of jobs as masks of usable GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct, field
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
-from gputui.domain.job import GpuRequest, Job
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.match import is_named, suitable_gpus
 from gputui.domain.policy.gpus.placement import Ask, Grant, NodeLayout, node_layout
 from gputui.domain.policy.gpus.sharing import GpuBit, SharedSlots
@@ -16,7 +17,7 @@ from gputui.domain.snapshot import Node
 
 
 class GpuIndex(Struct):
-    """The GPUs of all nodes in the order in which they are given out, each with its bit."""
+    """The GPUs of all nodes in order of assignment, each with its bit."""
 
     rows: tuple[tuple[GpuView, ...], ...]
     layouts: tuple[NodeLayout, ...]
@@ -27,7 +28,7 @@ class GpuIndex(Struct):
 
     @classmethod
     def of(cls, nodes: Iterable[Node], settings: PolicySettings) -> GpuIndex:
-        """Return the index of the nodes' GPUs, without those cut into MIG instances."""
+        """Return the index of the nodes' GPUs, except those divided into MIG instances."""
         rows = tuple(_preferred(node.gpus, settings.prefer) for node in nodes)
         bits = {row.gpu.uuid: (number, 1 << bit) for number, node in enumerate(rows) for bit, row in enumerate(node)}
         layouts = tuple(node_layout([row.gpu for row in node]) for node in rows)
@@ -38,11 +39,11 @@ class GpuIndex(Struct):
         return [self._mask(node, [row.state is GpuState.FREE for row in node]) for node in self.rows]
 
     def row(self, place: GpuBit) -> GpuView:
-        """The GPU of that bit."""
+        """Return the view of the GPU with that bit."""
         return self.rows[place[0]][place[1].bit_length() - 1]
 
     def bays(self, settings: Settings) -> list[list[SharedSlots]]:
-        """Return what the GPUs of each node offer to jobs that share."""
+        """Return the capacity for sharing jobs on each node."""
         policy, floor = settings.policy, settings.scheduler.memory_floor
         return [
             [
@@ -55,12 +56,12 @@ class GpuIndex(Struct):
         ]
 
     def counts_with(self, job: Job, place: GpuBit) -> int:
-        """Bytes of that GPU that a job on it counts with."""
+        """Return the bytes of that GPU that a job on it counts with."""
         known = (sharer.memory for sharer in self.row(place).sharers if sharer.job_id == job.id)
         return max(next(known, 0), job.spec.gpus.promised)
 
     def grant(self, uuids: Iterable[str]) -> Grant:
-        """Return those of the GPUs that exist here and that another job may have afterwards."""
+        """Return those of the GPUs that exist here and that another job may get afterwards."""
         found: dict[int, int] = {}
         for uuid in uuids:
             node, bit = self.bits.get(uuid, (-1, 0))
@@ -69,7 +70,7 @@ class GpuIndex(Struct):
         return tuple(found.items())
 
     def uuids(self, grant: Grant) -> tuple[str, ...]:
-        """The UUIDs, in the order of the driver's indices."""
+        """Return the UUIDs, in the order of the driver's indices."""
         rows = [row for node, mask in grant for bit, row in enumerate(self.rows[node]) if mask >> bit & 1]
         return tuple(row.gpu.uuid for row in sorted(rows, key=lambda row: row.gpu.index))
 
@@ -93,14 +94,15 @@ class GpuIndex(Struct):
         if request.everything:
             whole = max((len(node) for node in self.rows), default=0) or 1
             return Ask(whole, whole, eligible, share=share)
-        # more than ever fit is not worth any patience
+        # waiting for more GPUs than will ever fit is pointless
         most = max((mask.bit_count() for mask in eligible), default=0)
         return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible, share=share)
 
     def _eligible(self, job: Job) -> tuple[int, ...]:
         """Return the GPUs of each node that the job could ever use.
 
-        GPUs that failed the job are left out, unless too few others would do: after a repair it must be able to start.
+        GPUs that failed the job are excluded, unless too few others would be left: after a repair it must be able to
+        start.
         """
         request = job.spec.gpus
         suiting = tuple(
@@ -124,7 +126,7 @@ class GpuIndex(Struct):
 
 
 def is_plain(job: Job) -> bool:
-    """Return whether a job asks for a number of GPUs only, as nearly all do."""
+    """Return whether a job asks only for a number of GPUs, as nearly all do."""
     request = job.spec.gpus
     return not (
         job.avoid_gpus
@@ -144,18 +146,18 @@ def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView,
 
 
 def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
-    """Return whether the site lets jobs share it."""
+    """Return whether the site allows jobs to share it."""
     return "all" in settings.share or is_named(gpu, settings.share)
 
 
 def suits(job: Job, row: GpuView) -> bool:
-    """Return whether the job could use this one, and it has the memory free that the job asks for."""
+    """Return whether the job could use this GPU now, with enough free memory for it."""
     wanted = job.spec.gpus.free_memory
     return bool(suitable_gpus(job.spec.gpus, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
 
 
 def _memory_free(row: GpuView) -> int:
-    """Bytes; all of it where a job of ours is what uses it."""
+    """Return the free bytes; the total where only our own jobs use it."""
     total = row.gpu.memory_total or 0
     used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
     return total - (used or 0)

@@ -1,11 +1,11 @@
-"""Match of requests and GPUs, whoever holds the GPUs now."""
+"""Matching of requests and GPUs, regardless of who holds the GPUs now."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from gputui.domain.gpu import Gpu
-from gputui.domain.job import GpuRequest
+from gputui.domain.job_spec import GpuRequest
 from gputui.domain.units import format_size, plural
 
 
@@ -39,8 +39,10 @@ def shortage(request: GpuRequest, gpus: Sequence[Gpu]) -> str:
 
 
 def is_named(gpu: Gpu, names: Sequence[str]) -> bool:
-    """Return whether one of the names means this GPU: its UUID, at least eight characters of its beginning, or its
-    index."""
+    """Return whether one of the names means this GPU.
+
+    Its UUID, at least eight characters of its beginning, or its index.
+    """
     if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
         return True
     return gpu.mig_parent is None and str(gpu.index) in names

@@ -1,4 +1,4 @@
-"""Attempts that ran out of a GPU's memory: how they are recognised, and what the next one asks for."""
+"""Attempts that ran out of GPU memory: how they are recognised, and the request of the next attempt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def may_have_run_out(job: Job, cause: Cause | None) -> bool:
 
 
 def find_sign(lines: Iterable[bytes]) -> str:
-    """Return the last line that reports it, fit to be shown; empty when none does."""
+    """Return the last line that reports it, without control characters; empty if there is none."""
     told = [line for line in deque(lines, _TAIL) if any(sign in line for sign in _SIGNS)]
     return plain(told[-1][:4096].decode(errors="replace").strip(), _SHOWN) if told else ""
 
@@ -40,9 +40,9 @@ def out_of_memory_cause(sign: str, exit_code: int | None) -> Cause:
 
 
 def ask_for_more(job: Job, totals: Mapping[str, int]) -> Job:
-    """Return the job, asking for its step more per GPU if it waits again after running out of GPU memory.
+    """Return the job with its request raised by its step, if it waits again after running out of GPU memory.
 
-    `totals` are the bytes of all known GPUs by UUID: nothing is asked for that none of them has.
+    `totals` are the bytes of all known GPUs by UUID; the request never exceeds the largest.
     """
     step, cause = job.spec.gpu_memory_step, job.cause
     if not step or job.state is not JobState.PENDING or cause is None or cause.code is not CauseCode.GPU_OUT_OF_MEMORY:

@@ -1,7 +1,7 @@
-"""GPUs as bits: what is free on each node, what a job asks of them, and which of them are taken together.
+"""GPUs as bits: free GPUs of each node, requests, and the choice of GPUs that belong together.
 
-Bit i of a node's mask is its i-th GPU in the order in which they are given out. The same few lines decide for the
-scheduler, the forecast and the replay, so they are made to be fast.
+Bit i of a node's mask is its i-th GPU in order of assignment. The same code decides for the scheduler, the forecast and
+the replay, so it is optimised for speed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from gputui.domain.gpu import Gpu
 Grant: TypeAlias = tuple[tuple[int, int], ...]
 """GPUs that a job gets: pairs of a node's number and a mask of its GPUs."""
 GpuGroups: TypeAlias = tuple[int, ...]
-"""Masks that part a node's GPUs into groups."""
+"""Masks that divide a node's GPUs into groups."""
 
 
 class Ask(Struct, frozen=True, eq=False):
-    """Request of a job in masks. Jobs with equal requests share one Ask."""
+    """Request of a job as masks. Jobs with equal requests share one Ask."""
 
     minimum: int
     maximum: int
     eligible: tuple[int, ...]
     """GPUs by node that it could ever use."""
     whole_nodes: int = 0
-    """Wider than a node: so many whole nodes."""
+    """Number of whole nodes, for a request wider than a node."""
     share: int = 0
-    """Bytes of each GPU, which others may share that ask so; 0: the GPUs to itself."""
+    """Bytes of each GPU for a job that shares; 0: it gets the GPUs to itself."""
 
 
 class NodeLayout(Struct, frozen=True):
@@ -38,13 +38,13 @@ class NodeLayout(Struct, frozen=True):
     everything: int
     """Mask of all its GPUs."""
     levels: tuple[GpuGroups, ...] = ()
-    """NVLink cliques, NUMA nodes, PCIe switches: in the order in which they matter."""
+    """Groups by NVLink clique, NUMA node and PCIe switch, the most important first."""
 
 
 def choose(usable: Sequence[int], ask: Ask, need: int, most: int, layouts: Sequence[NodeLayout]) -> Grant | None:
     """Choose `need` to `most` GPUs of one node, or whole nodes; None when they are not available.
 
-    Of several nodes the one that gives most of what is asked, then the one with the fewest GPUs left over.
+    Prefers the node that gives the most, then the one with the fewest GPUs left over.
     """
     if ask.whole_nodes:
         return _whole(usable, ask, layouts)
@@ -80,7 +80,7 @@ def pick(free: int, width: int, levels: Sequence[GpuGroups]) -> int:
 
 
 def _spread(free: int, parts: Sequence[int], width: int, levels: Sequence[GpuGroups]) -> int:
-    """Choose more GPUs than any group has: whole groups first, the largest first, the rest from the best fit."""
+    """Choose more GPUs than any group has: whole groups first, the largest first, the rest by best fit."""
     taken = 0
     for part in sorted(parts, key=lambda part: (-part.bit_count(), part & -part)):
         if taken.bit_count() + part.bit_count() <= width:
@@ -106,11 +106,11 @@ def size(grant: Grant) -> int:
 
 NVLINK = "NVLINK"
 _SWITCH = frozenset({NVLINK, "PIX", "PXB"})
-"""Reached without passing the host bridge."""
+"""Link kinds that do not pass the host bridge."""
 
 
 def node_layout(gpus: Sequence[Gpu]) -> NodeLayout:
-    """Return the layout of the node's GPUs, with the groupings that tell some of them apart."""
+    """Return the layout of the node's GPUs, with the groupings that distinguish some of them."""
     everything = (1 << len(gpus)) - 1
     levels = (
         cliques(gpus, lambda kind: kind == NVLINK),
@@ -121,7 +121,7 @@ def node_layout(gpus: Sequence[Gpu]) -> NodeLayout:
 
 
 def cliques(gpus: Sequence[Gpu], joins: Callable[[str], bool]) -> GpuGroups:
-    """Groups in which every GPU reaches every other one by such a link, grown in the GPUs' order."""
+    """Return groups in which every GPU reaches every other one by such a link, built in the GPUs' order."""
     bit = {gpu.uuid: 1 << number for number, gpu in enumerate(gpus)}
     reach = [sum({bit[link.peer] for link in gpu.links if joins(link.kind) and link.peer in bit}) for gpu in gpus]
     groups, left = [], (1 << len(gpus)) - 1

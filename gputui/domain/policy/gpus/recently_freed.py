@@ -1,4 +1,4 @@
-"""GPUs that were given back a moment ago: nobody has them, and no reading says yet that they are free."""
+"""GPUs that were just released: no job holds them, and no reading shows them free yet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.policy.gpus.index import GpuIndex
 
 SETTLING = timedelta(seconds=30)
-"""Time after the end of an attempt in which its GPUs may still look busy."""
+"""Time after the end of an attempt during which its GPUs may still look busy."""
 SOON = 1.0
-"""Seconds until GPUs that were given back a moment ago are known to be free."""
+"""Seconds until GPUs that were just released are known to be free."""
 
 
 def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[int, ...]:
-    """Return by node the GPUs that will be free as soon as they are read again."""
+    """Return the GPUs that will be free as soon as they are read again, by node."""
     if not any(_may_settle(row) for node in gpus.rows for row in node):
         return (0,) * len(gpus.rows)
     freed: set[str] = set()
@@ -29,7 +29,7 @@ def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[
 
 
 def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
-    """Return by node the GPUs whose views are wanted."""
+    """Return the GPUs whose views are wanted, by node."""
     return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in gpus.rows)
 
 
@@ -38,7 +38,7 @@ def _may_settle(row: GpuView) -> bool:
 
 
 def _is_settling(row: GpuView, freed: set[str]) -> bool:
-    """Return whether it was given back a moment ago and only a fresh, idle reading is missing."""
+    """Return whether it was just released and only a fresh, idle reading is missing."""
     if not _may_settle(row):
         return False
     claimed = any(holder.kind == "container" for holder in row.holders)

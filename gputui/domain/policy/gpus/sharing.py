@@ -1,7 +1,7 @@
-"""GPUs that several jobs share: how many may be on one, and how much of its memory is not promised yet.
+"""GPUs that several jobs share: how many jobs may be on one, and how much of its memory is still unpromised.
 
-Every job on such a GPU asked to share. Each counts with the memory it was promised, and with what it really uses where
-that is more: so a job that has not allocated anything yet takes nobody's memory, and nobody takes its own.
+Every job on such a GPU asked to share. Each counts with its promised memory, or with its actual use if that is more: so
+a job that has not allocated memory yet takes none from others, and none is taken from it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from gputui.domain.job import JobId
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.gpus.placement import Ask, Grant, NodeLayout, choose, pick
 
 GpuBit: TypeAlias = tuple[int, int]
@@ -26,13 +26,13 @@ class SharedSlots(NamedTuple):
     floor: int
     """Bytes that are never promised to a second job."""
     most: int
-    """Maximum number of jobs; 1 where the site does not let the GPU be shared."""
+    """Maximum number of jobs; 1 if the site does not allow sharing it."""
     closed: str = ""
-    """Reason for which no further job may join now, whatever room there is; empty when one may."""
+    """Reason why no further job may join now, even if there is room; empty when one may."""
 
 
 class SharedGpus:
-    """The GPUs that jobs share now, and what is left there."""
+    """The GPUs that jobs share now, and their remaining room."""
 
     def __init__(self, bays: Sequence[Sequence[SharedSlots]] = ()) -> None:
         self.bays = bays
@@ -49,7 +49,7 @@ class SharedGpus:
         return self.bays[place[0]][place[1].bit_length() - 1]
 
     def left(self, place: GpuBit) -> int:
-        """Bytes that a further job may ask for beside those that share the GPU; 0 where none may join."""
+        """Return the bytes that a further job may ask for on the shared GPU; 0 if none may join."""
         bay, uses = self.bay(place), self.uses.get(place, ())
         if bay.closed or len(uses) >= bay.most:
             return 0
@@ -61,11 +61,11 @@ class SharedGpus:
         return any(self.left(place) for place in self.uses)
 
     def take(self, job_id: JobId, place: GpuBit, size: int) -> None:
-        """Record that a job counts with so many bytes there."""
+        """Record that a job counts with `size` bytes there."""
         self.uses[place] = (*self.uses.get(place, ()), (job_id, size))
 
     def give(self, job_id: JobId, grant: Grant) -> Iterator[GpuBit]:
-        """Remove a job; yield those of its GPUs on which no other is left."""
+        """Remove a job; yield those of its GPUs that no other job holds."""
         for place in gpu_bits(grant):
             rest = tuple(use for use in self.uses.pop(place, ()) if use[0] != job_id)
             if rest:
@@ -74,8 +74,10 @@ class SharedGpus:
                 yield place
 
     def part(self, ask: Ask, grant: Grant) -> float:
-        """Return the share of each GPU that such a job is charged for: its part of the memory or of the slots,
-        whichever is larger."""
+        """Return the share of each GPU that such a job is charged for.
+
+        Its part of the memory or of the slots, whichever is larger.
+        """
         if not ask.share or not grant:
             return 1.0
         bays = [self.bay(place) for place in gpu_bits(grant)]
@@ -83,12 +85,12 @@ class SharedGpus:
 
 
 class PromisedRoom:
-    """Room on GPUs beside a job to which memory of one of them is promised."""
+    """Room on GPUs beside a job to which memory on one of them is promised."""
 
     def __init__(self, promised: int, shares: SharedGpus) -> None:
         self._promised = promised
         self._shares = shares
-        """Sharing as it will be when the promise is kept, without that job."""
+        """Sharing as it will be once the promise is fulfilled, without that job."""
 
     def fitting(self, node: int, mask: int, share: int) -> int:
         """Return those of these GPUs that have room for both that job and one that asks for `share` bytes."""
@@ -120,7 +122,7 @@ def gpu_bits(grant: Grant) -> Iterator[GpuBit]:
 
 
 def usable_gpus(free: Sequence[int], shares: SharedGpus, ask: Ask) -> list[int]:
-    """Return by node the GPUs such a job could use now: free ones, and those with room if it shares."""
+    """Return the GPUs that such a job could use now, by node: free ones, and those with room if it shares."""
     masks = list(free)
     if ask.share:
         for place in shares.uses:
@@ -132,7 +134,7 @@ def usable_gpus(free: Sequence[int], shares: SharedGpus, ask: Ask) -> list[int]:
 def choose_shared(
     masks: Sequence[int], shares: SharedGpus, ask: Ask, need: int, most: int, layouts: Sequence[NodeLayout]
 ) -> Grant | None:
-    """Choose GPUs as `choose` does; for a job that shares, first the GPUs that it fills up most."""
+    """Choose GPUs as `choose` does; for a job that shares, prefer the GPUs that it fills most."""
     if not ask.share or ask.whole_nodes:
         return choose(masks, ask, need, most, layouts)
     fits = [_packed(node, mask, shares, min(mask.bit_count(), most), layouts) for node, mask in enumerate(masks)]
@@ -141,7 +143,7 @@ def choose_shared(
 
 
 class _Fit(NamedTuple):
-    """Choice on one node; the smallest is the best."""
+    """Choice on one node; sorts the best first."""
 
     fewer: int
     tier: tuple[int, int]

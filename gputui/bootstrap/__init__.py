@@ -1,0 +1,170 @@
+"""Construction of services from the options of a command: the clock, the user, the store and the actions on it.
+
+The modules of this package construct the rest; nothing else knows the adapters of the ports.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gputui.config import Options
+from gputui.domain.attempt import BootTime
+from gputui.domain.audit import Actor
+from gputui.domain.errors import GputuiError
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from gputui.domain.gpu import Gpu
+    from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.actions.actions import Actions
+    from gputui.engine.actions.reservations import Reservations
+    from gputui.engine.actions.tenants import Tenants
+    from gputui.ports import JobStore, SteadyClock
+    from gputui.store.repair import Repair
+
+RESCUE_WAIT = 5.0
+"""Seconds that a repair waits for the scheduler to write its rescue file."""
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now(self) -> datetime:
+        """Return the current time, aware, in UTC."""
+        return datetime.now(UTC)
+
+    def boot_time(self) -> BootTime:
+        """Return the boot's id and the seconds since then, without time spent suspended."""
+        return BootTime(_boot_id(), time.monotonic())
+
+
+@cache
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def clock() -> SteadyClock:
+    """Return the system clock."""
+    return SystemClock()
+
+
+def actor(environ: Mapping[str, str] = os.environ) -> Actor:
+    """Return the user of this process; under sudo, the user who called sudo."""
+    uid, sudo = os.getuid(), environ.get("SUDO_UID", "")
+    if uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
+        uid = int(sudo)
+    return Actor(uid=uid, user=user_name(uid))
+
+
+def user_name(uid: int) -> str:
+    """Return the name of the account with this uid, or the number where there is none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:  # an id without an account, as in many containers
+        return str(uid)
+
+
+def has_queue(options: Options) -> bool:
+    """Return whether the state directory has a queue, or remains of one; creates nothing."""
+    from gputui.store.directory import QUEUE
+
+    return any(options.state.glob(f"{QUEUE}*"))
+
+
+def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
+    """Return the store of the state directory, which is created if missing.
+
+    `waiting` is called with a sentence when another process locks the queue for long; by default it is logged.
+    """
+    from gputui.store import TinyJobStore
+
+    if waiting is None:
+        return TinyJobStore(options.state, options.settings.store)
+    return TinyJobStore(options.state, options.settings.store, waiting)
+
+
+def open_repair(options: Options) -> Repair:
+    """Return the repair of the state directory; first gives a running scheduler time to write its rescue file.
+
+    Raises GputuiError if it writes none: it hangs, or it began after the loss and has no more than the files.
+    """
+    import time
+
+    from gputui.engine.files.leadership import current_leader
+    from gputui.store.repair import repair_of
+
+    repair = repair_of(options.state, options.settings.store)
+    leader, deadline = current_leader(options.state), time.monotonic() + RESCUE_WAIT
+    while leader and repair.assess() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if leader and repair.assess() and not repair.has_rescue_of(leader.pid) and current_leader(options.state):
+        who = f"{leader.kind} schedules there, pid {leader.pid}, and has written nothing from its memory"
+        hint = f"kill -CONT {leader.pid} if it hangs; else stop it (systemctl stop gputui), then repair; jobs run on"
+        raise GputuiError(who, where=str(options.state), hint=hint)
+    return repair
+
+
+def actions(store: JobStore, options: Options | None = None) -> Actions:
+    """Return the actions of this process's user, within the settings of `options`."""
+    from gputui.engine.actions.actions import Actions
+    from gputui.engine.actions.permissions import UserPermissions
+
+    settings = options.settings if options else Settings()
+    permissions = UserPermissions(options.state, settings) if options else None
+    return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
+
+
+def reservations(store: JobStore, options: Options) -> Reservations:
+    """Return the reservations, for changes by this process's user."""
+    from gputui.engine.actions.reservations import Reservations
+
+    return Reservations(store, clock(), actor(), options.settings.policy)
+
+
+def tenants(store: JobStore, options: Options) -> Tenants:
+    """Return the tenants' shares and limits, for changes by this process's user."""
+    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.actions.tenants import Tenants
+
+    permissions = UserPermissions(options.state, options.settings)
+    return Tenants(store, clock(), actor(), options.settings.policy, permissions)
+
+
+def current_snapshot(options: Options, store: JobStore) -> Snapshot:
+    """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
+    from gputui.engine.tick import snapshot_builder
+
+    return snapshot_builder.follower_snapshot(store, options.state, options.settings, clock().now())
+
+
+def is_scheduled(options: Options) -> bool:
+    """Return whether a process schedules in the state directory now."""
+    from gputui.engine.files.leadership import current_leader
+
+    return current_leader(options.state) is not None
+
+
+def known_gpus(options: Options) -> tuple[Gpu, ...]:
+    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this."""
+    from gputui.engine.files import live_file
+    from gputui.engine.files.leadership import current_leader
+
+    if current_leader(options.state) is None or (live := live_file.read(options.state)) is None:
+        return ()
+    return tuple(view.gpu for node in live.nodes for view in node.gpus)
+
+
+def gpu_past(options: Options) -> list[TakenStep]:
+    """Return the recorded GPU readings of the last hour or two."""
+    from gputui.engine.files import gpu_log
+
+    return gpu_log.read(options.state)

@@ -1,0 +1,123 @@
+"""Choice of the adapters to GPUs and runtimes by the options of a command."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from gputui import bootstrap
+from gputui.config import Options
+from gputui.domain.container import ForeignContainer
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.gpu import ProbeReading
+from gputui.domain.snapshot import Node, Snapshot
+
+if TYPE_CHECKING:
+    from gputui.gpus.simulated import SimulatedProbe
+    from gputui.ports import GpuProbe, JobStore, Runtime
+
+
+def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
+    """Return the runtimes of this machine, the one for containers first."""
+    from gputui.runtime.docker.runtime import DockerRuntime
+    from gputui.runtime.process.runtime import ProcessRuntime
+
+    settings = options.settings
+    runtimes: list[Runtime] = []
+    if options.runtime == "docker":
+        runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock()))
+    if options.runtime == "process" or settings.scheduler.host_jobs:
+        runtimes.append(ProcessRuntime(store_id, options.state, settings.runtime, bootstrap.clock()))
+    return tuple(runtimes)
+
+
+def local_images(options: Options) -> tuple[str, ...]:
+    """Return the names of the engine's images; empty when no engine answers."""
+    if options.runtime != "docker":
+        return ()
+    from gputui.runtime.docker.runtime import DockerRuntime
+
+    with closing(DockerRuntime("", options.settings.runtime, bootstrap.clock())) as engine, suppress(RuntimeFault):
+        return engine.images()
+    return ()
+
+
+def make_probe(options: Options, store_id: str = "") -> GpuProbe:
+    """Return the probe that `--probe` names, not started."""
+    if options.probe.simulated is None:
+        from gputui.gpus.supervisor import NvmlProbe
+
+        return NvmlProbe(options.settings.gpus, bootstrap.clock())
+    return simulated_probe(options, store_id)
+
+
+def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:
+    """Return the simulated probe of `--probe sim`, not started."""
+    from gputui.gpus.simulated import SimulatedProbe
+    from gputui.gpus.simulated_models import DEFAULT
+
+    model = (options.probe.model or DEFAULT).upper()
+    return SimulatedProbe(options.probe.simulated or 0, model, clock=bootstrap.clock(), store_id=store_id)
+
+
+def silence_probe_log() -> None:
+    """Keep the probe's log records off stderr: the command itself reports what is wrong."""
+    import logging
+
+    logging.getLogger("gputui").addHandler(logging.NullHandler())
+
+
+def check_probe(options: Options) -> None:
+    """Raise InputError for an unknown model or an impossible number of simulated GPUs."""
+    if options.probe.simulated is not None:
+        from gputui.gpus.simulated_models import parse_simulated
+
+        parse_simulated(str(options.probe))
+
+
+def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) -> ProbeReading:
+    """Return one complete reading of the GPUs, or the latest one after `patience` seconds; closes the probe."""
+    from gputui.gpus.supervisor import first_reading
+
+    return first_reading(probe or make_probe(options), patience)
+
+
+def measured_snapshot(
+    options: Options, store: JobStore, patience: float = 8.0, probe: GpuProbe | None = None
+) -> Snapshot:
+    """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
+    from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+
+    probe = probe or make_probe(options)
+    probe.start()  # it reads while the runtimes are asked
+    foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
+    reading = read_gpus(options, patience, probe)
+    evidence = Evidence(
+        reading=reading,
+        store_id=store.store_id,
+        jobs=tuple(job for job in store.jobs().values() if job.gpus),
+        controls=store.controls(),
+        unreadable=store.unreadable(),
+        foreign=foreign,
+    )
+    now = bootstrap.clock().now()
+    rows = gpu_views(evidence, options.settings.scheduler, now)
+    node = Node("", rows, reading.status, reading.driver_version, host=reading.host)
+    return Snapshot(taken_at=now, nodes=(node,), controls=evidence.controls)
+
+
+def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | None:
+    """Return foreign containers with GPUs; None when a runtime cannot tell."""
+    found: list[ForeignContainer] = []
+    runtimes = make_runtimes(options, store_id)
+    try:
+        for runtime in runtimes:
+            if not runtime.check().up:
+                return None
+            found += runtime.foreign()
+    except RuntimeFault:
+        return None
+    finally:
+        for runtime in runtimes:
+            runtime.close()
+    return tuple(found)

@@ -1,0 +1,191 @@
+"""Construction of what looks after a state directory: limits, backups, checks and repairs of its files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui import __version__
+from gputui.domain.errors import GputuiError, StoreFormatError
+from gputui.domain.finding import Finding
+
+if TYPE_CHECKING:
+    from gputui.config import Options
+    from gputui.domain.backup_record import BackupRecord
+    from gputui.domain.kept_data import KeptData
+
+
+def kept_data(options: Options) -> list[KeptData]:
+    """Return the use of the state directory by ended jobs, by kind; logs are counted for a second at most."""
+    from gputui.engine.files import log_retention
+    from gputui.store.trimming import line_files
+
+    settings = options.settings.store
+    lines = [files.kept() for files in line_files(options.state, settings)]
+    return [*log_retention.kept(options.state, settings), *lines]
+
+
+class BackupResult(Struct, frozen=True):
+    """A backup that was written, and what in it cannot be read."""
+
+    path: Path
+    files: int
+    size: int
+    """Bytes of the files in it."""
+    findings: list[Finding]
+    """Findings that are not harmless."""
+    removed: int = 0
+    """Old backups that were removed."""
+
+
+def checked_backup(options: Options, target: Path, now: datetime, *, with_logs: bool) -> BackupResult:
+    """Write a backup of the state directory and read it again; it stays if something in it cannot be read."""
+    files, size = back_up(options, target, now, with_logs=with_logs)
+    found = [finding for finding in _verify_backup(target) if not finding.is_harmless]
+    return BackupResult(target, files, size, found)
+
+
+def scheduled_backup(
+    options: Options, folder: Path, keep: timedelta | None, now: datetime, *, with_logs: bool
+) -> BackupResult:
+    """Write a backup with the time in its name into a directory, check it, and record the result.
+
+    A good one is followed by the removal of those older than `keep`. One in which something cannot be read gets a name
+    that says so, and no good one is removed; where `keep` is given, the latest few of the damaged ones stay.
+    """
+    from gputui.store.backup import new_name, rotate, set_apart, thin_damaged
+
+    _check_exists(options.state)
+    try:
+        made = checked_backup(options, new_name(folder, now), now, with_logs=with_logs)
+        if made.findings:
+            _record_backup(options, folder, now, made.findings[0].sentence)
+            apart = set_apart(made.path)
+            return replace(made, path=apart, removed=thin_damaged(folder) if keep is not None else 0)
+        _record_backup(options, folder, now)
+    except GputuiError as error:
+        _record_backup(options, folder, now, str(error))
+        raise
+    return replace(made, removed=rotate(folder, keep, now)) if keep is not None else made
+
+
+def _record_backup(options: Options, folder: Path, now: datetime, problem: str = "") -> None:
+    """Record the result of a backup for the scheduler; raises GputuiError where that is not possible."""
+    from gputui.domain.backup_record import BackupRecord
+    from gputui.engine.files.backup_file import FILE, read_backup_record, write_backup_record
+    from gputui.store.files import os_errors
+
+    before = read_backup_record(options.state)
+    good_at = (before.good_at if before else None) if problem else now
+    with os_errors(options.state / FILE):
+        write_backup_record(options.state, BackupRecord(now, str(folder), problem, good_at))
+
+
+def last_backup(options: Options) -> BackupRecord | None:
+    """Return the result of the last backup into a directory; None if none was made."""
+    from gputui.engine.files.backup_file import read_backup_record
+
+    return read_backup_record(options.state)
+
+
+def back_up(options: Options, target: Path, now: datetime, *, with_logs: bool) -> tuple[int, int]:
+    """Write a backup of the state directory; return the number of files in it and their bytes."""
+    from gputui.store.backup import write_backup
+
+    _check_exists(options.state)
+    store = options.settings.store
+    files = write_backup(options.state, store, target, now, __version__, with_logs=with_logs).files
+    return len(files), sum(file.size for file in files.values())
+
+
+def verify(path: Path) -> list[Finding]:
+    """Return the faults of a state directory or of a backup."""
+    from gputui.store.verify import verify_directory
+
+    if path.is_dir():
+        return list(verify_directory(path))
+    return _verify_backup(path)
+
+
+def _verify_backup(path: Path) -> list[Finding]:
+    from gputui.store.backup import check_is_backup, unpack
+    from gputui.store.verify import verify_directory
+
+    check_is_backup(path)
+    with tempfile.TemporaryDirectory(prefix="gputui-verify-") as place:
+        found = list(unpack(path, Path(place), with_logs=False))
+        if all(finding.is_harmless for finding in found):
+            found += verify_directory(Path(place))
+    return found
+
+
+def restore(options: Options, backup: Path) -> list[Finding]:
+    """Fill an empty or missing state directory from a backup; return what is harmless.
+
+    Raises StoreFormatError, without a file left there, for a backup that is damaged.
+    """
+    from gputui.store.backup import check_is_backup, unpack
+    from gputui.store.files import os_errors
+    from gputui.store.staging import staged
+
+    check_is_backup(backup)
+    with staged(options.state) as staging, os_errors(options.state):
+        found = list(unpack(backup, staging))
+        bad = [finding for finding in found if not finding.is_harmless]
+        if bad:
+            hint = f"gputui state verify {backup} lists everything; restore another backup"
+            raise StoreFormatError(f"it is damaged: {bad[0].where}: {bad[0].text}", where=str(backup), hint=hint)
+    return found
+
+
+def export(options: Options, now: datetime) -> Iterator[bytes]:
+    """Yield the lines of an export of the state directory."""
+    from gputui.store.transfer import export_lines
+
+    _check_exists(options.state)
+    return export_lines(options.state, options.settings.store, now, __version__)
+
+
+def export_to(options: Options, target: Path, now: datetime) -> None:
+    """Write an export into a new file, which gets its name when it is complete."""
+    from gputui.store.backup import new_private_file
+
+    with new_private_file(target) as file:
+        file.writelines(export(options, now))
+
+
+def import_(options: Options, lines: Iterable[bytes], source: str) -> None:
+    """Fill an empty or missing state directory from the lines of an export."""
+    from gputui.store.transfer import import_lines
+
+    import_lines(options.state, options.settings.store, lines, source)
+
+
+def damaged_lines(options: Options) -> list[str]:
+    """Return sentences about lines of history and audit log that cannot be read."""
+    from gputui.store.repair import damaged_files
+
+    return [file.sentence for file in damaged_files(options.state)]
+
+
+def move_damaged_lines(options: Options, now: datetime) -> Path:
+    """Move lines that cannot be read into a new directory, and return it; raises GputuiError beside a scheduler."""
+    from gputui.engine.files.leadership import current_leader
+    from gputui.store.repair import damaged_files, move_aside
+
+    if (leader := current_leader(options.state)) is not None:
+        hint = "stop it, then repair; jobs run on"
+        raise GputuiError(f"{leader.kind} schedules there, pid {leader.pid}", where=str(options.state), hint=hint)
+    return move_aside(options.state, options.settings.store, damaged_files(options.state), now)
+
+
+def _check_exists(directory: Path) -> None:
+    if not directory.is_dir():
+        hint = "name it by --state"
+        raise StoreFormatError("there is no state directory", where=str(directory), hint=hint)

@@ -1,0 +1,174 @@
+"""Forecasts in words: expected starts of submitted jobs, and starts that a change would shift (`--dry-run`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+
+from gputui import bootstrap
+from gputui.cli.readings import gpu_names
+from gputui.cli.session import Session
+from gputui.config import Options
+from gputui.domain.entries import Entries, Names
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.policy.explain import why_never
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compared
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import fit, plain
+from gputui.domain.units import format_duration
+from gputui.ports import JobStore
+
+MOST_LINES = 100
+"""Maximum number of lines of a list."""
+
+
+def expected_starts(options: Options, store: JobStore, ids: Sequence[JobId]) -> Iterator[str]:
+    """Yield `job 12: starts now on GPU 3`, or when it should start and what it waits for, for each of these jobs."""
+    if not bootstrap.is_scheduled(options):
+        yield f"{_subject(store, ids)}: no scheduler is running; gputui or gputui serve starts one"
+        return
+    snapshot, now = bootstrap.current_snapshot(options, store), bootstrap.clock().now()
+    yield from foreseen(snapshot, ids, options, now)
+
+
+def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: datetime) -> Iterator[str]:
+    """Yield the sentences for a queue that has a scheduler."""
+    made, jobs = plan(snapshot, options.settings, now), Entries({job.id: job for job in snapshot.jobs})
+    for job in filter(None, map(jobs.get, ids)):
+        yield f"job {job.shown_id}: {plain(_words(job, made, snapshot, options, now))}"
+
+
+def _subject(store: JobStore, ids: Sequence[JobId]) -> str:
+    return f"job {store.get(ids[0]).shown_id} waits" if len(ids) == 1 else f"{len(ids)} jobs wait"
+
+
+def _words(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: datetime) -> str:
+    if job.state is not JobState.PENDING:
+        word = "starts now" if job.state is JobState.CONFIGURING else job.state.name.lower()
+        return f"{word}{_on(snapshot, job.attempt.gpus if job.attempt else ())}"
+    start = next((start for start in made.starts if start.job_id == job.id), None)
+    if start is not None:
+        return f"starts now{_on(snapshot, start.gpus)}"
+    if never := why_never(PlanningContext.at(snapshot, options.settings, now), job):
+        return f"can never start: {never}"
+    reason, at = made.reasons.get(job.id), made.forecast.get(job.id)
+    why = reason.local(now) if reason else ""
+    if at is None:
+        return f"waits: {why}" if why else "waits"
+    left = format_duration(at - now)
+    if reason and reason.mentions(at):
+        return f"should start in {left}: {why}"
+    return f"should start at {_clock(at, now)}, in {left}" + (f": {why}" if why else "")
+
+
+def _on(snapshot: Snapshot, gpus: Sequence[str]) -> str:
+    return f" on {gpu_names(snapshot, gpus)}" if gpus else ""
+
+
+def _clock(at: datetime, now: datetime) -> str:
+    """Return the local time, with the day unless it is today."""
+    here = at.astimezone()
+    return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
+
+
+def print_shifts(session: Session, store: JobStore, change: SnapshotChange) -> None:
+    """Print which waiting jobs would start earlier or later, and which would not start at all."""
+    snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
+    found = compared(snapshot, change, session.options.settings, now)
+    changed = change(snapshot)
+    gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))
+    told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
+    stuck = list(without_start(snapshot, changed, found))
+    told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
+    sys.stdout.writelines(f"{line}\n" for line in told or ["no other job would start earlier or later"])
+
+
+def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:
+    """Return the changed jobs' places in the queue, before and after."""
+    before, after = entries(snapshot), entries(changed)
+    count = len(found.after.order)
+    return [
+        f"job {place.job_id} moves from place {place.before} to {place.after} of {count} in the queue"
+        for place in found.moves
+        if before.entry(place.job_id) is not after.entry(place.job_id)
+        and before.get(place.job_id) != after.get(place.job_id)
+    ]
+
+
+def entries(snapshot: Snapshot) -> Entries:
+    """Return the snapshot's jobs by id, elements of arrays included."""
+    return Entries({job.id: job for job in snapshot.jobs})
+
+
+def fates(snapshot: Snapshot, changed: Snapshot, ids: Iterable[JobId]) -> dict[JobId, str]:
+    """Return, per job that will not start after the change, a word for it: `cancelled`, `held`."""
+    before, after = entries(snapshot), entries(changed)
+    found = {}
+    for job_id in ids:
+        was, then = before.entry(job_id), after.entry(job_id)
+        if was is not None and then is None:
+            found[job_id] = "cancelled"
+        elif was is not None and then is not None and then.held and not was.held:
+            found[job_id] = "held"
+    return found
+
+
+def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
+    """Return a line for each job that would start at another time, or not at all."""
+    names = Names(snapshot.jobs)
+    found = [
+        f"{names.shown(shift.job_id):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
+        f"{_before(shift):>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {_by(shift)}".rstrip()
+        for shift in shifts
+    ]
+    return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
+
+
+def shortened(told: list[str]) -> list[str]:
+    """Return the first lines and the number of remaining ones: an array may have 100,000 elements."""
+    left = len(told) - MOST_LINES
+    return [*told[:MOST_LINES], f"... and {left} more"] if left > 1 else told
+
+
+def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> Iterator[Job]:
+    """Yield the new jobs without a predictable start, and the jobs that lose theirs by the change."""
+    known = entries(snapshot)
+    for job in changed.jobs:
+        is_affected = job.id not in known or job.id in found.before.starts
+        if job.state is JobState.PENDING and is_affected and job.id not in found.after.starts:
+            yield job
+
+
+def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: datetime) -> list[str]:
+    """Return a sentence for each job: why it has no predictable start, or can never start."""
+    context, why = PlanningContext.at(changed, settings, now), plan(changed, settings, now).reasons
+    told = []
+    for job in jobs:
+        reason, ever = why.get(job.id), why_never(context, job)
+        if ever:
+            told.append(f"job {job.shown_id} would never start: {ever}")
+        elif reason is not None:
+            told.append(f"job {job.shown_id} would have no known start: {reason.code}: {plain(reason.local(now))}")
+    return told
+
+
+def _before(shift: Shift) -> str:
+    return "runs now" if shift.is_stopped else _time(shift.before)
+
+
+def _time(at: datetime | None) -> str:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else "not known"
+
+
+def _by(shift: Shift) -> str:
+    if shift.before is None or shift.after is None:
+        return ""
+    by = format_duration(abs(shift.after - shift.before))
+    return f"{by} {'later' if shift.after > shift.before else 'earlier'}"

@@ -1,0 +1,336 @@
+"""Conditions: lasting problems and unusual states of machine and queue, worst first, with remedies; their tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from gputui.domain.event import ended
+from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, ProbeCode
+from gputui.domain.gpu_names import index_of, index_ranges
+from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse, HostSample
+from gputui.domain.job import Job
+from gputui.domain.keyed import keyed
+from gputui.domain.notices import pressing, standing
+from gputui.domain.same import Same
+from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size, plural
+
+DISK_LOW, FAILED = "disk low", "failed"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Problem or unusual state that lasts until its reason is gone."""
+
+    severity: str
+    """Severity of a notice: `error`, `warning` or `information`."""
+    text: str
+    kind: str = ""
+    """Kind of condition, such as `lost`; empty: not shown in the status line."""
+    short: str = ""
+    """Text for the status line; empty: derived from kind and GPU."""
+    subject: str = ""
+    """Subject, with a name that stays the same while the condition lasts."""
+    since: datetime | None = None
+    """Time since which it lasts; None: unknown."""
+    is_seen: bool = False
+    """True if `since` is the time at which this console first saw it."""
+    todo: str = ""
+    """Command or key that helps."""
+    gpu: str = ""
+    """Displayed index of the GPU; empty: it concerns no GPU."""
+    count: int = 1
+    """Number of jobs that it represents."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity by which it is recognised in the next snapshot: figures in its text may change."""
+        return self.kind, self.subject or self.gpu or ("" if self.kind else self.text)
+
+    @property
+    def kind_words(self) -> str:
+        """Return the words after the names of GPUs."""
+        return {"intruder": "shared with a foreign process", "foreign": "in foreign use"}.get(self.kind, self.kind)
+
+
+RECENT = timedelta(hours=1)
+"""Time for which a failed job is shown."""
+MOST_FAILURES = 10
+"""Maximum number of failures that are listed singly."""
+_FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
+_RANK = {"error": 0, "warning": 1, "information": 2}
+_PLACES = ("lost", "sick", "not read", "throttled", DISK_LOW, FAILED, "intruder", "foreign", "capped", "drained")
+"""Order of the kinds of one severity; others come first among errors, else last."""
+
+
+def conditions(snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
+    """Return all conditions that last now, worst first."""
+    if snapshot is EMPTY:
+        return ()
+    disks = list(disk_conditions(snapshot))
+    others = (*pressing(snapshot, now), *standing(snapshot))
+    found = [
+        *(_of_notice(notice) for notice in others if not (disks and notice.short == DISK_LOW)),
+        *gpu_conditions(snapshot),
+        *disks,
+        *recent_failures(snapshot, now),
+    ]
+    return ranked(found)
+
+
+def ranked(found: Iterable[Condition]) -> tuple[Condition, ...]:
+    """Return the conditions worst first, each once."""
+    return tuple(sorted(dict.fromkeys(found), key=_rank))
+
+
+def _rank(condition: Condition) -> tuple[int, int]:
+    otherwise = -1 if condition.severity == "error" else len(_PLACES)
+    place = _PLACES.index(condition.kind) if condition.kind in _PLACES else otherwise
+    return _RANK.get(condition.severity, 1), place
+
+
+def _of_notice(notice: Notice) -> Condition:
+    return Condition(notice.severity, notice.text, notice.short, notice.short, since=notice.since)
+
+
+def disk_conditions(snapshot: Snapshot) -> Iterator[Condition]:
+    """Yield the disks that are full, or will be within the hour."""
+    for host in [node.host for node in snapshot.nodes if node.host is not None]:
+        yield from (_disk(disk, host) for disk in host.disks if disk.used >= ALMOST_FULL or is_filling(disk))
+
+
+def is_filling(disk: DiskUse) -> bool:
+    """Return whether the disk will be full within the hour."""
+    return disk.full_in is not None and disk.full_in < FULL_SOON
+
+
+def _disk(disk: DiskUse, host: HostSample) -> Condition:
+    name = plain(disk.mount, 40)
+    soon = f"; full in {format_duration(disk.full_in)} at this rate" if is_filling(disk) else ""
+    text = f"disk {name} is {disk.used:.0%} full, {format_size(disk.free)} of {format_size(disk.total)} left{soon}"
+    short = f"{name} full in {format_duration(disk.full_in)}" if soon else f"{name} {disk.used:.0%} full"
+    holds = {
+        STATE: "queue and logs need room",
+        DOCKER: "`docker system df` shows what Docker could free",
+    }
+    todo = "; ".join(holds[role] for role in disk.roles if role in holds)
+    return Condition("error" if disk.free == 0 else "warning", text, DISK_LOW, short, subject=disk.mount, todo=todo)
+
+
+def recent_failures(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
+    """Yield the jobs that failed within the last hour, the latest first."""
+    jobs = [job for job in _failed(Same(snapshot.jobs)) if job.ended_at and now - job.ended_at < RECENT]
+    jobs.sort(key=lambda job: job.ended_at or now, reverse=True)
+    todo = f"{keyed('detail')} on it shows why, {keyed('requeue')} runs it again"
+    for job in jobs[:MOST_FAILURES]:
+        yield Condition(
+            "warning", ended(job).text, FAILED, subject=str(job.id), since=job.ended_at, todo=todo, count=job.count
+        )
+    if left := sum(job.count for job in jobs[MOST_FAILURES:]):
+        text = f"{plural(left, 'other job')} failed in the last hour"
+        since = jobs[MOST_FAILURES].ended_at
+        yield Condition("warning", text, FAILED, subject="others", since=since, todo=todo, count=left)
+
+
+@lru_cache(maxsize=1)
+def _failed(jobs: Same) -> tuple[Job, ...]:
+    """Return the failed jobs of a snapshot; cached, for there may be thousands of others."""
+    return tuple(job for job in jobs.jobs if job.state in _FAILED)
+
+
+STEADY = timedelta(seconds=10)
+"""Time for which a GPU must be slowed until it is shown, and no longer slowed until it is hidden."""
+_UNSTEADY = frozenset({"throttled", "capped"})
+"""Kinds of conditions that the driver reports only briefly."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A condition as last seen."""
+
+    condition: Condition
+    first: datetime | None
+    """Time at which it was first seen; None: it existed when the console was opened."""
+    last: datetime
+
+
+class ConditionTracker:
+    """Tracks the conditions of one console."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._has_begun = False
+        self.shown: tuple[Condition, ...] = ()
+        """Present conditions, worst first, with their start as far as known."""
+
+    def look(self, snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
+        """Track the conditions of a snapshot, and return the shown ones. Before the first one nothing is known."""
+        return self.shown if snapshot is EMPTY else self.update(conditions(snapshot, now), now)
+
+    def update(self, found: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:
+        """Track the given conditions, and return the shown ones."""
+        entries: dict[tuple[str, str], _Entry] = {}
+        for condition in found:
+            known = self._entries.get(condition.key)
+            first = known.first if known else now if self._has_begun else None
+            entries[condition.key] = _Entry(condition, first, now)
+        kept = {
+            key: entry
+            for key, entry in self._entries.items()
+            if key not in entries and entry.condition.kind in _UNSTEADY and abs(now - entry.last) < STEADY
+        }
+        self._entries, self._has_begun = {**entries, **kept}, True
+        self.shown = ranked(_dated(entry) for entry in self._entries.values() if _is_shown(entry, now))
+        return self.shown
+
+
+def _is_shown(entry: _Entry, now: datetime) -> bool:
+    is_new = entry.first is not None and abs(now - entry.first) < STEADY
+    return not (is_new and entry.condition.kind in _UNSTEADY)
+
+
+def _dated(entry: _Entry) -> Condition:
+    return entry.condition if entry.condition.since else replace(entry.condition, since=entry.first, is_seen=True)
+
+
+_UNREAD = frozenset({HealthCode.OK, HealthCode.UNKNOWN, HealthCode.REMAP_PENDING})
+LOST, SICK, NOT_READ = "lost", "sick", "not read"
+CAP = "power cap"
+_BY_DESIGN = frozenset({CAP, "sync boost", "display clock"})
+"""Reasons for lower clocks that are not a fault of the board or its cooling."""
+
+
+def fault_of(view: GpuView) -> str:
+    """Return `lost`, `sick` or `not read`; empty if the GPU is fine."""
+    if view.health.code is HealthCode.LOST or view.gpu.index < 0:
+        return LOST
+    if view.health.code not in _UNREAD:
+        return SICK
+    return NOT_READ if view.stale else ""
+
+
+def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
+    """Return the conditions of all GPUs."""
+    found: list[Condition] = []
+    for node in snapshot.nodes:
+        where = f" of {plain(node.name, 40)}" if len(snapshot.nodes) > 1 else ""
+        found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
+        found += _not_read(node, where, snapshot)
+        for view in node.gpus:
+            found += [*_slowed(view, where), *_foreign(view, where), *_drained(view, where)]
+    return found
+
+
+def _name(view: GpuView, where: str) -> str:
+    return f"GPU {index_of(view) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12)}{where}"
+
+
+def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
+    fault, record = fault_of(view), snapshot.controls.faults.get(view.gpu.uuid)
+    text = plain(view.health.text.removeprefix("lost: "), 300) or str(view.health.code)
+    index = index_of(view)
+    todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
+    return Condition(
+        "error",
+        f"{_name(view, where)} is {fault} and takes no job{_held(view)}: {text}",
+        fault,
+        subject=view.gpu.uuid,
+        since=record.at if record else None,
+        todo=todo or "`gputui doctor` checks the driver",
+        gpu=index if view.gpu.index >= 0 else plain(view.gpu.uuid, 12),
+    )
+
+
+def _held(view: GpuView) -> str:
+    if not view.job_ids and view.job_id is None:
+        return ""
+    ids = view.job_ids or (view.job_id,)
+    numbers = ", ".join(map(str, ids))
+    return f" (job {numbers} still holds it)" if len(ids) == 1 else f" (jobs {numbers} still hold it)"
+
+
+def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]:
+    """Return nothing while the probe itself reports why no GPU is read."""
+    stale = [view for view in node.gpus if fault_of(view) == NOT_READ]
+    if not stale or node.probe.code is not ProbeCode.OK:
+        return
+    oldest = max((view.age or timedelta(0) for view in stale), default=timedelta(0))
+    since = f" for {format_duration(oldest)}" if oldest else ""
+    names = index_ranges([index_of(view) for view in stale])
+    kind = "GPU" if len(stale) == 1 else "GPUs"
+    yield Condition(
+        "warning",
+        f"{kind} {names}{where} could not be read{since} and {'takes' if len(stale) == 1 else 'take'} no job",
+        NOT_READ,
+        f"{kind} {names} not read",
+        subject=where,
+        since=snapshot.taken_at - oldest if oldest else None,
+        todo="`gputui doctor` checks the driver",
+    )
+
+
+def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
+    """Yield that the driver lowers the clocks; a power cap under load is not a problem."""
+    sample = view.sample
+    if sample is None or view.stale or not sample.throttle:
+        return
+    faults = [reason for reason in sample.throttle if reason not in _BY_DESIGN]
+    if not faults and CAP not in sample.throttle:
+        return
+    reasons = plain(", ".join(sample.throttle), 100)
+    power = f" at {sample.power:.0f} of {sample.power_limit:.0f} W" if sample.power and sample.power_limit else ""
+    heat = f" at {sample.temperature:.0f} °C" if sample.temperature is not None and faults else ""
+    index = index_of(view)
+    yield Condition(
+        "warning" if faults else "information",
+        f"{_name(view, where)} is slowed by the driver: {reasons}{heat or power}",
+        "throttled" if faults else "capped",
+        subject=view.gpu.uuid,
+        todo="check cooling and power supply" if faults else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
+        gpu=index,
+    )
+
+
+def _foreign(view: GpuView, where: str) -> Iterator[Condition]:
+    """Yield that a foreign process or container uses the GPU."""
+    others = [holder for holder in view.holders if holder.kind != "job"]
+    is_held = view.state is GpuState.ALLOCATED
+    if view.state is not GpuState.FOREIGN and not (is_held and others):
+        return
+    who = ", ".join(_who(holder) for holder in others) or plain(view.why, 200) or "an unknown process"
+    yield Condition(
+        "warning" if is_held else "information",
+        f"{_name(view, where)} is used by {who}" + (f" beside job {view.job_id}" if is_held else "; it takes no job"),
+        "intruder" if is_held else "foreign",
+        subject=view.gpu.uuid,
+        todo=f"{keyed('gpu_processes')} shows its processes and ends them",
+        gpu=index_of(view),
+    )
+
+
+def _who(holder: Holder) -> str:
+    user = f" of {plain(holder.user, 40)}" if holder.user else ""
+    image = f", image {plain(holder.image, 60)}" if holder.image else ""
+    pid = f" (pid {holder.pid})" if holder.pid is not None and holder.kind == "process" else ""
+    return f"{holder.kind} {plain(holder.name, 60)}{pid}{user}{image}"
+
+
+def _drained(view: GpuView, where: str) -> Iterator[Condition]:
+    if view.drain is None:
+        return
+    reason = f": {plain(view.drain.reason, 200)}" if view.drain.reason else ""
+    index = index_of(view)
+    yield Condition(
+        "information",
+        f"{_name(view, where)} is drained by {plain(view.drain.by, 40)} and takes no new job{reason}",
+        "drained",
+        subject=view.gpu.uuid,
+        since=view.drain.at,
+        todo=f"`gputui resume {index}` ends that",
+        gpu=index,
+    )

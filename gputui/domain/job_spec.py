@@ -1,0 +1,133 @@
+"""Specification of a job: image, command, GPUs, limits and options, as its user gave them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.container_options import ContainerOptions, Pairs
+
+JobId: TypeAlias = int
+
+NORMAL_PRIORITY = 50
+MAX_PRIORITY = 100
+CLASSES = ("low", "normal", "high")
+DEFAULT_BACKOFF = timedelta(seconds=5)
+
+
+def whole_class(priority: int) -> int:
+    """Return 0, 1 or 2 for low, normal or high: low up to 25, high from 75."""
+    return min(2, max(0, round(priority / NORMAL_PRIORITY)))
+
+
+class GpuRequest(Struct, frozen=True):
+    """Request for a number of GPUs, or for particular ones. `minimum` 0 means none."""
+
+    minimum: int = 0
+    maximum: int = 0
+    devices: tuple[str, ...] = ()
+    """UUIDs or indices named by the user; empty when any will do."""
+    everything: bool = False
+    """True if all GPUs of the node are requested, however many there are."""
+    memory: int | None = None
+    """Bytes each GPU must have in total."""
+    model: str | None = None
+    """Part of the model's name, compared without case."""
+    free_memory: int | None = None
+    """Bytes each GPU must have free when it is assigned."""
+    share: bool = False
+    """Allows other jobs that share to use its GPUs; `memory` is then its promised memory of each."""
+    capabilities: tuple[str, ...] = ()
+    """NVIDIA driver capabilities named after `--gpus`; empty: the image or NVIDIA_DRIVER_CAPABILITIES decides."""
+    driver: str | None = None
+    driver_options: Pairs = ()
+    """The fields `driver=` and `options=` of `--gpus`, passed to the engine unchanged."""
+
+    @property
+    def promised(self) -> int:
+        """Promised bytes of each shared GPU; 0: it does not share its GPUs."""
+        return (self.memory or 0) if self.share else 0
+
+
+class LimitWarning(Struct, frozen=True):
+    """A signal sent to a job some time before its time limit ends it."""
+
+    number: int
+    before: timedelta
+
+
+class Interactive(Struct, frozen=True):
+    """Streams of an interactive job."""
+
+    stdin: bool = False
+    """True if its standard input stays open for attached clients."""
+    tty: bool = False
+    """True if it has a terminal."""
+
+
+class JobSpec(Struct, frozen=True):
+    """Job as its user specified it. Changes later only by `gpu_memory_step`, and by edits while it waits."""
+
+    image: str | None = None
+    """Image of the container; None for a host process."""
+    command: tuple[str, ...] = ()
+    name: str = ""
+    tenant: str = ""
+    gpus: GpuRequest = GpuRequest()
+    priority: int = NORMAL_PRIORITY
+    """0 to 100, higher first."""
+    nice: int = 0
+    time_limit: timedelta | None = None
+    retries: int = 0
+    backoff: timedelta = DEFAULT_BACKOFF
+    """Pause before the first retry; doubled each time."""
+    retry_on: tuple[str, ...] = ()
+    """Exit codes and words of `policy.retry.RETRY_WORDS`; empty: every failure of the job itself."""
+    gpu_memory_step: int | None = None
+    """Bytes by which `gpus.memory` grows after each attempt that ran out of GPU memory."""
+    warning: LimitWarning | None = None
+    """Signal before the time limit; None: there is no warning."""
+    after: tuple[JobId, ...] = ()
+    """Start when all of these COMPLETED (Slurm's afterok)."""
+    after_any: tuple[JobId, ...] = ()
+    """Start when all of these have ended, in any state."""
+    begin_at: datetime | None = None
+    preemptible: bool = False
+    interactive: Interactive | None = None
+    """Streams to attach to; None: not interactive, with empty standard input."""
+    idle_timeout: timedelta | None = None
+    """End the job after this long without input, output or use of its GPUs."""
+    options: ContainerOptions = ContainerOptions()
+    comment: str = ""
+    """Note for people; without effect."""
+    warrant: str = ""
+    """`UID/NAME` of the submitter's file with image, command and options, in a shared state directory."""
+
+    sweep: Pairs = ()
+    """Names and values of a parameter sweep, as written; the array's indices stand for their combinations."""
+
+    def runs_as_much_as(self, other: JobSpec) -> bool:
+        """Return whether both run the same program; a warrant proves just that."""
+        return self.what_runs == other.what_runs
+
+    @property
+    def what_runs(self) -> JobSpec:
+        """Fields that decide what is run."""
+        return JobSpec(image=self.image, command=self.command, options=self.options, sweep=self.sweep)
+
+    @property
+    def is_host(self) -> bool:
+        """Return whether the job runs as a process on the host, without a container."""
+        return self.image is None
+
+
+class Submission(Struct, frozen=True):
+    """Request to submit: a spec, and how it enters the queue."""
+
+    spec: JobSpec
+    held: bool = False
+    array: tuple[int, ...] = ()
+    """Indices of its elements; empty: a single job."""
+    array_limit: int | None = None

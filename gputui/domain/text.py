@@ -1,0 +1,197 @@
+"""Foreign text for a terminal: neutralised, measured in cells, and laid out.
+
+The output of a job, a name or an error cannot control the terminal that shows it. Control sequences are those of
+ECMA-48 and xterm's ctlseqs; bidirectional controls those of Unicode's UAX #9.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+from typing import Literal
+
+ELLIPSIS = "…"
+JOINER = "\u200d"
+
+_TRAILING = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff]")
+"""Parts of a Hangul syllable after its first, and skin tones: drawn into the cell before them."""
+# Python's tables are older than the terminal's: Unicode 16 widened these, and emoji were added among others.
+_NEWLY_WIDE = re.compile("[\u2630-\u2637\u268a-\u268f\u4dc0-\u4dff\U0001d300-\U0001d376\U0001fa70-\U0001faff]")
+
+_INVISIBLE = (
+    (0x00AD, 0x00AD),  # soft hyphen
+    (0x034F, 0x034F),  # grapheme joiner
+    (0x061C, 0x061C),  # Arabic letter mark
+    (0x115F, 0x1160),  # Hangul fillers
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),  # Mongolian selectors
+    (0x200B, 0x200C),  # zero width space and non-joiner
+    (0x200E, 0x200F),  # left-to-right and right-to-left marks
+    (0x202A, 0x202E),  # embeddings and overrides
+    (0x2060, 0x206F),  # word joiner, invisible operators, isolates
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),  # variation selectors: terminals disagree about the width they give
+    (0xFEFF, 0xFEFF),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFFB),
+    (0x1BCA0, 0x1BCA3),
+    (0x1D173, 0x1D17A),
+    (0xE0000, 0xE0FFF),  # tags
+)
+_CLEAN: dict[int, str | None] = {
+    **{code: chr(0x2400 + code) for code in range(0x20)},
+    **dict.fromkeys((0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x2028, 0x2029), " "),
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), None),
+    0x85: " ",
+    **{code: None for first, last in _INVISIBLE for code in range(first, last + 1)},
+    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+}
+"""Replacement of each character: control pictures for controls, a space for line ends, nothing for invisible ones."""
+
+
+_DRAWN = re.compile(r"[ -~°·–…─-▟⠀-⣿]+")
+"""Text with characters of bars and graphs, each of which takes one cell."""
+
+
+def is_narrow(text: str) -> bool:
+    """Return whether each character certainly takes one cell."""
+    return (text.isascii() and text.isprintable()) or _DRAWN.fullmatch(text) is not None
+
+
+def width(text: str) -> int:
+    """Return the width of the text in terminal cells; of an emoji sequence, that of its first emoji."""
+    if (text.isascii() and text.isprintable()) or _DRAWN.fullmatch(text) is not None:  # is_narrow, without a call
+        return len(text)
+    total, joined = 0, False
+    for char in text:
+        if not joined:
+            total += _cells_of(char)
+        joined = char == JOINER
+    return total
+
+
+@lru_cache(maxsize=4096)
+def _cells_of(char: str) -> int:
+    """Return the width of one character in cells: 0, 1 or 2."""
+    category = unicodedata.category(char)
+    if category in {"Mn", "Me", "Mc"} or ord(char) in _CLEAN or char == JOINER or _TRAILING.match(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" or _NEWLY_WIDE.match(char) else 1
+
+
+_SGR = r"\x1b\[[0-9;:]{0,64}m"
+"""Colour and style. Bounded, because a parser downstream may turn the digits into a number."""
+# A string (OSC, DCS, …) that never ends loses only its introducer: the text after it is shown, not swallowed.
+# Its payload stops at every control character, so a line full of introducers is still read once.
+_SEQUENCE = (
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x00-\x08\x0a-\x1f\x7f-\x9f]*(?:\x07|\x1b\\|\x9c)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_SEQUENCES = re.compile(_SEQUENCE)
+_SEQUENCES_BUT_COLOUR = re.compile(rf"({_SGR})|{_SEQUENCE}")
+_COLOUR = re.compile(_SGR)
+
+_EMOJI = r"[\u2190-\u2bff\U0001f000-\U0001faff]"
+_LONE_JOINER = re.compile(rf"(?<!{_EMOJI}){JOINER}|{JOINER}(?!{_EMOJI})")
+
+_CLEAN_LOG = {**_CLEAN, 0x07: None, 0x08: None, 0x1B: "\x1b"}
+"""Translation for logs, where a bell or a backspace is noise, and the remaining escapes are colours."""
+
+
+def plain(text: str, limit: int | None = None) -> str:
+    """Return the text without control characters, on one line, cut to `limit` characters."""
+    if not (text.isascii() and text.isprintable()):
+        text = _LONE_JOINER.sub("", _SEQUENCES.sub("", text).translate(_CLEAN))
+    if limit is None or len(text) <= limit:
+        return text
+    return text[: limit - 1].rstrip(JOINER) + ELLIPSIS if limit > 0 else ""
+
+
+def plain_log(line: str) -> str:
+    """Return a log line with its colours but no other controls: overwritten progress is folded, tabs are expanded."""
+    if _COLOUR.sub("", line).isprintable() and line.isascii():
+        return line
+    if "\r" in line:
+        line = _last_shown(line)
+    line = _SEQUENCES_BUT_COLOUR.sub(r"\1", line)
+    if "\t" in line:
+        line = _expand(line)
+    return _LONE_JOINER.sub("", line.translate(_CLEAN_LOG))
+
+
+def plain_bytes(raw: bytes) -> str:
+    """Return a job's output as text that is safe to show; bytes that are not UTF-8 become �."""
+    return plain_log(raw.decode("utf-8", "replace"))
+
+
+def _last_shown(line: str) -> str:
+    """Return the text that stays visible when each carriage return restarts the line."""
+    parts = line.split("\r")
+    return next((part for part in reversed(parts) if _SEQUENCES.sub("", part).strip()), "")
+
+
+def _expand(line: str) -> str:
+    """Return the line with tabs expanded to multiples of eight cells; colours take no cells."""
+    *cells, last = line.split("\t")
+    done = []
+    for cell in cells:
+        used = width(_COLOUR.sub("", cell)) if not cell.isascii() or "\x1b" in cell else len(cell)
+        done.append(cell + " " * (8 - used % 8))
+    return "".join(done) + last
+
+
+def fit(text: str, cells: int, align: Literal["left", "right", "center"] = "left") -> str:
+    """Return the text, made plain, padded or cut with … to exactly that many cells."""
+    text = plain(text)
+    if (gap := cells - width(text)) < 0:
+        text = _cut(text, cells)
+        gap = cells - width(text)
+    if gap <= 0:
+        return text
+    before = {"left": 0, "right": gap, "center": gap // 2}[align]
+    return " " * before + text + " " * (gap - before)
+
+
+def broken(text: str, cells: int) -> list[str]:
+    """Return the text in lines of at most `cells` cells, at least one line.
+
+    Broken between words, or within longer words.
+    """
+    first, *words = text.split(" ")
+    *lines, line = _pieces(first, cells)
+    for word in words:
+        longer = f"{line} {word}"
+        if width(longer) <= cells:
+            line = longer
+            continue
+        *full, last = _pieces(word, cells)
+        lines += [line, *full]
+        line = last
+    return [*lines, line]
+
+
+def _pieces(word: str, cells: int) -> list[str]:
+    pieces, piece, taken = [], "", 0
+    for char in word:
+        wide = _cells_of(char)
+        if piece and taken + wide > cells:
+            pieces.append(piece)
+            piece, taken = "", 0
+        piece, taken = piece + char, taken + wide
+    return [*pieces, piece]
+
+
+def _cut(text: str, cells: int) -> str:
+    """Cut the text so that one cell is left for the ellipsis."""
+    if cells <= 0:
+        return ""
+    used, joined = 0, False
+    for end, char in enumerate(text):
+        used += 0 if joined else _cells_of(char)
+        joined = char == JOINER
+        if used > cells - 1:
+            return text[:end].rstrip(JOINER) + ELLIPSIS
+    return text

@@ -1,0 +1,188 @@
+"""Limits on the age and size of saved logs and telemetry, `logs/JOB/ATTEMPT.*` in the state directory.
+
+A pass visits all job directories, a few at each step. It removes files that are too old, and adds up the size of the
+rest. If that is over the limit, the next pass removes the oldest. No state is kept: after a crash a pass restarts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from gputui.domain.entries import Entries
+from gputui.domain.job_spec import JobId
+from gputui.domain.kept_data import KeepLimits, KeptData
+from gputui.domain.settings import StoreSettings
+from gputui.domain.snapshot import Unreadable
+from gputui.engine.files.file_modes import folder_in
+from gputui.ports import JobStore
+
+PASS_EVERY = timedelta(hours=1)
+STEP = 500
+"""Directories of jobs that one step looks at, at most."""
+STEP_SECONDS = 0.25
+"""Time after which a step leaves the rest to the next one."""
+COUNT_SECONDS = 0.5
+"""Seconds that `gputui doctor` spends on counting, unless told otherwise."""
+LOGS = "logs"
+TELEMETRY = "telemetry"
+_EMPTY_FOR = 86400.0
+"""Seconds after which an empty directory is removed: a log may be about to be written into a new one."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class _Measure(Struct):
+    """Result of a pass for one kind of file."""
+
+    limits: KeepLimits
+    remove_to: float = 0.0
+    """Modification time up to which files are removed to meet the size limit."""
+    size: int = 0
+    files: int = 0
+    oldest: float | None = None
+    removable: list[tuple[float, int]] = field(default_factory=list)
+    """Modification time and size of each file that may be removed."""
+
+    def is_surplus(self, status: os.stat_result, now: datetime) -> bool:
+        """Return whether a file is too old, or among the oldest of too many."""
+        age = self.limits.max_age
+        is_old = age is not None and status.st_mtime < (now - age).timestamp()
+        return is_old or status.st_mtime <= self.remove_to
+
+    def add(self, status: os.stat_result, *, is_removable: bool) -> None:
+        """Count a file that stays."""
+        self.size += status.st_size
+        self.files += 1
+        self.oldest = status.st_mtime if self.oldest is None else min(self.oldest, status.st_mtime)
+        if is_removable and self.limits.max_size is not None:
+            self.removable.append((status.st_mtime, status.st_size))
+
+    def next_pass(self) -> _Measure:
+        """Return the measure of the next pass, which removes what is too much now."""
+        surplus = 0 if self.limits.max_size is None else self.size - self.limits.max_size
+        remove_to = 0.0
+        for modified, size in sorted(self.removable) if surplus > 0 else ():
+            if surplus <= 0:
+                break
+            remove_to, surplus = modified, surplus - size
+        return _Measure(self.limits, remove_to)
+
+
+class LogSweeper:
+    """Keeps saved logs and telemetry within their limits; never those of jobs that wait or run."""
+
+    def __init__(self, directory: Path, settings: StoreSettings, store: JobStore, step: int = STEP) -> None:
+        self._directory = directory
+        self._store = store
+        self._step = step
+        self._measures = _measures(settings)
+        self._left: list[str] = []
+        self._is_under_way = False
+        self._due: datetime | None = None
+
+    def step(self, now: datetime) -> None:
+        """Look at the next directories; begin a pass where one is due."""
+        if not any(measure.limits.are_set for measure in self._measures.values()) or not self._begin(now):
+            return
+        jobs, unreadable = self._store.jobs(), self._store.unreadable()
+        until = time.monotonic() + STEP_SECONDS
+        with folder_in(self._directory, LOGS) as logs:
+            for _ in range(min(self._step, len(self._left))):
+                name = self._left.pop()
+                with suppress(OSError):  # it is gone, or is no directory
+                    _visit(logs / name, self._measures, now, is_live=_is_live(name, jobs, unreadable))
+                if time.monotonic() > until:
+                    break
+        if not self._left:
+            self._end(now)
+
+    def _begin(self, now: datetime) -> bool:
+        """Begin a pass if one is due; return whether one is under way."""
+        if not self._is_under_way and (self._due is None or not self._due - PASS_EVERY <= now < self._due):
+            self._left = sorted(_names(self._directory / LOGS))
+            self._is_under_way = True
+        return self._is_under_way
+
+    def _end(self, now: datetime) -> None:
+        self._is_under_way = False
+        self._measures = {kind: measure.next_pass() for kind, measure in self._measures.items()}
+        has_more = any(measure.remove_to for measure in self._measures.values())
+        self._due = None if has_more else now + PASS_EVERY
+
+
+def kept(directory: Path, settings: StoreSettings, seconds: float = COUNT_SECONDS) -> list[KeptData]:
+    """Return number and size of kept logs and telemetry; counts the oldest jobs first, for so many seconds at most."""
+    measures, now = _measures(settings), datetime.now(UTC)
+    names, visited = sorted(_names(directory / LOGS), key=lambda name: (len(name), name)), 0
+    until = time.monotonic() + seconds
+    for name in names:
+        with suppress(OSError):
+            _visit(directory / LOGS / name, measures, now, is_live=True)
+        visited += 1
+        if time.monotonic() > until:
+            break
+    counted = (visited, len(names)) if visited < len(names) else None
+    return [
+        KeptData(kind, found.size, found.files, _time(found.oldest), found.limits, counted)
+        for kind, found in measures.items()
+    ]
+
+
+def _measures(settings: StoreSettings) -> dict[str, _Measure]:
+    return {
+        LOGS: _Measure(KeepLimits(settings.logs_max_age, settings.logs_max_size)),
+        TELEMETRY: _Measure(KeepLimits(settings.telemetry_max_age, settings.telemetry_max_size)),
+    }
+
+
+def _time(moment: float | None) -> datetime | None:
+    return None if moment is None else datetime.fromtimestamp(moment, UTC)
+
+
+def _names(logs: Path) -> Iterator[str]:
+    """Yield the names of the jobs' directories."""
+    try:
+        yield from (path.name for path in logs.iterdir() if path.name.isascii() and path.name.isdigit())
+    except FileNotFoundError:
+        return
+
+
+def _is_live(name: str, jobs: Entries, unreadable: Collection[Unreadable]) -> bool:
+    """Return whether the job waits, runs or cannot be read, so that its files stay."""
+    job = jobs.get(JobId(int(name)))
+    if job is None:
+        return any(entry.key == name for entry in unreadable)
+    return not job.state.is_terminal or job.requeue_requested
+
+
+def _visit(path: Path, measures: dict[str, _Measure], now: datetime, *, is_live: bool) -> None:
+    """Remove the files of a job that are surplus, and measure the others. Follows no link; raises OSError."""
+    fd = os.open(path, _DIRECTORY)
+    try:
+        with os.scandir(fd) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode) and not name.startswith("."):
+                _keep_or_remove(name, fd, status, measures, now, is_live=is_live)
+        if not names and not is_live and now.timestamp() - os.fstat(fd).st_mtime > _EMPTY_FOR:
+            path.rmdir()
+    finally:
+        os.close(fd)
+
+
+def _keep_or_remove(
+    name: str, fd: int, status: os.stat_result, measures: dict[str, _Measure], now: datetime, *, is_live: bool
+) -> None:
+    measure = measures[TELEMETRY if name.endswith(".telemetry") else LOGS]
+    if not is_live and measure.is_surplus(status, now):
+        os.unlink(name, dir_fd=fd)
+    else:
+        measure.add(status, is_removable=not is_live)

@@ -1,0 +1,430 @@
+"""Backups of a state directory: a compressed tar archive with a checksum of each file, and one of the whole.
+
+Any tar reads it. The last member, `MANIFEST.json`, has the checksums. Behind the compressed data stands an empty gzip
+member whose comment is the checksum of all bytes before it, so that no flipped bit goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+from msgspec import Struct, field
+
+from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
+from gputui.domain.finding import Finding
+from gputui.domain.settings import StoreSettings
+from gputui.store.capture import CapturedFile, captured, opened
+from gputui.store.directory import MARKER, QUEUE, open_directory
+from gputui.store.files import os_errors, sync_directory
+from gputui.store.lock import StoreLock
+from gputui.store.replica import lock_path
+from gputui.store.snapshot_file import read_meta
+
+MANIFEST = "MANIFEST.json"
+FORMAT = 1
+_LEFT_OUT = frozenset(
+    {
+        "scheduler.lock",
+        "live.json",
+        "last-backup.json",
+        "gpus.jsonl",
+        "gpu-focus",
+        "relay",
+        "viewers",
+        "attempts",
+        "serve.err",
+    }
+)
+"""Names of files that belong to running processes, or may be lost at any time."""
+_SEAL = b"\x1f\x8b\x08\x10\0\0\0\0\0\xffgputui sha256 %s\0\x03\0\0\0\0\0\0\0\0\0"
+_SEAL_SIZE = len(_SEAL % (b"0" * 64))
+_UNREADABLE = (
+    *(tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError),
+    *(ValueError, OverflowError, KeyError, IndexError, StoreAccessError),
+)
+"""Errors of a file that is not as it was written."""
+
+
+class Sums(Struct):
+    """Size and SHA-256 of a file."""
+
+    size: int
+    sha256: str
+
+
+class BackupManifest(Struct):
+    """Content of a backup."""
+
+    gputui: str
+    store_id: str
+    made_at: datetime
+    format: int = FORMAT
+    files: dict[str, Sums] = field(default_factory=dict)
+
+
+# writing
+
+
+def write_backup(
+    directory: Path, settings: StoreSettings, target: Path, now: datetime, version: str, *, with_logs: bool
+) -> BackupManifest:
+    """Write a backup of the state directory, as of one moment, while others use it; return what is in it.
+
+    Raises StoreAccessError where the target exists or is in the state directory.
+    """
+    if target.resolve().is_relative_to(directory.resolve()):
+        raise StoreAccessError("it is in the state directory", where=str(target), hint="name a file elsewhere")
+    lock = StoreLock(lock_path(directory / QUEUE), open_directory(directory, settings.group))
+    try:
+        with captured(directory, lock) as files, new_private_file(target) as file:
+            meta = read_meta(directory / QUEUE)
+            manifest = BackupManifest(version, meta[0].store_id if meta else "", now)
+            _write(file, directory, files, manifest, with_logs=with_logs)
+    finally:
+        lock.close()
+    return manifest
+
+
+@contextmanager
+def new_private_file(target: Path) -> Iterator[IO[bytes]]:
+    """Yield a file for its owner alone, which gets its name when the block ends well.
+
+    Raises StoreAccessError where there is one of that name.
+    """
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    if target.exists() or target.is_symlink():
+        raise StoreAccessError("it exists already", where=str(target), hint="name another file")
+    with os_errors(target):
+        partial.unlink(missing_ok=True)
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _name(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        sync_directory(target.parent)
+
+
+def _name(partial: Path, target: Path) -> None:
+    try:
+        target.hardlink_to(partial)  # unlike a rename, it replaces nothing
+    except FileExistsError:
+        raise StoreAccessError("it exists already", where=str(target), hint="name another file") from None
+    except OSError:  # a file system without hard links
+        partial.replace(target)
+
+
+class _Hashing:
+    """File that computes the checksum of what is written."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sum = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.sum.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(
+    file: IO[bytes], directory: Path, files: list[CapturedFile], manifest: BackupManifest, *, with_logs: bool
+) -> None:
+    hashing = _Hashing(file)
+    with (
+        gzip.GzipFile("", "wb", 6, cast("Any", hashing), mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        _add_directory(archive, ".", directory.stat())
+        for captured_file in files:
+            _add_file(archive, captured_file, manifest)
+        _add_others(archive, directory, {each.name for each in files}, manifest, with_logs=with_logs)
+        content = msgspec.json.format(msgspec.json.encode(manifest))
+        info = tarfile.TarInfo(MANIFEST)
+        info.size, info.mode, info.mtime = len(content), 0o600, int(manifest.made_at.timestamp())
+        archive.addfile(info, io.BytesIO(content))
+    file.write(_SEAL % hashing.sum.hexdigest().encode())
+
+
+def _add_others(
+    archive: tarfile.TarFile, directory: Path, known: set[str], manifest: BackupManifest, *, with_logs: bool
+) -> None:
+    """Add what is not captured: logs, warrants, the log of gputui."""
+    for entry in sorted(directory.iterdir()):
+        name = entry.name
+        is_left_out = name in known | _LEFT_OUT or (name.startswith(".") and name != MARKER) or name.endswith(".tmp")
+        is_record = name.startswith((QUEUE, "history-", "audit-"))
+        if is_left_out or is_record or (name == "logs" and not with_logs):
+            continue
+        with suppress(FileNotFoundError):  # removed since it was listed
+            _add_other(archive, name, entry, manifest)
+
+
+def _add_other(archive: tarfile.TarFile, name: str, entry: Path, manifest: BackupManifest) -> None:
+    status = entry.lstat()
+    if stat.S_ISLNK(status.st_mode) and status.st_uid in {0, os.geteuid()} and entry.is_dir():
+        _add_tree(archive, name, entry.resolve(), manifest)  # logs on another disk
+    elif stat.S_ISDIR(status.st_mode):
+        _add_tree(archive, name, entry, manifest)
+    elif stat.S_ISREG(status.st_mode):
+        _add_path(archive, name, entry, manifest)
+
+
+def _add_tree(archive: tarfile.TarFile, name: str, top: Path, manifest: BackupManifest) -> None:
+    """Add a directory and the regular files below it; follows no link."""
+    for place, _, names, fd in os.fwalk(top):
+        below = Path(name) / Path(place).relative_to(top)
+        _add_directory(archive, str(below), os.fstat(fd))
+        for each in sorted(names):
+            if not each.startswith(".") and _is_regular(each, fd):
+                _add_path(archive, str(below / each), Path(f"/proc/self/fd/{fd}") / each, manifest)
+
+
+def _is_regular(name: str, fd: int) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:  # removed since it was listed
+        return False
+
+
+def _add_directory(archive: tarfile.TarFile, name: str, status: os.stat_result) -> None:
+    archive.addfile(_info(name, status, tarfile.DIRTYPE))
+
+
+def _add_path(archive: tarfile.TarFile, name: str, path: Path, manifest: BackupManifest) -> None:
+    with ExitStack() as files:
+        try:
+            file = opened(path, files)
+        except StoreError as error:
+            if isinstance(error.__cause__, FileNotFoundError):  # removed since it was listed
+                return
+            raise
+        file.name = name
+        _add_file(archive, file, manifest)
+
+
+def _add_file(archive: tarfile.TarFile, file: CapturedFile, manifest: BackupManifest) -> None:
+    info = _info(file.name, file.status, tarfile.REGTYPE)
+    info.size = file.status.st_size
+    reader = _PieceReader(file.pieces())
+    archive.addfile(info, cast("IO[bytes]", reader))
+    manifest.files[file.name] = Sums(info.size, reader.sum.hexdigest())
+
+
+def _info(name: str, status: os.stat_result, kind: bytes) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode = kind, stat.S_IMODE(status.st_mode)
+    info.uid, info.gid, info.mtime = status.st_uid, status.st_gid, status.st_mtime
+    return info
+
+
+class _PieceReader:
+    """File made of pieces, with the checksum of what was read."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = b""
+        self.sum = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        while len(self._rest) < size and (more := next(self._pieces, None)) is not None:
+            self._rest += more
+        data, self._rest = self._rest[:size], self._rest[size:]
+        self.sum.update(data)
+        return data
+
+
+# reading
+
+
+def unpack(backup: Path, into: Path | None, *, with_logs: bool = True) -> Iterator[Finding]:
+    """Yield what is wrong with a backup; put its files into a directory, if there is one to put them into."""
+    seal = _of_seal(backup)
+    found: dict[str, Sums] = {}
+    manifest: BackupManifest | None = None
+    directories: list[tarfile.TarInfo] = []
+    problem: Finding | None = None
+    last = "its beginning"
+    try:
+        with gzip.open(backup, "rb") as packed, tarfile.open(fileobj=packed, mode="r|") as archive:
+            for member in archive:
+                last = member.name
+                if member.name == MANIFEST:
+                    manifest = _manifest(archive, member)
+                elif member.isdir():
+                    directories.append(member)
+                    if into is not None:
+                        _inside(into, member.name).mkdir(mode=0o700, parents=True, exist_ok=True)
+                else:
+                    is_wanted = into is not None and (with_logs or not member.name.startswith("logs/"))
+                    found[member.name] = _take(archive, member, into if is_wanted else None)
+            while packed.read(1 << 20):  # its checksum stands behind the archive
+                pass
+    except _UNREADABLE as error:
+        problem = Finding(backup.name, f"it cannot be read after {last}: {error}")
+    if problem is not None:
+        yield problem
+    problems = list(_compared(manifest, found)) if problem is None else []
+    yield from problems
+    if seal is not None:
+        yield Finding(backup.name, seal, is_harmless=problem is None and not problems)
+    if into is not None and problem is None and not problems:
+        for member in reversed(directories):
+            _settle(_inside(into, member.name), member)
+
+
+def _of_seal(backup: Path) -> str | None:
+    """Return the fault of the checksum of the whole file; None when it is right. Raises StoreError."""
+    with os_errors(backup), backup.open("rb") as file:
+        left = file.seek(0, os.SEEK_END) - _SEAL_SIZE
+        file.seek(0)
+        total = hashlib.sha256()
+        while left > 0 and (data := file.read(min(left, 1 << 20))):
+            total.update(data)
+            left -= len(data)
+        is_right = file.read() == _SEAL % total.hexdigest().encode()
+    return None if is_right else "its checksum does not match: the file was changed or cut short"
+
+
+def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo) -> BackupManifest:
+    file = archive.extractfile(member)
+    try:
+        found = msgspec.json.decode(file.read() if file else b"", type=BackupManifest)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from None
+    if found.format > FORMAT:
+        raise ValueError(f"it has format {found.format}; this gputui reads formats up to {FORMAT}: upgrade gputui")
+    return found
+
+
+def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> Sums:
+    """Return the checksum of a file; write it into a directory if there is one.
+
+    Raises ValueError for what no restore takes, so that a check of a backup refuses the same members.
+    """
+    path = _inside(into or Path(), member.name)
+    source = archive.extractfile(member)
+    if source is None:
+        raise ValueError(f"{member.name} is no regular file")
+    total = hashlib.sha256()
+    with ExitStack() as files:
+        copy = None
+        if into is not None:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            copy = files.enter_context(os.fdopen(os.open(path, flags, 0o600), "wb"))
+        while data := source.read(1 << 20):
+            total.update(data)
+            if copy is not None:
+                copy.write(data)
+    if into is not None:
+        _settle(path, member)
+    return Sums(member.size, total.hexdigest())
+
+
+def _inside(into: Path, name: str) -> Path:
+    """Return the path of a member; raises ValueError for one outside of the directory."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"{name} is outside of the directory")
+    return into / name
+
+
+def _settle(path: Path, member: tarfile.TarInfo) -> None:
+    """Give a file its owner, mode and time: owners as far as this user may."""
+    if os.geteuid() == 0:
+        os.chown(path, member.uid, member.gid, follow_symlinks=False)
+    else:
+        with suppress(PermissionError):
+            os.chown(path, -1, member.gid, follow_symlinks=False)
+    path.chmod(member.mode & (0o2777 if member.isdir() else 0o777))
+    os.utime(path, (member.mtime, member.mtime))
+
+
+def _compared(manifest: BackupManifest | None, found: dict[str, Sums]) -> Iterator[Finding]:
+    if manifest is None:
+        yield Finding(MANIFEST, "it is missing")
+        return
+    for name, sums in manifest.files.items():
+        if name not in found:
+            yield Finding(name, "it is missing")
+        elif found[name] != sums:
+            yield Finding(name, "its checksum is wrong")
+    for name in found.keys() - manifest.files.keys():
+        yield Finding(name, f"it is not in {MANIFEST}")
+
+
+def check_is_backup(path: Path) -> None:
+    """Raise StoreFormatError for a file that is no backup at all."""
+    with os_errors(path), path.open("rb") as file:
+        if file.read(3) != b"\x1f\x8b\x08":
+            hint = "name a file that `gputui state backup` wrote"
+            raise StoreFormatError("it is no backup", where=str(path), hint=hint)
+
+
+LEAST = 7
+"""Good backups that stay, however old they are."""
+DAMAGED = ".damaged"
+"""End of the name of a backup in which something cannot be read."""
+MOST_DAMAGED = 3
+"""Damaged backups that stay while no good one is made."""
+_PATTERN = "gputui-*.tar.gz"
+
+
+def new_name(folder: Path, now: datetime) -> Path:
+    """Return the path of a backup that is made now."""
+    return folder / f"gputui-{now:%Y-%m-%dT%H%M%SZ}.tar.gz"
+
+
+def set_apart(backup: Path) -> Path:
+    """Give a backup in which something cannot be read a name that does not count as good; return its path."""
+    path = backup.with_name(backup.name + DAMAGED)
+    with os_errors(path):
+        backup.rename(path)
+        sync_directory(path.parent)
+    return path
+
+
+def rotate(folder: Path, keep: timedelta, now: datetime) -> int:
+    """Remove backups older than `keep`, but none of the latest good ones; return how many.
+
+    Call it only after a good backup was made. Raises StoreError.
+    """
+    with os_errors(folder):
+        good = sorted(folder.glob(_PATTERN), key=_modified, reverse=True)
+        old = [*good[LEAST:], *folder.glob(_PATTERN + DAMAGED)]
+        removed = [path for path in old if _modified(path) < (now - keep).timestamp()]
+        for path in removed:
+            path.unlink(missing_ok=True)
+    return len(removed)
+
+
+def thin_damaged(folder: Path) -> int:
+    """Remove all but the latest damaged backups, so that daily ones do not fill the disk; return how many.
+
+    Raises StoreError.
+    """
+    with os_errors(folder):
+        old = sorted(folder.glob(_PATTERN + DAMAGED), key=_modified, reverse=True)[MOST_DAMAGED:]
+        for path in old:
+            path.unlink(missing_ok=True)
+    return len(old)
+
+
+def _modified(path: Path) -> float:
+    return path.lstat().st_mtime

@@ -1,0 +1,298 @@
+"""Queue, history and audit log as lines of JSON, for other programs and for another state directory.
+
+The first line names the format and its version, the last one has the number of lines and their checksum. Each line in
+between has a `kind`: `job`, `recurring`, `controls`, `history` or `audit`. All ids are kept, as is the next free id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from gputui.domain.errors import StoreFormatError
+from gputui.domain.settings import StoreSettings
+from gputui.store.audit import AuditFiles
+from gputui.store.capture import CapturedFile, captured_queue
+from gputui.store.codec import decode_audit, decode_controls, decode_job, decode_recurring
+from gputui.store.directory import QUEUE, open_directory
+from gputui.store.documents import Document, highest_id
+from gputui.store.file_access import FileAccess
+from gputui.store.files import append_lines, open_file, os_errors, stamp_of, sync_directory
+from gputui.store.job_cache import RECURRING
+from gputui.store.lock import StoreLock
+from gputui.store.migrations import SCHEMA, Tables, check_schema, migrate
+from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, journal_path, lock_path
+from gputui.store.snapshot_file import META, Meta, parse_tables, write_snapshot
+from gputui.store.staging import staged
+from gputui.store.write_record import WriteRecord
+
+VERSION = 1
+_TABLES = {JOBS: "job", RECURRING: "recurring", CONTROLS: "controls"}
+_BATCH = 1000
+"""Lines of history or audit log that are appended at once."""
+
+
+class ExportHeader(Struct, omit_defaults=False):
+    """First line of an export."""
+
+    gputui: str
+    store_id: str
+    made_at: datetime
+    generation: int
+    next_id: int
+    schema: int = SCHEMA
+    kind: str = "gputui-export"
+    version: int = VERSION
+
+
+class _ExportLine(Struct, omit_defaults=True):
+    """Line between the first and the last."""
+
+    kind: str
+    id: int | None = None
+    month: str | None = None
+    """Month of its history file."""
+    document: dict[str, Any] = field(default_factory=dict)
+    key: tuple[int, int, int] | None = None
+    """Key of an entry of the audit log."""
+
+
+class _End(Struct):
+    """Last line."""
+
+    lines: int
+    sha256: str
+    kind: str = "end"
+
+
+# export
+
+
+def export_lines(directory: Path, settings: StoreSettings, now: datetime, version: str) -> Iterator[bytes]:
+    """Yield the lines of an export of the state at one moment, while others use the directory."""
+    lock = StoreLock(lock_path(directory / QUEUE), open_directory(directory, settings.group))
+    total, count = hashlib.sha256(), 0
+    try:
+        with captured_queue(directory, lock) as (state, files):
+            meta = state.meta
+            header = ExportHeader(version, meta.store_id, now, meta.generation, state.next_id)
+            for value in (header, *_of_queue(state)):
+                yield (line := _encoded(value))
+                total.update(line)
+                count += 1
+            for value in _of_files(files, state):
+                yield (line := _encoded(value))
+                total.update(line)
+                count += 1
+    finally:
+        lock.close()
+    yield _encoded(_End(count, total.hexdigest()))
+
+
+def _encoded(value: Struct) -> bytes:
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _of_queue(state: LoadedQueue) -> Iterator[_ExportLine]:
+    for table, kind in _TABLES.items():
+        for key, document in state.tables.get(table, {}).items():
+            yield _ExportLine(kind, int(key), None, document)
+
+
+def _of_files(files: list[CapturedFile], state: LoadedQueue) -> Iterator[_ExportLine]:
+    """Yield history and audit log; unreadable lines are omitted, as everywhere else."""
+    for file in files:
+        if file.name.startswith("audit-"):
+            yield from filter(None, map(_audit_line, file.lines()))
+        elif file.name.endswith(".jsonl"):
+            yield from _history_lines(file)
+        else:
+            yield from _old_history_lines(file)
+    for key, document in state.audit:
+        yield _ExportLine("audit", document=document, key=key)
+
+
+def _audit_line(line: bytes) -> _ExportLine | None:
+    try:
+        document = msgspec.json.decode(line, type=dict[str, Any])
+        return _ExportLine("audit", key=msgspec.convert(document.pop("id"), tuple[int, int, int]), document=document)
+    except (msgspec.MsgspecError, KeyError):
+        return None
+
+
+class _Stored(Struct):
+    id: int
+    schema: int
+    job: dict[str, Any]
+
+
+def _history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
+    month = file.name.removeprefix("history-").removesuffix(".jsonl")
+    for line in file.lines():
+        try:
+            found = msgspec.json.decode(line, type=_Stored)
+        except msgspec.MsgspecError:
+            continue
+        tables: Tables = {JOBS: {str(found.id): found.job}}
+        check_schema(found.schema, Path(file.name))
+        migrate(tables, found.schema)
+        yield _ExportLine("history", found.id, month, found.job)
+
+
+def _old_history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
+    """Yield the jobs of a month of version 0.1."""
+    month = file.name.removeprefix("history-").removesuffix(".json")
+    tables = parse_tables(b"".join(file.pieces()), Path(file.name))
+    schema = int(tables.pop(META, {}).get("1", {}).get("schema", SCHEMA))
+    check_schema(schema, Path(file.name))
+    migrate(tables, schema)
+    for key, document in tables.get(JOBS, {}).items():
+        yield _ExportLine("history", int(key), month, document)
+
+
+# import
+
+
+def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes], source: str) -> ExportHeader:
+    """Fill an empty or missing directory from the lines of an export; return its header.
+
+    Raises StoreFormatError, which names the line, for an export that is not whole; then the directory stays empty.
+    """
+    with staged(directory) as staging:
+        access = open_directory(staging, settings.group)
+        reader = _Import(staging, access, source)
+        for number, line in enumerate(lines, 1):
+            reader.take(line, number)
+        header = reader.finish()
+        _write_queue(staging, access, header, reader.tables)
+    return header
+
+
+class _Import:
+    """Reader of an export: collects the queue, and writes history and audit log as it reads them."""
+
+    def __init__(self, directory: Path, access: FileAccess, source: str) -> None:
+        self.tables: Tables = {JOBS: {}}
+        self._directory = directory
+        self._access = access
+        self._audit = AuditFiles(directory, access)
+        self._source = source
+        self._header: ExportHeader | None = None
+        self._end: _End | None = None
+        self._sum = hashlib.sha256()
+        self._count = 0
+        self._pending: list[_ExportLine] = []
+
+    def take(self, line: bytes, number: int) -> None:
+        """Read the next line."""
+        where = f"{self._source}, line {number}"
+        if self._header is None:
+            self._header = _header(line, where)
+        elif self._end is not None:
+            raise StoreFormatError("there is a line behind the last one", where=where, hint="export it again")
+        else:
+            self._take(line, where)
+        if self._end is None:
+            self._sum.update(line)
+            self._count += 1
+
+    def _take(self, line: bytes, where: str) -> None:
+        try:
+            found = msgspec.json.decode(line, type=_ExportLine)
+            if found.kind == "end":
+                self._end = msgspec.json.decode(line, type=_End)
+            else:
+                self._put(found)
+        except (msgspec.MsgspecError, KeyError, StoreFormatError) as error:
+            text = error.what if isinstance(error, StoreFormatError) else str(error)
+            raise StoreFormatError(f"it cannot be read: {text}", where=where, hint="export it again") from None
+
+    def _put(self, found: _ExportLine) -> None:
+        if found.kind in {"history", "audit"}:
+            self._pending.append(found)
+            if len(self._pending) >= _BATCH:
+                self._flush()
+            return
+        table = {kind: name for name, kind in _TABLES.items()}[found.kind]
+        _CHECKS[found.kind](found.id or 0, found.document)
+        self.tables.setdefault(table, {})[str(found.id)] = found.document
+
+    def _flush(self) -> None:
+        """Append the collected lines of history and audit log to their files."""
+        audit = [(found.key, found.document) for found in self._pending if found.kind == "audit" and found.key]
+        for _, document in audit:
+            decode_audit(document)
+        self._audit.append(audit)
+        months: dict[str, list[bytes]] = {}
+        for found in self._pending:
+            if found.kind == "history":
+                decode_job(found.id or 0, found.document)
+                months.setdefault(found.month or "", []).append(_history_line(found))
+        for month, lines in months.items():
+            datetime.strptime(month, "%Y-%m")  # noqa: DTZ007 - it becomes part of a file name
+            append_lines(self._directory / f"history-{month}.jsonl", b"".join(lines), self._access)
+        self._pending.clear()
+
+    def finish(self) -> ExportHeader:
+        """Return the header; raises StoreFormatError where lines are missing or changed."""
+        self._flush()
+        if self._header is None or self._end is None:
+            raise StoreFormatError("it ends too early", where=self._source, hint="export it again")
+        if (self._end.lines, self._end.sha256) != (self._count, self._sum.hexdigest()):
+            raise StoreFormatError("lines are missing or were changed", where=self._source, hint="export it again")
+        return self._header
+
+
+_CHECKS: dict[str, Callable[[int, Document], object]] = {
+    "job": decode_job,
+    "recurring": decode_recurring,
+    "controls": lambda _, document: decode_controls(document),
+}
+
+
+def _header(line: bytes, where: str) -> ExportHeader:
+    try:
+        header = msgspec.json.decode(line, type=ExportHeader)
+    except msgspec.MsgspecError:
+        header = None
+    if header is None or header.kind != "gputui-export":
+        raise StoreFormatError("it is no export", where=where, hint="name a file that `gputui state export` wrote")
+    if header.version > VERSION or header.schema > SCHEMA:
+        raise StoreFormatError("a newer gputui wrote it", where=where, hint="upgrade gputui")
+    msgspec.convert({"generation": 1, "next_id": 1, "store_id": header.store_id}, Meta)
+    return header
+
+
+def _history_line(found: _ExportLine) -> bytes:
+    """Return the line of a job in the history, which begins with id and runs."""
+    line: dict[str, Any] = {"id": found.id}
+    if runs := found.document.get("runs"):
+        line["runs"] = runs
+    return msgspec.json.encode({**line, "schema": SCHEMA, "job": found.document}) + b"\n"
+
+
+def _write_queue(directory: Path, access: FileAccess, header: ExportHeader, tables: Tables) -> None:
+    """Write snapshot, empty journal and record of a queue, in a generation later than those in the audit log."""
+    snapshot = directory / QUEUE
+    next_id = max(header.next_id, *(highest_id(table) + 1 for table in tables.values()))
+    meta = Meta(header.generation + 1, next_id, header.store_id)
+    journal, lock = journal_path(snapshot, meta.generation), StoreLock(lock_path(snapshot), access)
+    with os_errors(journal):
+        fd = open_file(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
+        access.apply_to_file(fd)
+        status = os.fstat(fd)
+        os.close(fd)
+        sync_directory(directory)
+    stamp = write_snapshot(snapshot, meta, tables, access)
+    WriteRecord(
+        SCHEMA, meta.generation, 0, next_id, stamp, caps_waiting=True,
+        checksum=0, store_id=meta.store_id, journal=stamp_of(status),
+    ).write(lock.fd)  # fmt: skip
+    lock.close()

@@ -1,0 +1,62 @@
+"""Tells why a command is unavailable now, and why a key does nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+from gputui.tui.commands import BY_NAME, LOG_COMMANDS
+from gputui.tui.commands.command import Command, place_of
+from gputui.tui.commands.places import places
+from gputui.tui.textual_internals import bindings_of
+
+_places = cache(places)
+"""Places of commands, cached: they never change, and each unavailable command needs them."""
+
+
+def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False) -> str:
+    """Return a sentence on why a command is unavailable now; empty if it is available."""
+    place = place_of(command, screen)
+    if place is not None and command.works_at(place):
+        return ""
+    if only_looks and command.changes:
+        return "Not here: this console is read-only."
+    if place is None:
+        return f"Not here: it works {_where(command)}."
+    return _not_now(command)
+
+
+def _not_now(command: Command) -> str:
+    return f"Not now: it needs {command.needs}."
+
+
+def _where(command: Command) -> str:
+    if command in LOG_COMMANDS:
+        return "in a log that has the focus"
+    return next(f"on the {place}" for place, commands in _places().items() if command in commands)
+
+
+def why_key_does_nothing(key: str, screen: Screen[Any]) -> str:
+    """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
+
+    Escape leaves whatever there is to leave, and needs no explanation.
+    """
+    if key == "escape":
+        return ""
+    bound = {binding.id for node in _chain(screen) for binding in bindings_of(node) if binding.key == key}
+    told = ""
+    for command in (command for name, command in BY_NAME.items() if name in bound):
+        place = place_of(command, screen)
+        if place is None or command.works_at(place):  # without a place, the key is bound to another action here
+            return ""
+        if command.needs:
+            told = told or f"{command.title}: {_not_now(command)}"
+    return told
+
+
+def _chain(screen: Screen[Any]) -> list[DOMNode]:
+    """Return the nodes whose keys work now: the focused pane, those around it, screen and app."""
+    return [*(screen.focused or screen).ancestors_with_self]

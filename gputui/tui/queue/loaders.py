@@ -1,0 +1,150 @@
+"""Loaders of what the queue shows beyond a snapshot: jobs from the history, page by page, and scores of waiting jobs.
+
+Each works in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from textual.message import Message
+
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.ports import Clock
+from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle
+from gputui.tui.progress import LongTask, TaskCancelledError, TaskStarted
+from gputui.tui.queue.tab_models import EndedJobs
+
+ReadHistory: TypeAlias = Callable[[datetime | None], Iterable[Job]]
+"""Returns finished jobs that left the queue file since a time, or all. May block."""
+PAGES = (timedelta(days=7), timedelta(days=62), timedelta(days=366), None)
+"""Periods that are read one after the other, each when the end of the list is reached."""
+
+GIVEN_UP = "reading was cancelled; 2 continues it"
+_TOLD_EVERY = 100
+
+
+class HistoryRead(Message, bubble=False):
+    """A page of history."""
+
+    def __init__(self, jobs: dict[int, Job], is_whole: bool, failure: str = "") -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.is_whole = is_whole
+        self.failure = failure
+
+
+class HistoryLoader:
+    """Loads ended jobs from the history, page by page. Never blocks."""
+
+    def __init__(self, history: ReadHistory, tell: Callable[[Message], object]) -> None:
+        self._history = history
+        self._tell = tell
+        self._newest = LatestWorker(tell, lambda error: HistoryRead({}, True, f"{type(error).__name__}: {error}"))
+        self._page = -1
+        self.read = HistoryRead({}, False)
+        self.is_reading = False
+
+    def read_further(self, now: datetime) -> None:
+        """Read one more page, unless all is read or a page is being read."""
+        if self.is_reading or self.read.is_whole:
+            return
+        self.is_reading = True
+        self._page += 1
+        page = PAGES[self._page]
+        since, is_last = (None if page is None else now - page), self._page == len(PAGES) - 1
+
+        reading = LongTask("Reading the history:", "jobs")
+
+        def work(is_wanted: IsWanted) -> Message:
+            reading.begin()
+            try:
+                return HistoryRead(self._found(since, is_wanted, reading), is_last)
+            except TaskCancelledError:
+                return HistoryRead(self.read.jobs, False, GIVEN_UP)
+            finally:
+                reading.end()
+
+        self._newest.ask(work)
+        self._tell(TaskStarted(reading))
+
+    def _found(self, since: datetime | None, is_wanted: IsWanted, reading: LongTask) -> dict[int, Job]:
+        found: dict[int, Job] = {}
+        for job in self._history(since):
+            if not is_wanted():
+                break
+            found[job.id] = job
+            if len(found) % _TOLD_EVERY == 0:
+                reading.step(len(found))
+        return found
+
+    def take(self, message: HistoryRead) -> None:
+        """Store a page."""
+        self.is_reading, self.read = False, message
+        if message.failure == GIVEN_UP:
+            self._page -= 1
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._newest.close()
+
+    def ended(self, snapshot: Snapshot) -> EndedJobs:
+        """Return all ended jobs, latest first: those of the queue file and those read from history."""
+        known = {**self.read.jobs, **{job.id: job for job in snapshot.jobs if job.state.is_terminal}}
+        live = {job.id for job in snapshot.jobs if not job.state.is_terminal}  # one from history may have been requeued
+        over = sorted((job for job in known.values() if job.id not in live), key=_ended, reverse=True)
+        return EndedJobs({job.id: job for job in over}, self.read.is_whole, self.is_reading, self.read.failure)
+
+
+def _ended(job: Job) -> tuple[datetime, int]:
+    return job.ended_at or job.submitted_at, job.id
+
+
+class ScoresMade(Message, bubble=False):
+    """Scores of the waiting jobs, by id; empty if the computation failed."""
+
+    def __init__(self, scores: dict[JobId, float]) -> None:
+        super().__init__()
+        self.scores = scores
+
+
+class ScoreLoader:
+    """Computes the scores of a snapshot once, and rarely enough that it takes little of a core."""
+
+    def __init__(self, settings: Settings, clock: Clock, tell: Callable[[Message], object]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._worker = LatestWorker(tell, lambda error: ScoresMade({}))
+        self._asked: Callable[[], Snapshot | None] = lambda: None
+        """Snapshot of the last request, as a weak reference, since it holds a whole queue."""
+        self._throttle = Throttle(rest=9)
+
+    def close(self) -> None:
+        """Stop; results are no longer wanted."""
+        self._worker.close()
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Request the scores of the snapshot, unless they were requested, or it is too soon."""
+        if self._asked() is snapshot or not self._throttle.may_begin:
+            return
+        self._asked = weakref.ref(snapshot)
+        settings, now = self._settings, self._clock.now()
+        self._throttle.begin()
+
+        def work(is_wanted: IsWanted) -> Message:
+            from gputui.domain.policy import reorder
+
+            del is_wanted
+            return ScoresMade({each.job.id: each.score for each in reorder.queue_standings(snapshot, settings, now)})
+
+        self._worker.ask(work)
+
+    def end(self) -> None:
+        """Record that the scores have arrived."""
+        self._throttle.end()

@@ -1,0 +1,72 @@
+"""`gputui install`: units for systemd, as hardened as the settings allow."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gputui.cli.install import units
+from gputui.config import Options
+from gputui.domain.errors import InputError
+from gputui.domain.settings import HookSettings, SchedulerSettings, Settings, StoreSettings
+from tests.cli.conftest import Run
+
+STATE = Path("/var/lib/gputui")
+CONTAINERS = SchedulerSettings(host_jobs=False)
+
+
+def service(**settings: object) -> str:
+    made = Settings(**{"scheduler": CONTAINERS, **settings})  # type: ignore[arg-type]
+    return units(Options(STATE, settings=made))["gputui.service"]
+
+
+@pytest.mark.systemd
+@pytest.mark.parametrize("settings", [{}, {"store": StoreSettings(group="gpu")}])
+def test_systemd_finds_the_service_well_protected(tmp_path: Path, settings: dict[str, object]) -> None:
+    made = units(Options(STATE, settings=Settings(scheduler=CONTAINERS, **settings)), tmp_path)  # type: ignore[arg-type]
+    for name, text in made.items():
+        (tmp_path / name).write_text(text)
+    for name in ("gputui.service", "gputui-backup.service"):
+        words = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(tmp_path / name)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
+        assert done.returncode == 0, done.stdout[-300:] + done.stderr
+    words = ["systemd-analyze", "verify", "--man=no", *(str(tmp_path / name) for name in made)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert [line for line in done.stderr.splitlines() if str(tmp_path) in line and "docker" not in line] == []
+
+
+def test_settings_relax_protections_that_they_conflict_with() -> None:
+    assert "KillMode" not in service()
+    assert "StateDirectory=gputui\n" in service()
+    with_host_jobs = service(scheduler=SchedulerSettings(host_jobs=True))
+    assert "KillMode=process\nDelegate=yes\n\n[Install]" in with_host_jobs
+    assert "ProtectHome" not in with_host_jobs
+    assert "SystemCallFilter=@chown\n\n[Install]" in service(store=StoreSettings(group="gpu"))
+    with_mail = service(hooks=HookSettings(mail_to=("ops@example.org",)))
+    assert "NoNewPrivileges" not in with_mail
+    assert "ProtectSystem=strict" in with_mail
+    elsewhere = units(Options(Path("/srv/queue")), Path("/backup"))
+    assert "ReadWritePaths=/srv/queue\n" in elsewhere["gputui.service"]
+    assert " --state /srv/queue state backup --keep 14d /backup\n" in elsewhere["gputui-backup.service"]
+    with pytest.raises(InputError, match="cannot stand in a unit"):
+        units(Options(Path("/srv/my queue")))
+
+
+def test_units_are_shown_before_they_are_written(run: Run, tmp_path: Path) -> None:
+    place = ["--unit-dir", str(tmp_path), "--backups", str(tmp_path / "backups")]
+    unit = tmp_path / "gputui.service"
+    shown = run("install", *place, "--dry-run")
+    assert (shown.code, unit.exists()) == (0, False)
+    assert shown.out.count("\n[Unit]\n") == 3
+    assert (run("install", *place).code, unit.exists()) == (2, False)
+    done = run("install", *place, "--yes")
+    assert done.code == 0
+    assert "now: systemctl daemon-reload && systemctl enable --now gputui.service gputui-backup.timer" in done.out
+    assert unit.read_text() in shown.out
+    assert (tmp_path / "backups").stat().st_mode & 0o777 == 0o700
+    assert run("install", *place, "--yes").out == f"the units in {tmp_path} are up to date\n"
+    unit.write_text(unit.read_text().replace("RestartSec=5", "RestartSec=9"))
+    assert "-RestartSec=9\n+RestartSec=5\n" in run("install", *place, "--yes").out
+    assert run("install", "--unit-dir", "/proc/none", "--yes").code == 1

@@ -1,0 +1,132 @@
+"""Interrupted connections to jobs in real containers: the engine restarts, or the scheduler that relays does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.state import JobState
+from tests.e2e.members import COMMAND, Site, members
+from tests.e2e.person import Person
+from tests.e2e.site import COMMANDS
+from tests.runtime.dockerd import IMAGE, Dockerd
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
+    pytest.mark.timeout(300),
+]
+SCRIPT = "trap 'echo two; echo error >&2; exit 7' USR1; echo one; while :; do sleep 0.05; done"
+
+
+@dataclass
+class Place:
+    """A shared queue of containers on an engine that can be restarted."""
+
+    site: Site
+    engine: Dockerd
+    scheduler: ExitStack = field(default_factory=ExitStack)
+
+    def schedule(self) -> None:
+        """Start the scheduler, which relays."""
+        self.scheduler.enter_context(self.site.served())
+
+    def restart_scheduler(self) -> None:
+        """End the scheduler with all its relays, as a service manager does, and start it again."""
+        self.scheduler.close()
+        for pid in relays(self.site):
+            os.kill(pid, signal.SIGKILL)
+        self.schedule()
+
+    def restart_engine(self) -> None:
+        """Kill the engine and start it again; its containers run on."""
+        self.engine.kill()
+        self.engine.launch(live_restore=True)
+
+
+def relays(site: Site) -> list[int]:
+    """Return the pids of the relays into jobs of this queue."""
+    commands = {int(each.parent.name): each.read_bytes().split(b"\0") for each in Path("/proc").glob("[0-9]*/cmdline")}
+    return [pid for pid, words in commands.items() if {b"gputui.console.relay", os.fsencode(site.state)} <= {*words}]
+
+
+@pytest.fixture
+def place(live_engine: Dockerd) -> Iterator[Place]:
+    environ = {"GPUTUI_RUNTIME": "docker", "DOCKER_HOST": live_engine.host}
+    with members("alice", environ=environ) as site:
+        found = Place(site, live_engine)
+        with found.scheduler:
+            found.schedule()
+            yield found
+
+
+def output_so_far(site: Site, job_id: int) -> bytes:
+    return COMMANDS.run(["logs", str(job_id)], site.environ(), b"", timeout=60)[1]
+
+
+def interrupted(
+    place: Place, job_id: int, running: Future[tuple[int, bytes, bytes]], interrupt: Callable[[], None]
+) -> None:
+    """Interrupt the connection to a job, and wait until the command that runs attached to it again."""
+    before = attachments(place.site, job_id)
+    interrupt()
+    place.site.until(lambda: running.done() or attachments(place.site, job_id) > before, "it attached again")
+    assert not running.done(), running.result()
+
+
+def runs(site: Site) -> None:
+    """Wait until the start of the only job is over: an engine that is killed meanwhile loses the container."""
+    site.until(lambda: [job.state for job in site.store.jobs().values()] == [JobState.RUNNING], "it runs")
+
+
+def attachments(site: Site, job_id: int) -> int:
+    return [entry.verb for entry in site.store.audit_log(f"job {job_id}")].count("attach")
+
+
+@pytest.mark.parametrize("name", ["root", "alice"])
+def test_a_job_without_a_terminal_is_attached_to_again(place: Place, name: str) -> None:
+    """Root connects to the engine itself, alice through the relay: she cannot reach the engine's socket."""
+    site = place.site
+    words = ("run", "-q", "--network", "none", IMAGE, "sh", "-c", SCRIPT)
+    account = site.account(name)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            COMMANDS.run, words, site.environ(), b"", 200, cwd=site.directory, account=account, code=COMMAND
+        )
+        site.until(lambda: bool(site.store.jobs()), "it is submitted")
+        (one,) = site.store.jobs()
+        site.until(lambda: output_so_far(site, one) == b"one\n", "it has begun")
+        runs(site)
+        interrupted(place, one, running, place.restart_engine)
+        if name != "root":
+            interrupted(place, one, running, place.restart_scheduler)
+        site.gputui(name, "signal", str(one), "USR1")
+        assert running.result(120) == (7, b"one\ntwo\n", b"error\n")
+    assert site.job(one).state is JobState.FAILED
+    assert len(site.job(one).attempts) == 1, "the restart ended no attempt"
+
+
+@pytest.mark.parametrize("name", ["root", "alice"])
+def test_a_terminal_is_attached_to_again(place: Place, name: str) -> None:
+    site = place.site
+    words = ("run", "-it", "--network", "none", IMAGE, "sh")
+    person = Person(site.environ(TERM="vt100"), *words, program=site.program(name))
+    person.press(b"kept=yes; echo $((40+2))\n")
+    person.until(b"42\r\n")
+    runs(site)
+    place.restart_engine()
+    person.press(b"echo kept-$kept-$((50+5))\n")
+    person.until(b"kept-yes-55\r\n")
+    if name != "root":
+        place.restart_scheduler()
+        person.press(b"echo kept-$kept-$((60+6))\n")
+        person.until(b"kept-yes-66\r\n")
+    person.press(b"exit 9\n")
+    assert person.ended() == 9

@@ -1,0 +1,46 @@
+"""A key whose command cannot be used now says why; other keys stay silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.console import Console
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("x", "shell: Not now: it needs a running job."),
+        ("X", "processes: Not now: it needs a running job."),
+    ],
+)
+async def test_key_of_unavailable_command_says_why(key: str, words: str) -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "G", key)
+        assert console.told == [words]
+
+
+async def test_key_without_command_says_nothing() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "Q", "f12")
+        assert console.told == []
+
+
+async def test_key_that_is_text_says_nothing() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "G", "slash", "x", "X")
+        assert console.told == []
+
+
+async def test_dialog_does_not_explain_keys_of_the_screen_below() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "G", "ctrl+k", "escape", "q", "x")
+        assert console.told == []
