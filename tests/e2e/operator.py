@@ -22,6 +22,11 @@ class Operator:
         self._terminal.press(*keys)
         return self
 
+    def leave(self, word: str) -> None:
+        """Press Escape on the screen with this word, and wait until the word is gone."""
+        self.pressed += 1
+        self._terminal.leave(word)
+
     def click(self, word: str, *, times: int = 1) -> Operator:
         """Click on a word; a double click is one gesture."""
         self.pressed += 1

@@ -23,7 +23,6 @@ class Terminal:
     """Tmux server of its own, with one window of that size."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
-        self._is_after_escape = False
         self._pressed_at = time.monotonic()
         self._reaction = ""
         self._socket = f"gputui-{os.getpid()}-{time.monotonic_ns()}"
@@ -36,11 +35,19 @@ class Terminal:
         return done.stdout.decode()
 
     def press(self, *keys: str) -> None:
-        """Type, in tmux's names of keys. After Escape look at the screen first: a key at once would read as Alt+key."""
-        assert not self._is_after_escape, f"{keys} at once after Escape"
-        assert "Escape" not in keys[:-1], keys
-        self._is_after_escape = keys[-1] == "Escape"
+        """Type, in tmux's names of keys, without Escape: see `leave`."""
+        assert "Escape" not in keys, keys
         self._send(*keys)
+
+    def leave(self, word: str) -> None:
+        """Press Escape on the screen with this word, and wait until the word is gone.
+
+        A key that reaches the console together with Escape reads as Alt+key. So Escape must have taken effect, which
+        only a word shows that was there before.
+        """
+        self.until(word)
+        self._send("Escape")
+        self.until_gone(word)
 
     def _send(self, *words: str) -> None:
         """Send keys, or a click, and begin to keep its effect."""
@@ -94,7 +101,6 @@ class Terminal:
 
     def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = _PATIENCE) -> str:
         """Return the screen, once the condition holds for it."""
-        self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while not condition(shown := self.text):
             if time.monotonic() - self._pressed_at < _REACTION:
@@ -107,7 +113,6 @@ class Terminal:
 
     def until_gone(self, word: str, seconds: float = _PATIENCE) -> None:
         """Wait until the screen no longer shows this word."""
-        self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while word in (shown := self.text):
             assert time.monotonic() < deadline, f"still {word} in\n{shown}"

@@ -43,7 +43,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     assert HINT not in shown
     assert operator.pressed <= MOST_KEYS
     operator.pressed = 0
-    operator.press("Escape")
+    operator.leave("image jupyter/pytorch")
     operator.is_back()
 
     # the error in a failed job's log
@@ -80,8 +80,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.sees("needs 3 GPUs", "1 used by others")
     operator.press("q")
     operator.is_back()
-    operator.press("Escape")
-    operator.sees_no_more("Esc shows all")
+    operator.leave("Esc shows all")
 
 
 def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:

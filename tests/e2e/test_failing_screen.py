@@ -101,8 +101,7 @@ def test_a_failed_screen_reopens_and_the_same_scheduler_starts_waiting_jobs(plac
         assert "KeyError: 'no" in place.log
         terminal.press("!")  # what was told is kept
         terminal.until("while this console was open", "KeyError: 'no", str(place.state))
-        terminal.press("Escape")
-        terminal.until_gone("while this console was open")
+        terminal.leave("while this console was open")
         terminal.press("q")
         terminal.until("stop scheduling")
         terminal.press("s")

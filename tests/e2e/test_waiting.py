@@ -76,7 +76,7 @@ def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> No
     assert why(site, mine) == ("QuotaExceeded", "needs 2 GPUs: carol holds 0 GPUs; at most 1 allowed")
     code, text = why(site, later)
     assert code == "BeginTime"
-    assert re.fullmatch(r"begins at \d\d:\d\d, in (59m\d\ds|1h00m)", text)
+    assert re.fullmatch(r"begins at (\S+ )?\d\d:\d\d, in (59m\d\ds|1h00m)", text)
     code, text = why(site, fails)
     assert re.fullmatch(r"attempt 2 at (\S+ )?\d\d:\d\d, in [45]m\d\ds: exit code 3", text)
     code, text = why(site, past)
