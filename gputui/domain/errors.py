@@ -14,8 +14,12 @@ GputuiError
 │   └── StoreBusyError        another process kept the lock for too long
 ├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
-└── RuntimeFault              the runtime could not do what was asked    exit code 1
-    └── RuntimeUnavailableError   the engine does not answer
+├── RuntimeFault              the runtime could not do what was asked    exit code 1
+│   └── RuntimeUnavailableError   the engine does not answer
+└── ClusterError              the cluster could not do what was asked    exit code 1
+    ├── ClusterUnavailableError   its commands or its server do not answer
+    ├── ClusterRefusedError       it refused, in its own words
+    └── CapabilityError           it has no such function
 """
 
 from __future__ import annotations
@@ -123,3 +127,19 @@ class RuntimeUnavailableError(RuntimeFault):
     def __init__(self, text: str, *, hint: str | None = None) -> None:
         super().__init__(Cause(CauseCode.RUNTIME_UNAVAILABLE, text), hint=hint)
         self.args = (text,)
+
+
+class ClusterError(GputuiError):
+    """The cluster could not carry out a request."""
+
+
+class ClusterUnavailableError(ClusterError):
+    """The cluster's commands are missing, or it does not answer."""
+
+
+class ClusterRefusedError(ClusterError):
+    """The cluster refused a request; the text has its own words."""
+
+
+class CapabilityError(ClusterError):
+    """The cluster has no such function; the text is the sentence of `Caps.lacking`."""

@@ -6,6 +6,7 @@ driver unless its docstring says otherwise, so none is made on an event loop.
 
 from gputui.ports.channel import Channel
 from gputui.ports.clock import Clock, SteadyClock
+from gputui.ports.cluster import Cluster
 from gputui.ports.gpus import GpuProbe
 from gputui.ports.monitor import NO_MONITOR, Monitor
 from gputui.ports.runtime import JobExec, LogStream, Permit, Runtime, StampedLogStream
@@ -15,6 +16,7 @@ __all__ = [
     "NO_MONITOR",
     "Channel",
     "Clock",
+    "Cluster",
     "GpuProbe",
     "JobExec",
     "JobStore",

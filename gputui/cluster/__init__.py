@@ -1,0 +1,1 @@
+"""Adapters to clusters: engines that own queue, order, node and GPU."""
