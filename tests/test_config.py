@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
+from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
-from gputui.domain.settings import AllowSettings, Settings, TenantSettings
+from gputui.domain.settings import AllowSettings, ClusterSettings, Settings, TenantSettings
 
 
 @pytest.fixture(autouse=True)
@@ -160,6 +161,37 @@ def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPat
     assert resolve(environ={}).state == Path("/var/lib/gputui")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert resolve(environ={}).state == tmp_path / "xdg-state" / "gputui"
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ("", None),
+        ("slurm", Engine("slurm")),
+        ("slurm+ssh://login1", Engine("slurm", "login1")),
+        ("slurm+ssh://ann@login1.example.org:2222", Engine("slurm", "ann@login1.example.org", 2222)),
+    ],
+)
+def test_the_cluster_is_an_engine_and_a_login_node(text: str, engine: Engine | None) -> None:
+    assert load_settings(None, {"GPUTUI_CLUSTER": text}).cluster.engine == text
+    assert parse_engine(text) == engine
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["pbs", "slurm+ssh://", "slurm+ssh://-oProxyCommand=x", "slurm+ssh://-l@h", "slurm+ssh://h:0", "slurm+ssh://h/x"],
+)
+def test_other_clusters_are_refused_by_name(text: str) -> None:
+    with pytest.raises(InputError, match="is not a cluster") as caught:
+        load_settings(None, {"GPUTUI_CLUSTER": text})
+    assert caught.value.where == "GPUTUI_CLUSTER"
+
+
+def test_the_variable_of_the_cluster_goes_before_the_file_and_is_never_refused(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[cluster]\nengine = "slurm+ssh://login1"\npartition = "gpu"\n')
+    made = resolve(environ={"GPUTUI_CLUSTER": "", "GPUTUI_CLUSTER_DEFAULT_TIME": "1h"})
+    assert made.settings.cluster == ClusterSettings(partition="gpu", default_time=timedelta(hours=1))
+    assert made.ignored == ()
 
 
 SITE = """

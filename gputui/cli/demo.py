@@ -33,7 +33,14 @@ from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.keyed import keyed
-from gputui.domain.settings import HookSettings, MetricsSettings, ReportSettings, SchedulerSettings, TracesSettings
+from gputui.domain.settings import (
+    ClusterSettings,
+    HookSettings,
+    MetricsSettings,
+    ReportSettings,
+    SchedulerSettings,
+    TracesSettings,
+)
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.logs import log_path
@@ -100,6 +107,7 @@ def _here(options: Options, directory: Path) -> Options:
         metrics=MetricsSettings(),
         report=ReportSettings(),
         traces=TracesSettings(),
+        cluster=ClusterSettings(),
     )
     return replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
 

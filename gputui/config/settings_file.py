@@ -11,11 +11,13 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 
 from gputui.config.toml_file import check_trusted, read_with_status
+from gputui.domain.cluster import parse_engine
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
     QUEUE_COLUMNS,
+    ClusterSettings,
     ConsoleSettings,
     GpuSettings,
     HookSettings,
@@ -73,6 +75,7 @@ CHOICES = {
     "notify_for": ("mine", "all"),
     "format": ("text", "json"),
     "gpu_colours": ("judgement", "intensity"),
+    "container": ("docker", "apptainer", "srun"),
 }
 _WORDS = {
     "webhook_events": (EVENTS, "an event"),
@@ -107,7 +110,9 @@ def _check_text(key: str, value: object, where: str) -> None:
         raise InputError("expected " + ", ".join(CHOICES[key]), where=where)
     if key in {"webhook", "endpoint"} and not re.match(r"https?://[^/\s]", str(value)):
         raise InputError("expected an address", where=where, hint="http://... or https://...")
-    if key == "listen":
+    if key == "engine":
+        parse_engine(str(value), where)
+    elif key == "listen":
         listen_address(str(value), where)
     elif key == "weekly" and value:
         from gputui.domain.weekly import parse_weekly  # few sites send a report
@@ -181,6 +186,7 @@ TABLES: Mapping[str, type[Any]] = {
     "gpus": GpuSettings,
     "policy": PolicySettings,
     "console": ConsoleSettings,
+    "cluster": ClusterSettings,
     "hooks": HookSettings,
     "metrics": MetricsSettings,
     "report": ReportSettings,
@@ -203,7 +209,9 @@ _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "
 
 OVERRIDABLE = "overridable"
 """Key at the top of the site's file that lists the keys or tables which a personal file may change."""
-_ALWAYS_PERSONAL = "console"
+_ALWAYS_PERSONAL = frozenset({"console", "cluster"})
+"""Tables that a user may always change: the screen is hers, and a cluster's engine checks her rights itself."""
+CLUSTER_VARIABLE = "GPUTUI_CLUSTER"
 
 SettingsTables: TypeAlias = dict[str, dict[str, Any]]
 
@@ -252,7 +260,7 @@ def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
         fields = _annotations(table, where)
         if key and key not in fields:
             raise InputError(f"{shown(name)} is not a setting", where=where, hint="known: " + ", ".join(fields))
-    return frozenset({*names, _ALWAYS_PERSONAL})
+    return _ALWAYS_PERSONAL | set(names)
 
 
 def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[SettingsTables, tuple[str, ...]]:
@@ -346,6 +354,9 @@ def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
         for key, annotation in kind.__annotations__.items():
             if (name := f"GPUTUI_{table}_{key}".upper()) in environ:
                 found.setdefault(table, {})[key] = _of_text(key, annotation, environ[name], name)
+    if CLUSTER_VARIABLE in environ:
+        engine = _of_text("engine", "str", environ[CLUSTER_VARIABLE], CLUSTER_VARIABLE)
+        found.setdefault("cluster", {})["engine"] = engine
     return found
 
 

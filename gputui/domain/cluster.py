@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
+
+from gputui.domain.errors import InputError
+
+_ENGINE = re.compile(
+    r"(?P<kind>slurm)(?:\+ssh://(?P<host>(?:\w[\w.-]{0,31}@)?\w[\w.-]{0,252})(?::(?P<port>\d{1,5}))?)?",
+    re.ASCII,
+)
+
+
+class Engine(Struct, frozen=True):
+    """An engine, and the login node on which its commands run."""
+
+    kind: str
+    """`slurm`."""
+    host: str | None = None
+    """`[USER@]HOST`, as ssh takes it; None: this machine."""
+    port: int | None = None
+
+
+def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
+    """Return the engine of `slurm` or `slurm+ssh://[USER@]HOST[:PORT]`; None for an empty text."""
+    if not text:
+        return None
+    match = _ENGINE.fullmatch(text)
+    port = int(match["port"]) if match and match["port"] else None
+    if not match or (port is not None and not 0 < port < 65536):
+        quoted = ascii(text if len(text) <= 40 else text[:37] + "...")
+        raise InputError(f"{quoted} is not a cluster", where=where, hint="write slurm or slurm+ssh://HOST")
+    return Engine(match["kind"], match["host"], port)
 
 
 class Capability(StrEnum):

@@ -395,6 +395,33 @@ class TracesSettings(Struct, frozen=True):
     """Time in which a batch has to be sent; then it is dropped."""
 
 
+class ClusterSettings(Struct, frozen=True):
+    """The cluster in place of this machine's own queue."""
+
+    engine: str = ""
+    """`slurm`, or `slurm+ssh://[USER@]HOST[:PORT]` to run its commands on a login node; empty: the queue of this
+    machine. GPUTUI_CLUSTER goes first."""
+    default_time: timedelta = timedelta(hours=24)
+    """Time limit of a job that is submitted without one: the engine plans with time limits."""
+    partition: str | None = None
+    account: str | None = None
+    """Partition and account of submitted jobs; None: the engine's defaults."""
+    container: str = "docker"
+    """Route into the container on the node: `docker`, `apptainer`, or `srun` for sites with
+    `srun --container-image`."""
+    requeue: bool = False
+    """True if the engine may run a job again after a node was lost, although the old container may still run there."""
+    log_directory: str | None = None
+    """Directory for the output of jobs, on a file system that login node and nodes share; `~` is the home there.
+
+    None: `~/.local/state/gputui/cluster-logs`.
+    """
+    poll_interval: timedelta = timedelta(seconds=2)
+    """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
+    command_timeout: timedelta = timedelta(seconds=30)
+    """Time after which a command of the engine is given up."""
+
+
 class ReportSettings(Struct, frozen=True):
     """Rates of `gputui report`, and the weekly report."""
 
@@ -420,6 +447,7 @@ class Settings(Struct, frozen=True):
     gpus: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
     console: ConsoleSettings = ConsoleSettings()
+    cluster: ClusterSettings = ClusterSettings()
     hooks: HookSettings = HookSettings()
     metrics: MetricsSettings = MetricsSettings()
     report: ReportSettings = ReportSettings()
