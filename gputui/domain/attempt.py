@@ -66,6 +66,8 @@ class Attempt(Struct, frozen=True):
     """Measurements; None while it runs, if nothing could be read, and in jobs of an older gputui."""
     error: str = ""
     """Line of its output that says why it failed; empty if none was found."""
+    node: str = ""
+    """Node of a cluster on which it runs, several with commas; empty: this machine, or unknown."""
 
     @property
     def is_over(self) -> bool:
