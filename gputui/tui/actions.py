@@ -16,12 +16,11 @@ from gputui.domain.keyed import keyed
 from gputui.domain.text import plain
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import STEP
-from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import DrainChange, JobChange, UndoableChange
+from gputui.ports.actions import ActionChange, UserActions
 from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.progress import LongTask
 
-Call: TypeAlias = Callable[[Actions], str]
+Call: TypeAlias = Callable[[UserActions], str]
 """Writes an action into the store and returns the message to show; blocks on the disk."""
 KEPT = 20
 """Maximum number of actions that can be undone; older ones are better reversed by hand."""
@@ -40,7 +39,7 @@ class _Words(dict[str, object]):
 def call_of(verb: Verb[Any], order: Order, subject: str = "") -> Call:
     """Return the call that carries out a verb; `subject` names its subject if that is not a job."""
 
-    def write(actions: Actions) -> str:
+    def write(actions: UserActions) -> str:
         changed = verb.call(actions, order)
         return describe_result(verb, order, order.ids if changed is None else changed, subject)
 
@@ -67,15 +66,15 @@ def _jobs(ids: Sequence[JobId]) -> str:
 class Undo:
     """Carries out actions, and undoes the last ones. Not thread-safe."""
 
-    def __init__(self, actions: Actions, indices: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, actions: UserActions, indices: Callable[[], Mapping[str, str]]) -> None:
         self._actions = actions
         self._indices = indices
         """Returns the index that the screen shows for each GPU, by UUID."""
-        self._noted: list[UndoableChange] = []
-        self._past: deque[list[UndoableChange]] = deque(maxlen=KEPT)
+        self._noted: list[ActionChange] = []
+        self._past: deque[list[ActionChange]] = deque(maxlen=KEPT)
         actions.on_change = self._note
 
-    def _note(self, change: UndoableChange) -> None:
+    def _note(self, change: ActionChange) -> None:
         self._noted.append(change)
 
     def carry_out(self, call: Call) -> str:
@@ -89,26 +88,19 @@ class Undo:
                 self._past.popleft()
         return done
 
-    def last(self, actions: Actions) -> str:
+    def last(self, actions: UserActions) -> str:
         """Undo the last action that is not undone yet; return the message."""
         if not self._past:
             raise GputuiError("Nothing to undo", where="undo")
         answers = actions.undo(self._past[-1])  # if it is cancelled, it can be requested again
         self._past.pop()
-        told = [(self._name(change), change, refusal) for change, refusal in answers]
+        indices = self._indices()
+        told = [(change.subject(indices), change, refusal) for change, refusal in answers]
         undone = [f"{name} {change.done}" for name, change, refusal in told if not refusal]
         refused = [f"{name} {refusal}" for name, _, refusal in told if refusal]
         if not undone:
             raise GputuiError(f"{_listed(refused)}: not undone", where="undo")
         return f"undone: {_listed(undone)}" + (f"; not undone: {_listed(refused)}" if refused else "")
-
-    def _name(self, change: UndoableChange) -> str:
-        if isinstance(change, JobChange):
-            job = change.before
-            return f"{job.count} jobs {job.shown_id}" if job.runs else f"job {job.id}"
-        if isinstance(change, DrainChange):
-            return f"GPU {self._indices().get(change.uuid, change.uuid[:12])}"
-        return "the scheduler"
 
 
 def _listed(words: list[str]) -> str:
@@ -120,7 +112,7 @@ class ActionThread:
     """Thread that carries out actions in the order of their requests. Never blocks its caller."""
 
     def __init__(
-        self, actions: Actions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
+        self, actions: UserActions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
     ) -> None:
         self._actions = actions
         self._undo = Undo(actions, indices)

@@ -23,8 +23,8 @@ from gputui.domain.gpu_names import index_of
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
+from gputui.ports.actions import UserActions
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands import APP_COMMANDS, CHANGING, COMMANDS, WORK_COMMANDS, bindings, place_of
 from gputui.tui.commands.refusal import why_key_does_nothing
@@ -85,7 +85,7 @@ class Gputui(HookedApp[ExitChoice]):
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """Latest snapshot."""
 
-    def __init__(self, feed: Feed, actions: Actions, services: Services, look: Appearance = AS_DESIGNED) -> None:
+    def __init__(self, feed: Feed, actions: UserActions, services: Services, look: Appearance = AS_DESIGNED) -> None:
         super().__init__()
         self._feed = feed
         self.services = services

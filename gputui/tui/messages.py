@@ -9,7 +9,7 @@ from textual.message import Message
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.actions.actions import Actions
+from gputui.ports.actions import UserActions
 
 
 class SnapshotTaken(Message, bubble=False):
@@ -27,7 +27,7 @@ class SnapshotTaken(Message, bubble=False):
 class ActionRequested(Message):
     """Message that an operator requests an action; `call` writes it into the store and returns the message to show."""
 
-    def __init__(self, call: Callable[[Actions], str]) -> None:
+    def __init__(self, call: Callable[[UserActions], str]) -> None:
         super().__init__()
         self.call = call
 

@@ -28,8 +28,8 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, listed, plural
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
-from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.reservations import beneficiary
+from gputui.ports.actions import UserActions
 from gputui.tui.actions import Call, call_of
 from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_words import Labels
@@ -380,7 +380,7 @@ class EditProposal(_Single):
         del reason
         job_id, shown = self.job.id, self.job.shown_id
 
-        def write(actions: Actions) -> str:
+        def write(actions: UserActions) -> str:
             try:
                 is_news = actions.edit(job_id, self.edit, self.job)
             except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
 from gputui.engine.actions.actions import Actions
+from gputui.ports.actions import UserActions
 from gputui.tui.messages import ActionRequested
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
@@ -61,7 +62,7 @@ async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:
 async def test_a_failed_action_cannot_be_undone() -> None:
     console = Console()
 
-    def fail(actions: Actions) -> str:
+    def fail(actions: UserActions) -> str:
         actions.hold([107])
         raise StoreFullError("no space is left")
 
@@ -75,7 +76,7 @@ async def test_a_failed_action_cannot_be_undone() -> None:
 async def test_many_jobs_of_one_action_are_undone_together() -> None:
     console = Console()
 
-    def hold_all(actions: Actions) -> str:
+    def hold_all(actions: UserActions) -> str:
         actions.hold([106, 107, 108, 110])
         return "held"
 

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.engine.actions.actions import Actions
+from gputui.ports.actions import UserActions
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, ProgressLine, TaskCancelledError, work_cell
@@ -41,7 +41,7 @@ class Slow:
     def __init__(self) -> None:
         self.may_go_on = threading.Semaphore(0)
 
-    def hold(self, actions: Actions) -> str:
+    def hold(self, actions: UserActions) -> str:
         for number in itertools.count():
             actions.on_progress(number, 10_000)
             if number == 4210:

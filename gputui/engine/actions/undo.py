@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -29,6 +30,12 @@ class JobChange(Struct, frozen=True):
     def target(self) -> str:
         """Name of the job in the audit log."""
         return target_of(self.before)
+
+    def subject(self, indices: Mapping[str, str]) -> str:
+        """Return the name of the changed object, by the displayed index of each GPU."""
+        del indices
+        job = self.before
+        return f"{job.count} jobs {job.shown_id}" if job.runs else f"job {job.id}"
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -87,6 +94,10 @@ class DrainChange(Struct, frozen=True):
         """Name of the GPU in the audit log."""
         return self.uuid
 
+    def subject(self, indices: Mapping[str, str]) -> str:
+        """Return the name of the changed object, by the displayed index of each GPU."""
+        return f"GPU {indices.get(self.uuid, self.uuid[:12])}"
+
     def revert(self, transaction: Transaction, at: datetime) -> str:
         """Revert the change; return why not, or an empty string."""
         del at
@@ -112,6 +123,11 @@ class PauseChange(Struct, frozen=True):
     before: Controls
     after: Controls
     target = "scheduler"
+
+    def subject(self, indices: Mapping[str, str]) -> str:
+        """Return the name of the changed object, by the displayed index of each GPU."""
+        del indices
+        return "the scheduler"
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
         """Revert the change; return why not, or an empty string."""

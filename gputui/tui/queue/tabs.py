@@ -10,8 +10,8 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.keyed import keyed
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
-from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.recurring import local_zone_name
+from gputui.ports.actions import UserActions
 from gputui.tui.actions import Call
 
 TABS = ("queue", "finished", "recurring", "reservations")
@@ -20,7 +20,7 @@ TABS = ("queue", "finished", "recurring", "reservations")
 def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
     """Return the call that reserves GPUs."""
 
-    def write(actions: Actions) -> str:
+    def write(actions: UserActions) -> str:
         return f"reservation {actions.reserve(window, gpus).name} is made: {keyed('tab_reservations')} shows it"
 
     return write
@@ -29,7 +29,7 @@ def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
 def give_up(name: str) -> Call:
     """Return the call that removes a reservation."""
 
-    def write(actions: Actions) -> str:
+    def write(actions: UserActions) -> str:
         actions.remove_reservation(name)
         return f"reservation {name} is released"
 
@@ -39,7 +39,7 @@ def give_up(name: str) -> Call:
 def again(job: Job, expression: str) -> Call:
     """Return the call that submits a job like this one by a cron expression."""
 
-    def write(actions: Actions) -> str:
+    def write(actions: UserActions) -> str:
         from msgspec.structs import replace
 
         spec = replace(job.spec, begin_at=None, after=(), after_any=())

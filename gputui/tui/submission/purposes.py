@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
-from gputui.engine.actions.actions import Actions
+from gputui.ports.actions import UserActions
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft
@@ -180,7 +180,7 @@ class NewJob:
         """Return the call that submits the job."""
         del draft, origin, now
 
-        def call(actions: Actions) -> str:
+        def call(actions: UserActions) -> str:
             try:
                 ids = actions.submit([asked])
             except Exception as error:
