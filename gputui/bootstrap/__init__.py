@@ -23,10 +23,10 @@ from gputui.domain.snapshot import Snapshot
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
-    from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.reservations import Reservations
     from gputui.engine.actions.tenants import Tenants
     from gputui.ports import JobStore, SteadyClock
+    from gputui.ports.actions import CommandActions
     from gputui.store.repair import Repair
 
 RESCUE_WAIT = 5.0
@@ -74,17 +74,23 @@ def user_name(uid: int) -> str:
 
 
 def has_queue(options: Options) -> bool:
-    """Return whether the state directory has a queue, or remains of one; creates nothing."""
+    """Return whether the state directory has a queue, or remains of one, or a cluster has it; creates nothing."""
+    if options.in_cluster:
+        return True
     from gputui.store.directory import QUEUE
 
     return any(options.state.glob(f"{QUEUE}*"))
 
 
 def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
-    """Return the store of the state directory, which is created if missing.
+    """Return the store of the state directory, which is created if missing; in cluster mode the cluster's queue.
 
     `waiting` is called with a sentence when another process locks the queue for long; by default it is logged.
     """
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.open_store(options)
     from gputui.store import TinyJobStore
 
     if waiting is None:
@@ -113,8 +119,12 @@ def open_repair(options: Options) -> Repair:
     return repair
 
 
-def actions(store: JobStore, options: Options | None = None) -> Actions:
+def actions(store: JobStore, options: Options | None = None) -> CommandActions:
     """Return the actions of this process's user, within the settings of `options`."""
+    if options is not None and options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.actions(store)
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 
@@ -140,21 +150,32 @@ def tenants(store: JobStore, options: Options) -> Tenants:
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:
-    """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
+    """Return a snapshot from the store and the leader's last published readings, or the cluster's. Starts nothing."""
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.snapshot(store)
     from gputui.engine.tick import snapshot_builder
 
     return snapshot_builder.follower_snapshot(store, options.state, options.settings, clock().now())
 
 
 def is_scheduled(options: Options) -> bool:
-    """Return whether a process schedules in the state directory now."""
+    """Return whether a process schedules in the state directory now, or a cluster's engine does."""
+    if options.in_cluster:
+        return True
     from gputui.engine.files.leadership import current_leader
 
     return current_leader(options.state) is not None
 
 
 def known_gpus(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this."""
+    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this.
+
+    Also empty in cluster mode: the engine says itself what it lacks.
+    """
+    if options.in_cluster:
+        return ()
     from gputui.engine.files import live_file
     from gputui.engine.files.leadership import current_leader
 

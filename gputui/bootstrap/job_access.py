@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.files.logs import Logs
     from gputui.engine.files.viewers import AttachWait
     from gputui.engine.job_exec import Entrance, JobExecRouter
@@ -32,8 +33,12 @@ if TYPE_CHECKING:
     from gputui.ports.foreign import ForeignContainers
 
 
-def open_logs(options: Options, store: JobStore) -> Logs:
+def open_logs(options: Options, store: JobStore) -> Logs | ClusterLogs:
     """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.logs(store)
     from gputui.engine.files.logs import Logs
 
     runtimes: dict[str, Runtime] = {}
@@ -48,6 +53,8 @@ def open_logs(options: Options, store: JobStore) -> Logs:
 
 def measured(options: Options, job: Job) -> dict[int, Measured]:
     """Return the telemetry of each attempt of a job, by number. Reads files."""
+    if options.in_cluster:
+        return {}
     from gputui.engine.files import telemetry_file
 
     return {attempt.number: telemetry_file.measured(options.state, job, attempt) for attempt in job.attempts}

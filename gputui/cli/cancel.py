@@ -26,7 +26,7 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool,
             _show(session, store, flat(store, ids))
             return
         asked = flat(store, ids)
-        done = bootstrap.actions(store).cancel(asked)
+        done = bootstrap.actions(store, session.options).cancel(asked)
         if done and not quiet:
             confirm(changed("cancel", jobs_of(store, done)))
         for line in left_alone(store, asked, done):

@@ -232,7 +232,7 @@ def _add_verb(verb: Verb[RecurringJob]) -> None:
     def _(session: Session, ids: tuple[tuple[JobId, ...], ...], quiet: bool) -> None:
         chosen = tuple(dict.fromkeys(one for some in ids for one in some))
         with session.store() as store:
-            verb.call(bootstrap.actions(store), Order(chosen))
+            verb.call(bootstrap.actions(store, session.options), Order(chosen))
         jobs = "recurring job" if len(chosen) == 1 else f"{len(chosen)} recurring jobs:"
         confirm(f"{_DONE[verb.name]} {jobs} {' '.join(map(str, chosen))}", quiet=quiet)
 

@@ -42,9 +42,9 @@ from gputui.domain.settings import (
     TracesSettings,
 )
 from gputui.domain.state import JobState
-from gputui.engine.actions.actions import Actions
 from gputui.engine.files.logs import log_path
 from gputui.ports import JobStore, Runtime
+from gputui.ports.actions import UserActions
 
 GPUS = 8
 DRAINED = 6
@@ -173,7 +173,7 @@ PAST = (
 )
 
 
-def record_past(store: JobStore, actions: Actions, directory: Path, gpus: Sequence[Gpu], now: datetime) -> None:
+def record_past(store: JobStore, actions: UserActions, directory: Path, gpus: Sequence[Gpu], now: datetime) -> None:
     """Put the jobs that have ended into the queue, with their logs."""
     known = [past for past in PAST if max(past.gpus) < len(gpus)]
     ids = actions.submit([training(past.name, past.tenant, len(past.gpus), 200) for past in known])
@@ -296,7 +296,7 @@ def coming_jobs(dice: random.Random) -> Iterator[Submission]:
 class Arrivals(threading.Thread):
     """Submits a job every few seconds, unless many wait."""
 
-    def __init__(self, store: JobStore, actions: Actions, every: float = EVERY) -> None:
+    def __init__(self, store: JobStore, actions: UserActions, every: float = EVERY) -> None:
         super().__init__(name="demo-arrivals", daemon=True)
         self._store = store
         self._actions = actions

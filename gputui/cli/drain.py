@@ -20,14 +20,14 @@ from gputui.request import texts
 @quiet_option
 @pass_session
 def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, quiet: bool) -> None:
-    """Drain the GPUs named."""
+    """Drain the GPUs named, or in a cluster the nodes."""
     words = texts.one_line(reason, "--reason") if reason else ""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
         if dry_run:
             _show(session, store, uuids)
             return
-        bootstrap.actions(store).drain(uuids, words)
+        bootstrap.actions(store, session.options).drain(uuids, words)
         if not quiet:
             confirm(_words(session, store, uuids))
 
@@ -36,7 +36,7 @@ def _words(session: Session, store: JobStore, uuids: tuple[str, ...]) -> str:
     """Return the confirmation, with the jobs that still run on the GPUs."""
     gpus = readings.gpu_names(bootstrap.current_snapshot(session.options, store), uuids)
     running = [job for job in store.jobs().values() if job.state.is_active and job.attempt]
-    left = [job for job in running if job.attempt and not set(uuids).isdisjoint(job.attempt.gpus)]
+    left = [job for job in running if job.attempt and not set(uuids).isdisjoint((*job.attempt.gpus, job.attempt.node))]
     rest = f"; {named(left)} {'continues' if len(left) == 1 else 'continue'}" if left else ""
     return f"drained {gpus}: no new jobs start there{rest}"
 

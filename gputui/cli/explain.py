@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli import cluster_starts
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import print_json
@@ -40,6 +41,9 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
             f"job {job.shown_id} is {job.state}{why}: it does not wait", hint=f"gputui show {job.shown_id}"
         )
     now = bootstrap.clock().now()
+    if session.options.in_cluster:
+        cluster_starts.print_wait(job, snapshot, as_json=as_json)
+        return
     told = explain(snapshot, job, session.options.settings, now)
     if as_json:
         print_json(explanation_json(job, told))
@@ -49,9 +53,9 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
 
 def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
     """Return the job; for an array whose first element has started, its next waiting element."""
-    if not is_whole or job.array is None or job.array.id != job.id or job.state is JobState.PENDING:
+    if not is_whole or job.array is None or job.state is JobState.PENDING:
         return job
-    alike = (each for each in snapshot.jobs if each.array and each.array.id == job.id)
+    alike = (each for each in snapshot.jobs if each.array and each.array.id == job.array.id)
     waiting = next((each for each in alike if each.state is JobState.PENDING), job)
     return waiting.element(waiting.id)
 

@@ -24,6 +24,8 @@ COLUMNS = (
     table.TextColumn("UUID"),
     table.TextColumn("HOLDER OR WHY"),
 )
+NODE = table.TextColumn("NODE", 24, least=4)
+"""Column where there are several nodes."""
 
 
 @click.command("gpus")
@@ -34,11 +36,17 @@ def command(session: Session, as_json: bool) -> None:
     with session.store() as store:
         snapshot = readings.picture(session.options, store)
     if as_json:
-        print_json([gpu_json(view) | {"host": host_json(node.host)} for node in snapshot.nodes for view in node.gpus])
+        told = [(node, view) for node in snapshot.nodes for view in node.gpus]
+        print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
-    short = short_names(view.gpu.uuid for view in snapshot.gpus)
-    rows = [row(view, short[view.gpu.uuid]) for view in snapshot.gpus]
-    written = table.lines(COLUMNS, rows, table.terminal_width())
+    short, several = short_names(view.gpu.uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
+    columns = (NODE, *COLUMNS) if several else COLUMNS
+    rows = [
+        (*((node.name,) if several else ()), *row(view, short[view.gpu.uuid]))
+        for node in snapshot.nodes
+        for view in node.gpus
+    ]
+    written = table.lines(columns, rows, table.terminal_width())
     if snapshot.fragmentation:
         written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
     sys.stdout.write("\n".join(written) + "\n")

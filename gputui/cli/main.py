@@ -55,7 +55,7 @@ def cli(
 
     Without a command the console opens; it schedules when no other process does.
     """
-    session = Session(state, config, probe, runtime, slow=slow)
+    session = Session(state, config, probe, runtime, slow=slow, command=ctx.invoked_subcommand)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
         if read_only or view_only:

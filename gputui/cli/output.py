@@ -175,6 +175,7 @@ def _attempt(attempt: Attempt) -> Json:
     return {
         "number": attempt.number,
         "gpus": list(attempt.gpus),
+        "node": attempt.node or None,
         "container_id": attempt.container_id,
         "claimed_at": _time(attempt.claimed_at),
         "started_at": _time(attempt.started_at),

@@ -20,7 +20,7 @@ def command(session: Session, reason: tuple[str, ...], quiet: bool) -> None:
     """Pause the queue, with a reason of several words."""
     words = texts.one_line(" ".join(reason), "REASON") if reason else ""
     with session.store() as store:
-        bootstrap.actions(store).pause(words)
+        bootstrap.actions(store, session.options).pause(words)
         if not quiet:
             running = sum(job.count for job in store.jobs().values() if job.state.is_active)
             rest = (

@@ -36,6 +36,9 @@ COLUMNS = (
     table.TextColumn("TIME", 15, right=True),
     table.TextColumn("REASON"),
 )
+GPUS_AT = 5
+NODE = table.TextColumn("NODE", 16, least=4)
+"""Column of a cluster, before that of the GPUs."""
 
 
 FILTER_HELP = (
@@ -101,8 +104,9 @@ def command(
     if as_json:
         print_json([job_json(job, snapshot) for job in jobs])
     else:
+        columns = columns_of(snapshot)
         rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
-        sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
+        sys.stdout.write("\n".join(table.lines(columns, rows, table.terminal_width())) + "\n")
         if sys.stderr.isatty() or (snapshot.leader is not None and snapshot.leader.silent_for):
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
 
@@ -123,6 +127,11 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
         at = f", {controls.paused_at.astimezone():%Y-%m-%d %H:%M}" if controls.paused_at else ""
         yield f"paused by {controls.paused_by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
+
+
+def columns_of(snapshot: Snapshot) -> tuple[table.TextColumn, ...]:
+    """Return the columns, with that of the node where there are several."""
+    return (*COLUMNS[:GPUS_AT], NODE, *COLUMNS[GPUS_AT:]) if len(snapshot.nodes) > 1 else COLUMNS
 
 
 def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
@@ -160,10 +169,18 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
         str(job.priority),
         (job.name if len(group) == 1 else job.spec.name) + (f" (cron {job.recurring})" if job.recurring else ""),
         job.spec.tenant,
+        *node_cells(job, snapshot),
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),
         _counted(group) + why(job, snapshot),
     )
+
+
+def node_cells(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the cell of the node, if there is such a column."""
+    if len(snapshot.nodes) < 2:
+        return ()
+    return (job.attempt.node if job.attempt and job.state is not JobState.PENDING else "",)
 
 
 def _counted(group: tuple[Job, ...]) -> str:

@@ -35,18 +35,24 @@ def picture(options: Options, store: JobStore) -> Snapshot:
 
 
 def gpu_names(snapshot: Snapshot, uuids: Iterable[str]) -> str:
-    """Return `GPU 3` or `GPUs 3 4`, by index; a GPU that cannot be read by its UUID."""
+    """Return `GPU 3` or `GPUs 3 4`, by index; a GPU that cannot be read by its UUID; `node gpu1` for a node."""
+    chosen = tuple(dict.fromkeys(uuids))
+    if chosen and {node.name for node in snapshot.nodes}.issuperset(chosen):
+        return f"{'node' if len(chosen) == 1 else 'nodes'} {' '.join(chosen)}"
     indices = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
-    names = [indices.get(uuid, uuid) for uuid in dict.fromkeys(uuids)]
+    names = [indices.get(uuid, uuid) for uuid in chosen]
     return f"{'GPU' if len(names) == 1 else 'GPUs'} {' '.join(names)}"
 
 
 def find_gpus(options: Options, store: JobStore, names: Iterable[str]) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs named by index, UUID or its beginning; raise NotFoundError.
 
-    A drained GPU is found by its UUID even while it cannot be read.
+    A drained GPU is found by its UUID even while it cannot be read. In a cluster nodes are named; the names of GPUs
+    are returned as they are.
     """
     wanted = tuple(names)
+    if options.in_cluster:
+        return wanted
     drained = store.controls().drains
     if all(name in drained for name in wanted):
         return wanted

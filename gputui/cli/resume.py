@@ -23,7 +23,7 @@ def command(session: Session, gpus: tuple[str, ...], quiet: bool) -> None:
     """Resume the GPUs named, and report on stderr why one of them still takes no jobs."""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
-        bootstrap.actions(store).resume(uuids)
+        bootstrap.actions(store, session.options).resume(uuids)
         snapshot = bootstrap.current_snapshot(session.options, store)
         confirm(f"resumed {readings.gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
         for sentence in obstacles(snapshot, uuids):

@@ -39,12 +39,15 @@ class Session:
         runtime: str | None = None,
         *,
         slow: bool = False,
+        command: str | None = None,
     ) -> None:
+        """`command` is the name of the command, if there is one: some are refused in cluster mode."""
         self._state = state
         self._config = config
         self._probe = probe
         self._runtime = runtime
         self._slow = slow
+        self._command = command
 
     @cached_property
     def options(self) -> Options:
@@ -52,6 +55,10 @@ class Session:
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
         for source, keys in options.ignored if _COMPLETING not in os.environ else ():
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
+        if options.in_cluster and self._command is not None:
+            from gputui.cli import cluster_refusals
+
+            cluster_refusals.check_command(self._command, options.settings.cluster)
         if options.probe.simulated is not None:
             from gputui.bootstrap import adapters
 

@@ -214,6 +214,7 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
 def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     indices = {view.gpu.uuid: f" (GPU {view.gpu.index})" for view in snapshot.gpus}
     yield "GPUs", ", ".join(uuid + indices.get(uuid, "") for uuid in attempt.gpus)
+    yield "node", attempt.node
     yield "container", attempt.container_id
     yield "claimed", _local(attempt.claimed_at)
     yield "started", _local(attempt.started_at)

@@ -8,9 +8,11 @@ from datetime import datetime
 from types import MappingProxyType
 
 from gputui import bootstrap
+from gputui.cli import cluster_starts
 from gputui.cli.readings import gpu_names
 from gputui.cli.session import Session
 from gputui.config import Options
+from gputui.domain.cluster import Capability
 from gputui.domain.entries import Entries, Names
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -31,6 +33,9 @@ MOST_LINES = 100
 
 def expected_starts(options: Options, store: JobStore, ids: Sequence[JobId]) -> Iterator[str]:
     """Yield `job 12: starts now on GPU 3`, or when it should start and what it waits for, for each of these jobs."""
+    if options.in_cluster:
+        yield from cluster_starts.starts(bootstrap.current_snapshot(options, store), ids)
+        return
     if not bootstrap.is_scheduled(options):
         yield f"{_subject(store, ids)}: no scheduler is running; gputui or gputui serve starts one"
         return
@@ -80,6 +85,8 @@ def _clock(at: datetime, now: datetime) -> str:
 
 def print_shifts(session: Session, store: JobStore, change: SnapshotChange) -> None:
     """Print which waiting jobs would start earlier or later, and which would not start at all."""
+    if session.options.in_cluster:
+        cluster_starts.need(store, Capability.WHAT_IF)
     snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
     found = compared(snapshot, change, session.options.settings, now)
     changed = change(snapshot)

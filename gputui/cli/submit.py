@@ -17,6 +17,7 @@ from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.config import Options
+from gputui.domain.cluster import array_of
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recovery import id_ranges
@@ -106,7 +107,7 @@ def command(
         command_line.raised(found.faults)
         _refuse_others(given, arguments, host)
         submissions = _submissions_of_file(file)
-    for submission in submissions:
+    for submission in submissions if not session.options.in_cluster else ():
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
         check_gpus(submissions, session.options)
@@ -114,8 +115,9 @@ def command(
         if dry_run:
             _show(session, store, submissions)
             return
-        told = _first_ids(bootstrap.actions(store, session.options).submit(submissions), submissions)
-        _print_ids(told, as_json)
+        ids = bootstrap.actions(store, session.options).submit(submissions)
+        told = _first_ids(ids, submissions, in_cluster=session.options.in_cluster)
+        _print_ids(told, as_json, tuple(job_id for job_id, _ in told) if session.options.in_cluster else ids)
         if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
             _tell_starts(session, store, [job_id for job_id, _ in told])
 
@@ -152,9 +154,12 @@ def tell(found: command_line.Tidied, submission: Submission) -> None:
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:
     """Print when the jobs would start, and which jobs they would delay."""
-    from gputui.cli import start_times  # the policy is not needed to submit
+    from gputui.cli import cluster_starts, start_times  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
+    if session.options.in_cluster:
+        cluster_starts.print_starts(store, submissions)
+        return
     jobs = bootstrap.actions(store, session.options).rehearse(submissions)
     start_times.print_shifts(session, store, submitted(*jobs))
 
@@ -201,10 +206,13 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
         raise InputError("cannot be combined with --file", where=names[0], hint="write it into the file")
 
 
-def _first_ids(ids: Sequence[JobId], submissions: Sequence[Submission]) -> list[tuple[JobId, Submission]]:
-    """Return each submission with its id, which is that of the first element for an array."""
+def _first_ids(
+    ids: Sequence[JobId], submissions: Sequence[Submission], *, in_cluster: bool
+) -> list[tuple[JobId, Submission]]:
+    """Return each submission with its id; for an array that of its first element, in a cluster its own."""
     first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
-    return [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
+    told = [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
+    return [(array_of(job_id) if in_cluster and each.array else job_id, each) for job_id, each in told]
 
 
 def _tell_starts(session: Session, store: JobStore, ids: Sequence[JobId]) -> None:
@@ -218,15 +226,17 @@ def _tell_starts(session: Session, store: JobStore, ids: Sequence[JobId]) -> Non
             click.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)
 
 
-def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool) -> None:
-    """Print one id per line, for an array its own, which names all its elements. A terminal also gets their number."""
+def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tuple[JobId, ...]) -> None:
+    """Print one id per line, for an array its own, which names all its elements. A terminal also gets their number.
+
+    `ids` are those of the new jobs, for the case that nothing can be printed.
+    """
     if as_json:
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
     elif sys.stdout.isatty():
         text = "\n".join(f"{job_id}  {_elements_words(job_id, each.array)}".rstrip() for job_id, each in told)
     else:
         text = "\n".join(str(job_id) for job_id, _ in told)
-    ids = tuple(job_id + place for job_id, each in told for place in range(len(each.array) or 1))
     words = f"jobs {id_ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
     print_done(text, f"{words} in the queue")
 

@@ -16,7 +16,7 @@ from gputui.domain.verbs import BY_NAME
 def command(session: Session, quiet: bool) -> None:
     """End the pause of the queue."""
     with session.store() as store:
-        bootstrap.actions(store).unpause()
+        bootstrap.actions(store, session.options).unpause()
     if not quiet:
         rest = "" if bootstrap.is_scheduled(session.options) else " once a scheduler runs: gputui or gputui serve"
         confirm(f"unpaused: jobs start again{rest}")

@@ -52,6 +52,11 @@ class Options(Struct, frozen=True):
     serve_arguments: tuple[str, ...] = ()
     """Options of `gputui serve` for another process that takes over scheduling from this one."""
 
+    @property
+    def in_cluster(self) -> bool:
+        """Return whether a cluster owns the queue, in place of this machine's scheduler."""
+        return bool(self.settings.cluster.engine)
+
     def arguments(self) -> list[str]:
         """Return the options with which another gputui process gets the same settings."""
         config = ["--config", str(self.config)] if self.config else []

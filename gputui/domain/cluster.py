@@ -38,6 +38,20 @@ def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
     return Engine(match["kind"], match["host"], port)
 
 
+ELEMENT_BITS = 24
+"""Bits of the id of an array's element that hold its index plus 1; the others hold the id of the array."""
+
+
+def element_id(array: int, index: int) -> int:
+    """Return the id of an element of an array, greater than that of any single job."""
+    return array << ELEMENT_BITS | index + 1
+
+
+def array_of(element: int) -> int:
+    """Return the id of the array of an element."""
+    return element >> ELEMENT_BITS
+
+
 class Capability(StrEnum):
     """Functions that a cluster may have or lack."""
 

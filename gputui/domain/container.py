@@ -109,7 +109,7 @@ class ForeignContainer(Struct, frozen=True):
     image: str = ""
 
 
-class Capability(Struct, frozen=True):
+class RuntimeFeatures(Struct, frozen=True):
     """Features that a runtime supports. A missing feature is a value here, not an exception later."""
 
     images: bool = False
@@ -156,7 +156,7 @@ class RuntimeStatus(Struct, frozen=True):
 
     …; set …": problem, reason, and after a semicolon the fix.
     """
-    capability: Capability = Capability()
+    capability: RuntimeFeatures = RuntimeFeatures()
     asked: bool = True
     """True if the runtime has been asked; before that, "not up" is not an error."""
     gpus: EngineGpus | None = None

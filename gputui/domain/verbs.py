@@ -278,7 +278,8 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         preview=_drain,
         asks_reason=True,
         shell="drain GPU...",
-        shell_help="Start no new jobs on GPUs, named by index, UUID or the beginning of a UUID. Running jobs continue.",
+        shell_help="Start no new jobs on GPUs, named by index, UUID or the beginning of a UUID; in a cluster, "
+        "on nodes. Running jobs continue.",
     ),
     Verb(
         name="resume",
@@ -295,7 +296,8 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         proposal="Resume GPU {title}: jobs may start there again{note}",
         preview=_resume,
         shell="resume GPU...",
-        shell_help="Start jobs again on GPUs that were drained, or that were reset after a fatal Xid error.",
+        shell_help="Start jobs again on GPUs that were drained, or that were reset after a fatal Xid error; "
+        "in a cluster, on nodes.",
     ),
 )
 """Verbs about a GPU."""

@@ -61,3 +61,27 @@ class UserActions(VerbActions, Protocol):
     def add_recurring(self, recurrence: Recurrence, submission: Submission) -> JobId:
         """Submit a job whenever the cron expression is due; return the id of the recurring job."""
         ...
+
+
+class CommandActions(UserActions, Protocol):
+    """Actions of one user as commands call them: what they would do can also be asked before."""
+
+    def rehearse(self, submissions: Iterable[Submission]) -> tuple[Job, ...]:
+        """Return the jobs that `submit` would put into the queue, with provisional ids; raises the same errors."""
+        ...
+
+    def edit_all(self, ids: Iterable[JobId], edit: Edit, seen: Job | None = None) -> Sequence[JobId]:
+        """Edit several jobs, elements of one entry together; return the ids of the changed ones."""
+        ...
+
+    def rehearse_edit(self, job_id: JobId, edit: Edit) -> Job:
+        """Return the job as `edit` would leave it; raises the same errors."""
+        ...
+
+    def set_priority(self, ids: Iterable[JobId], value: int) -> Sequence[JobId]:
+        """Set the priority, 0 to 100."""
+        ...
+
+    def rehearse_priority(self, ids: Iterable[JobId], value: int, *, relative: bool, top: bool) -> None:
+        """Raise the errors that `set_priority`, `add_priority` or `top` would raise for these jobs."""
+        ...

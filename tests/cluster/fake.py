@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from queue import SimpleQueue
-from threading import RLock
+from threading import Event, RLock
 
 from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import Capability, Caps, element_id
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, Holder, ProbeCode, ProbeStatus
 from gputui.domain.job import ArrayRef, Job
@@ -23,12 +23,6 @@ from gputui.ports import Clock
 
 NO_PROBE = ProbeStatus(ProbeCode.NO_LIBRARY, "no readings: no probe on this node")
 THREE_NODES = {"gpu1": 2, "gpu2": 2, "gpu3": 2}
-ARRAY_SHIFT = 24
-
-
-def element_id(array: JobId, index: int) -> JobId:
-    """Return the id of an element of an array."""
-    return array << ARRAY_SHIFT | index + 1
 
 
 def gpu_name(node: str, index: int) -> str:
@@ -74,6 +68,10 @@ class FakeCluster:
     ) -> None:
         self.answers = True
         self.snapshots = 0
+        self.followed = Event()
+        """Set once the output of a running job is followed."""
+        self.asked_twice = Event()
+        """Set once two snapshots were taken since the last job was submitted."""
         self.closed = False
         self._clock = clock
         self._user = user
@@ -148,6 +146,8 @@ class FakeCluster:
     def snapshot(self) -> Snapshot:
         with self._asked():
             self.snapshots += 1
+            if self.snapshots > 1:
+                self.asked_twice.set()
             now, waiting = self._clock.now(), self._waiting()
             jobs = tuple(_joined(self._jobs.values()))
             reasons = self._reasons(waiting)
@@ -157,7 +157,7 @@ class FakeCluster:
                 jobs=jobs,
                 leader=Leader(0, "head", "slurm", "slurm", now),
                 order=tuple(job.id for job in waiting if any(job.id == entry.id for entry in jobs)),
-                reasons=reasons,
+                reasons={job.id: reasons[job.id] for job in jobs if job.id in reasons},
                 expected_starts={job.id: now + timedelta(hours=1) for job in waiting[:1]},
             )
 
@@ -168,6 +168,8 @@ class FakeCluster:
                     self._check(submission)
                 self._keys[key] = tuple(one for each in submissions for one in self._add(each, self._user))
                 self._schedule()
+                self.snapshots = 0
+                self.asked_twice.clear()
             return self._keys[key]
 
     def expected_start(self, submission: Submission) -> datetime | None:
@@ -258,6 +260,7 @@ class FakeCluster:
                 return FakeLog(lines, None)
             more: SimpleQueue[bytes | None] = SimpleQueue()
             self._followers.setdefault(job.id, []).append(more)
+            self.followed.set()
             return FakeLog(lines, more)
 
     def close(self) -> None:

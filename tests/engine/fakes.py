@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.container import (
-    Capability,
     Consumption,
     ContainerRecord,
     ContainerState,
     Created,
     ForeignContainer,
     Launch,
+    RuntimeFeatures,
     RuntimeStatus,
 )
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -113,7 +113,9 @@ class FakeRuntime:
 
     def status(self) -> RuntimeStatus:
         text = "up" if self.up else f"{self.name} does not answer"
-        return RuntimeStatus(self.name, self.up, text, capability=Capability(foreign=True), data_root=self.data_root)
+        return RuntimeStatus(
+            self.name, self.up, text, capability=RuntimeFeatures(foreign=True), data_root=self.data_root
+        )
 
     def check(self) -> RuntimeStatus:
         return self.status()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.container import Capability, RuntimeStatus
+from gputui.domain.container import RuntimeFeatures, RuntimeStatus
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
@@ -109,7 +109,7 @@ def test_suitable_gpus_are_shown() -> None:
 def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: Any) -> Snapshot:
     """Return a snapshot of a node with an engine and a scheduler."""
     bare = snapshot(jobs, gpus, **{"leader": LEADER, **changes})
-    engine = RuntimeStatus("docker", True, "", capability=Capability(images=True))
+    engine = RuntimeStatus("docker", True, "", capability=RuntimeFeatures(images=True))
     return replace(bare, nodes=(replace(bare.nodes[0], runtimes=(engine,)),))
 
 

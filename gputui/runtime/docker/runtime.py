@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
-    Capability,
     Consumption,
     ContainerRecord,
     ContainerState,
     Created,
     ForeignContainer,
     Launch,
+    RuntimeFeatures,
     RuntimeStatus,
 )
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAME = "docker"
-_CAPABILITY = Capability(images=True, limits=True, foreign=True)
+_CAPABILITY = RuntimeFeatures(images=True, limits=True, foreign=True)
 _FACTS_FOR = 60.0
 """Seconds for which an engine's facts are cached."""
 _NAME_TRIES = 20

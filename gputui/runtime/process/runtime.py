@@ -19,13 +19,13 @@ from threading import Event
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
-    Capability,
     Consumption,
     ContainerRecord,
     ContainerState,
     Created,
     ForeignContainer,
     Launch,
+    RuntimeFeatures,
     RuntimeStatus,
 )
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -252,7 +252,7 @@ class ProcessRuntime:
         elif not sys.executable:
             up, text = False, "the Python interpreter does not know its own path: host jobs cannot be started"
         warnings = tuple(_beyond(each) for each in sorted(self._out_of_reach) if self._may_run(each))
-        capability = Capability(limits=True)
+        capability = RuntimeFeatures(limits=True)
         return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
 
     def _may_run(self, container_id: str) -> bool:

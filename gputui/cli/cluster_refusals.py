@@ -1,0 +1,37 @@
+"""Commands that cluster mode refuses, each with what the engine does instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gputui.domain.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from gputui.domain.settings import ClusterSettings
+
+ENGINES = {"slurm": "Slurm"}
+"""Names of the engines as people write them, by the beginning of the setting `cluster.engine`."""
+REFUSED: Mapping[str, str] = {
+    "run": "submit the job, then gputui logs -f shows its output",
+    "attach": "gputui logs -f shows the output of a job",
+    "exec": "open a shell on the job's node: srun --jobid ID --overlap --pty bash",
+    "reserve": "an administrator reserves nodes: scontrol create reservation",
+    "tenant": "an administrator sets shares and limits: sacctmgr",
+    "cron": "submit at regular times by scrontab",
+    "pause": "an administrator stops a partition: scontrol update PartitionName=NAME State=DOWN",
+    "unpause": "an administrator starts a partition again: scontrol update PartitionName=NAME State=UP",
+    "serve": "the engine schedules; gputui has nothing to serve",
+    "install": "the engine schedules; there is no service of gputui to install",
+    "metrics": "an exporter of the engine's own metrics belongs on its controller",
+    "ps": "log in to the job's node: gputui ps shows the processes on its GPUs there, without the cluster",
+    "state": "the queue is in the engine's own files",
+}
+"""Commands that cluster mode refuses, each with what to do instead."""
+
+
+def check_command(name: str, settings: ClusterSettings) -> None:
+    """Raise CapabilityError for a command that makes no sense in cluster mode."""
+    if name in REFUSED:
+        engine = ENGINES.get(settings.engine.partition("+")[0], settings.engine)
+        raise CapabilityError(f"gputui {name} is for the queue of one machine, not for {engine}", hint=REFUSED[name])

@@ -1,0 +1,1 @@
+"""Queue and actions of a cluster, as commands and the console know those of this machine."""
