@@ -416,6 +416,12 @@ class ClusterSettings(Struct, frozen=True):
 
     None: `~/.local/state/gputui/cluster-logs`.
     """
+    limit_containers: bool = False
+    """True if a container may use no more CPUs and memory than its job was allocated."""
+    cdi: bool = False
+    """True if the Docker engines of the nodes take GPUs as CDI devices."""
+    sbatch_options: tuple[str, ...] = ()
+    """Further options of `sbatch` for submitted jobs, such as `--qos=normal`."""
     poll_interval: timedelta = timedelta(seconds=2)
     """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
     command_timeout: timedelta = timedelta(seconds=30)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from msgspec import Struct
@@ -87,6 +87,25 @@ def values_at(sweep: Pairs, index: int) -> dict[str, str]:
 def filled(text: str, values: Mapping[str, str]) -> str:
     """Return the text with the values filled in; unknown names stay."""
     return _PLACE.sub(lambda match: _replacement(match, values), text) if "{" in text else text
+
+
+def pieces(text: str, names: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield the text in pieces, each literal text and the name whose value follows it; empty at the end."""
+    literal, end = "", 0
+    for match in _PLACE.finditer(text):
+        literal += text[end : match.start()]
+        end = match.end()
+        if match[2] in names:
+            yield literal, match[2]
+            literal = ""
+        else:
+            literal += _replacement(match, {})
+    yield literal + text[end:], ""
+
+
+def values(text: str) -> Iterator[str]:
+    """Yield the values of `1e-3,1e-4`, `0-9`, `0-10:2` or `"a,b",c`."""
+    return (_value(text, place) for place in range(_count(text)))
 
 
 def check_text(text: str, sweep: Pairs) -> None:

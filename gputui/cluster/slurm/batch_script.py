@@ -1,0 +1,106 @@
+"""Batch scripts: what a node of a Slurm cluster does to run a job.
+
+A job with an image runs in a container of the node's Docker engine, by `container.sh`; the site may choose Apptainer,
+or Slurm's own containers, instead. A host job is the script's own process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from importlib import resources
+
+from gputui.cluster.bash import array, word
+from gputui.cluster.docker_words import gpu_value, option_words, profiles
+from gputui.cluster.slurm import plain_scripts
+from gputui.cluster.slurm.directives import STOP_SIGNALS, directives, line
+from gputui.cluster.slurm.job_words import Environment, command_words, own_variables, sweep_lines
+from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.settings import Settings
+
+_JOB = """
+# Written by gputui.
+job=$SLURM_JOB_ID
+[[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+"""
+
+
+def batch_script(submission: Submission, key: str, settings: Settings, output: str = "") -> str:
+    """Return the script for `sbatch`; raises InputError for a job that cannot run in this way.
+
+    `key` identifies the submission: it is in the job's comment and on its container. `output` is the file for output
+    in the notation of `sbatch --output`; empty: Slurm's default one.
+    """
+    spec = submission.spec
+    lines = [f"{line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
+    return "".join(["#!/bin/bash\n", *lines, _JOB, *sweep_lines(spec.sweep), *_body(submission, key, settings)])
+
+
+def _body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
+    if submission.spec.is_host:
+        return plain_scripts.host(submission)
+    if settings.cluster.container == "docker":
+        return _container(submission, key, settings)
+    return (
+        plain_scripts.apptainer(submission)
+        if settings.cluster.container == "apptainer"
+        else plain_scripts.srun(submission)
+    )
+
+
+def _container(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
+    """Yield the script that runs a container of the node's Docker engine."""
+    spec = submission.spec
+    environment = Environment(spec)
+    exported = environment.exported
+    yield f"image={word(spec.image or '')}\n"
+    yield array("command", command_words(spec))
+    own = [f"{name}={value}" for name, value in own_variables(submission)]
+    yield array("environment", [*environment.lines, *own, *_no_gpus(spec, settings)])
+    yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
+    yield f"gpus={int(_has_gpus(spec))}\n"
+    yield f"warning={_warning(spec)}\n"
+    yield array("profiles", map(word, profiles(spec.options)))
+    shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
+    words = [*option_words(spec, settings), *_identity(key), *shown, *_gpus(spec, settings)]
+    yield _function("set_options", array("options", words).splitlines())
+    yield resources.files(__package__).joinpath("container.sh").read_text()
+
+
+def _identity(key: str) -> Iterator[str]:
+    """Yield the labels by which the container is found."""
+    yield '"--label=gputui.job=$SLURM_JOB_ID"'
+    yield word(f"--label=gputui.key={key}")
+    yield '"--label=gputui.gpus=$uuids"'
+
+
+def _gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
+    if not _has_gpus(spec):
+        return
+    if settings.cluster.cdi:
+        yield "$(printf -- '--device=nvidia.com/gpu=%s ' ${uuids//,/ })"
+    else:
+        before, after = gpu_value(spec.gpus)
+        yield f'{word(f"--gpus={before}")}"$uuids"{word(after)}'
+
+
+def _no_gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
+    """Yield the variable without which images of NVIDIA get every GPU where NVIDIA's runtime is the default."""
+    if settings.cluster.cdi or not _has_gpus(spec):
+        yield "NVIDIA_VISIBLE_DEVICES=void"
+
+
+def _has_gpus(spec: JobSpec) -> bool:
+    return bool(spec.gpus.minimum or spec.gpus.everything)
+
+
+def _warning(spec: JobSpec) -> str:
+    """Return the signal that SIGURG stands for."""
+    if spec.warning is None or spec.warning.number not in STOP_SIGNALS:
+        return "''"
+    return signal.Signals(spec.warning.number).name.removeprefix("SIG")
+
+
+def _function(name: str, lines: Iterable[str]) -> str:
+    body = "".join(f"  {each}\n" for each in lines) or "  :\n"
+    return f"{name}() {{\n{body}}}\n"

@@ -1,0 +1,232 @@
+
+# From here on the script is the same for all jobs with containers.
+
+say() { printf 'gputui: %s\n' "$*" >&2; }
+
+fail() { say "$1"; exit "${2:-125}"; }
+
+# Wait for a child of this shell, however often a signal interrupts that, and return its exit code.
+await() {
+  local code again
+  while wait "$1"; code=$?; is_alive "$1"; do :; done
+  wait "$1" 2>/dev/null
+  again=$?
+  (( again == 127 )) || code=$again
+  return "$code"
+}
+
+is_alive() { [[ -n $1 ]] && kill -0 "$1" 2>/dev/null; }
+
+# Run docker in the background: bash handles signals only between commands, and while it waits for children.
+engine() {
+  docker "$@" &
+  await $!
+}
+
+# Memory that Slurm gave the job, as an option; nothing if it limits none.
+allocated_memory() {
+  if [[ ${SLURM_MEM_PER_NODE:-0} -gt 0 ]]; then
+    echo "--memory=${SLURM_MEM_PER_NODE}m"
+  elif [[ ${SLURM_MEM_PER_CPU:-0} -gt 0 ]]; then
+    echo "--memory=$(( SLURM_MEM_PER_CPU * SLURM_CPUS_ON_NODE ))m"
+  fi
+}
+
+# UUID of the GPU that Slurm calls by this number: that of /dev/nvidiaNUMBER, which is not always nvidia-smi's index.
+gpu_uuid() {
+  local file uuid
+  if [[ $1 == GPU-* || $1 == MIG-* ]]; then
+    echo "$1"
+    return
+  fi
+  for file in /proc/driver/nvidia/gpus/*/information; do
+    [[ -r $file ]] || continue
+    uuid=$(sed -n 's/^GPU UUID:[[:space:]]*//p' "$file")
+    if grep -q "^Device Minor:[[:space:]]*$1\$" "$file" && [[ $uuid == GPU-* && $uuid != *'?'* ]]; then
+      echo "$uuid"
+      return
+    fi
+  done
+  nvidia-smi --query-gpu=index,uuid --format=csv,noheader | sed -n "s/^ *$1, *//p"
+}
+
+# UUIDs of the job's GPUs, separated by commas. CUDA_VISIBLE_DEVICES counts only the GPUs that the job may open.
+gpu_uuids() {
+  local number uuid all=
+  for number in ${SLURM_JOB_GPUS//,/ }; do
+    uuid=$(gpu_uuid "$number")
+    [[ $uuid == GPU-* || $uuid == MIG-* ]] || return 1
+    all+=${all:+,}$uuid
+  done
+  echo "$all"
+}
+
+# State of the container: `running`, `exited CODE`, …; `gone`; or nothing, if the engine does not answer.
+state() {
+  local answer
+  if answer=$(docker inspect --type container --format '{{.State.Status}} {{.State.ExitCode}}' "$container" 2>&1); then
+    echo "$answer"
+  elif [[ $answer == *[Nn]'o such'* ]]; then
+    echo gone
+  fi
+}
+
+# Stop the container by its own signal; the engine kills it after the grace period.
+stop_container() {
+  ! is_alive "$stopper" || return
+  docker stop "$container" >/dev/null 2>&1 &
+  stopper=$!
+}
+
+on_stop() {
+  stopping=yes
+  [[ -z $started ]] || stop_container
+}
+
+on_signal() {
+  [[ -n $started ]] || return
+  docker kill --signal="$1" "$container" >/dev/null 2>&1 &
+}
+
+on_suspend() {
+  [[ -n $started ]] || return
+  paused=yes
+  docker pause "$container" >/dev/null 2>&1 &
+}
+
+on_continue() {
+  [[ -n $paused ]] || return
+  paused=''
+  docker unpause "$container" >/dev/null 2>&1 &
+}
+
+# Remove the container and its files. An engine whose client was killed may still be making it.
+remove_container() {
+  local tries
+  rm -f -- "${files[@]}"
+  for tries in {1..10}; do
+    case $(state) in
+      gone) [[ -n $uncertain ]] || return ;;
+      '') ;;
+      *)
+        uncertain=''
+        engine rm --force --volumes "$container" >/dev/null 2>&1
+        continue
+        ;;
+    esac
+    sleep 0.5
+  done
+}
+
+create_container() {
+  local code
+  uncertain=yes
+  (
+    export_environment
+    exec docker create --name="$container" --env-file=<(printf '%s\n' "${environment[@]}") "${options[@]}" \
+      -- "$image" "${command[@]}"
+  ) >/dev/null &
+  await $!
+  code=$?
+  (( code > 128 )) || uncertain=''
+  return "$code"
+}
+
+# Start the container; if that fails, end with the exit code that `docker run` has for it.
+start_container() {
+  local code now
+  engine start "$container" >/dev/null
+  code=$?
+  started=yes
+  (( code )) && [[ -z $stopping ]] || return
+  now=$(state)
+  code=${now##* }
+  [[ $now == created* ]] && (( code >= 126 && code <= 128 )) || code=125
+  exit "$code"
+}
+
+# Copy the container's output until it ends. The engine's client may be killed: then the rest is copied by another one.
+copy_output() {
+  local copied=0 report tries
+  trap '' HUP INT QUIT USR1 USR2 ALRM TERM
+  exec 3>&1
+  for tries in {1..20}; do
+    if (( copied )); then
+      report=$(set -o pipefail; docker logs --follow "$container" 2>&1 | tail -c "+$(( copied + 1 ))" | counted)
+    else
+      report=$(set -o pipefail; docker logs --follow "$container" 2>&1 | counted)
+    fi && return
+    report=${report##*$'\n'}
+    copied=$(( copied + ${report%% *} ))
+    sleep 0.5
+  done
+}
+
+# Copy to the job's output, and print how many bytes.
+counted() { LC_ALL=C dd bs=64K 2>&1 >&3; }
+
+# Wait until the container has ended, and return its exit code.
+wait_for_end() {
+  local now
+  while :; do
+    now=$(state)
+    case ${now%% *} in
+      exited | dead) return "${now##* }" ;;
+      gone | removing) fail "something else removed the container" 137 ;;
+      created) [[ -z $stopping ]] || return 143 ;;
+    esac
+    [[ -z $stopping ]] || stop_container
+    if [[ -z $now ]]; then
+      sleep 1 &
+      wait $!
+      continue
+    fi
+    if ! is_alive "$waiter"; then
+      docker wait "$container" >/dev/null 2>&1 &
+      waiter=$!
+    fi
+    wait "$waiter"
+  done
+}
+
+[[ -n $HOME ]] || export HOME=~
+PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+container=gputui-$SLURM_JOB_ID
+files=() paused='' stopping='' started='' uncertain='' stopper='' waiter=''
+
+# Slurm signals this shell alone, or all processes of the job when it cancels the job or ends its time. So each docker
+# command may be killed, and only the container's state counts.
+trap on_stop TERM INT
+for signal in HUP QUIT USR1 USR2 ALRM WINCH; do
+  # shellcheck disable=SC2064
+  trap "on_signal $signal" "$signal"
+done
+trap 'on_signal "${warning:-URG}"' URG
+trap on_suspend TSTP
+trap on_continue CONT
+trap remove_container EXIT
+
+uuids=''
+if (( gpus )); then
+  uuids=$(gpu_uuids) && [[ -n $uuids ]] || fail "nvidia-smi does not list the GPUs that Slurm chose: ${SLURM_JOB_GPUS:-none}"
+fi
+set_options
+for profile in "${profiles[@]}"; do
+  file=$(mktemp) && printf '%s' "$profile" >"$file" || fail "no temporary file can be written"
+  files+=("$file")
+  options+=("--security-opt=seccomp=$file")
+done
+
+# a run of this job before it was requeued may have left its container
+[[ $(state) == gone ]] || engine rm --force --volumes "$container" >/dev/null 2>&1
+[[ -z $stopping ]] || exit 143
+create_container || exit "$(( $? > 128 ? 143 : 125 ))"
+rm -f -- "${files[@]}"
+[[ -z $stopping ]] || exit 143
+start_container
+copy_output &
+copier=$!
+wait_for_end
+code=$?
+await "$copier"
+exit "$code"

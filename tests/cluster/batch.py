@@ -1,0 +1,128 @@
+"""Batch scripts run as slurmd runs them: with Slurm's variables, a stand-in nvidia-smi, and Slurm's signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputui.cluster.slurm.batch_script import batch_script
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job_spec import GpuRequest, Submission
+from gputui.domain.settings import ClusterSettings, Settings
+from tests.factories import spec, uuid
+from tests.runtime.dockerd import IMAGE
+
+KEY = "0b5f"
+JOB = 4711
+NVIDIA_SMI = f"""#!/bin/sh
+for i in 0 1 2 3; do echo "$i, {uuid(0).replace("00000000", "0000000$i", 1)}"; done
+"""
+_DOCKER = """#!/bin/bash
+meet() {{ if [[ $1 == "{moment}" && ! -e {folder}/met ]]; then
+  touch {folder}/met; while [[ ! -e {folder}/go ]]; do sleep 0.01; done; fi; }}
+meet "before $1"
+{docker} "$@"
+code=$?
+meet "after $1"
+exit $code
+"""
+
+
+def script_of(
+    *, held: bool = False, array: tuple[int, ...] = (), site: Mapping[str, Any] | None = None, **job: Any
+) -> str:
+    """Return the script of a job of the test image; keywords of ContainerOptions go into its options."""
+    options = {name: job.pop(name) for name in tuple(job) if name in ContainerOptions.__struct_fields__}
+    gpus = job.pop("gpus", GpuRequest())
+    the_spec = replace(spec(**{"image": IMAGE, **job, "options": ContainerOptions(**options)}), gpus=gpus)
+    settings = Settings(cluster=ClusterSettings(**(site or {})))
+    return batch_script(Submission(the_spec, held, array), KEY, settings)
+
+
+def eventually(found: Callable[[], Any], what: str) -> Any:
+    """Return what `found` returns as soon as that is true."""
+    deadline = time.monotonic() + 60
+    while not (answer := found()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return answer
+
+
+class BatchRun:
+    """A batch script that runs, with the processes that it starts."""
+
+    def __init__(self, folder: Path, script: str, docker_host: str, gpus: str = "", **variables: str) -> None:
+        self._folder = folder
+        tools = folder / "bin"
+        tools.mkdir(exist_ok=True)
+        _program(tools / "nvidia-smi", NVIDIA_SMI)
+        (folder / "script").write_text(script)
+        slurm = {
+            "SLURM_JOB_ID": str(JOB),
+            "SLURM_CLUSTER_NAME": "lab",
+            "SLURM_CPUS_ON_NODE": "2",
+            "SLURM_JOB_GPUS": gpus,
+        }
+        path = {"PATH": f"{tools}:{os.environ['PATH']}", "DOCKER_HOST": docker_host}
+        with (folder / "output").open("wb") as output:
+            self.process = subprocess.Popen(
+                ["bash", str(folder / "script")],
+                env={**path, **slurm, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @staticmethod
+    def stopping_at(folder: Path, moment: str) -> None:
+        """Make the first docker command at this moment wait: `before create`, `after start`, …"""
+        (folder / "bin").mkdir()
+        _program(folder / "bin" / "docker", _DOCKER.format(moment=moment, folder=folder, docker=shutil.which("docker")))
+
+    @property
+    def output(self) -> str:
+        """Output of the script so far."""
+        return (self._folder / "output").read_text(errors="replace")
+
+    def wait(self) -> int:
+        """Return the script's exit code."""
+        return self.process.wait(60)
+
+    def end(self) -> None:
+        """Kill all that is left of it."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(60)
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the script has printed the text."""
+        eventually(lambda: text in self.output, f"{text!r} was never printed: {self.output!r}")
+
+    def wait_for_moment(self) -> None:
+        """Wait until the script has reached the moment."""
+        eventually((self._folder / "met").exists, f"the moment never came: {self.output!r}")
+
+    def go_on(self) -> None:
+        """Let the docker command that waits go on."""
+        (self._folder / "go").touch()
+
+    def signal(self, number: signal.Signals = signal.SIGTERM, *, everything: bool) -> None:
+        """Send a signal to the batch shell, or to all processes of the job as `scancel` does."""
+        if everything:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)

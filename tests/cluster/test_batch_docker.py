@@ -1,0 +1,215 @@
+"""Batch scripts with containers, on a real Docker engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from gputui.domain.job_spec import GpuRequest, LimitWarning
+from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
+from tests.factories import uuid
+from tests.runtime.conftest import engine
+from tests.runtime.dockerd import Dockerd
+
+pytestmark = pytest.mark.docker
+__all__ = ["engine"]
+
+NAME = f"gputui-{JOB}"
+LOOP = ("sh", "-c", "echo begun; while :; do sleep 0.1; done")
+POLITE = (
+    "sh",
+    "-c",
+    "trap 'echo asked to end; sleep 0.3; echo saved; exit 7' TERM; echo begun; while :; do sleep 0.1; done",
+)
+MOMENTS = [
+    f"{when} {command}" for command in ("create", "start", "logs", "wait", "stop", "rm") for when in ("before", "after")
+]
+
+
+class Begin(Protocol):
+    """Starts a script, with the GPUs and the variables that Slurm gives it."""
+
+    def __call__(self, script: str, gpus: str = "", **variables: str) -> BatchRun: ...
+
+
+@pytest.fixture
+def begin(engine: Dockerd, tmp_path: Path) -> Iterator[Begin]:
+    """Return a function that starts a script; check that no container outlives the scripts."""
+    runs = []
+
+    def start(script: str, gpus: str = "", **variables: str) -> BatchRun:
+        runs.append(BatchRun(tmp_path, script, engine.host, gpus, **variables))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.end()
+    left = engine.docker("ps", "--all", "--quiet", "--filter", f"label=gputui.job={JOB}").split()
+    for container in left:
+        engine.docker("rm", "--force", container)
+    assert not left
+
+
+def inspected(engine: Dockerd) -> dict[str, Any]:
+    """Return the container as the engine describes it, as soon as it runs."""
+
+    def found() -> Any:
+        answer = engine.docker("inspect", "--type", "container", NAME, check=False)
+        described = json.loads(answer or "[]")
+        return described[0] if described and described[0]["State"]["Running"] else None
+
+    described: dict[str, Any] = eventually(found, "no container runs")
+    return described
+
+
+@pytest.mark.parametrize("code", [0, 3, 127])
+def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int) -> None:
+    command = ("sh", "-c", f"echo out; sleep 0.1; echo err >&2; exit {code}")
+    run = begin(script_of(command=command))
+    assert run.wait() == code
+    assert run.output == "out\nerr\n"
+
+
+@pytest.mark.parametrize(
+    ("job", "code", "words"),
+    [
+        ({"command": ("no-such-program",), "no_init": True}, 127, "no-such-program"),
+        ({"command": ("/etc/passwd",), "no_init": True}, 126, "permission denied"),
+        ({"image": "gputui-test:none", "pull": "never"}, 125, "gputui-test:none"),
+        ({"command": ("true",), "cpus": 1e6}, 125, "CPUs"),
+    ],
+)
+def test_a_container_that_cannot_start_fails_in_the_engines_words(
+    begin: Begin, job: dict[str, Any], code: int, words: str
+) -> None:
+    run = begin(script_of(**job))
+    assert (run.wait(), words in run.output) == (code, True), run.output
+
+
+def test_the_container_gets_the_gpus_that_slurm_chose(begin: Begin, engine: Dockerd) -> None:
+    script = script_of(command=LOOP, gpus=GpuRequest(2, 2), tenant="lab", labels=(("a", "b"), ("gputui.job", "1")))
+    run = begin(script, "1,3", CUDA_VISIBLE_DEVICES="0,1")
+    found = inspected(engine)
+    run.signal(everything=False)
+    run.wait()
+    wanted = [uuid(1), uuid(3)]
+    assert found["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == wanted
+    labels = {"gputui.job": str(JOB), "gputui.key": KEY, "gputui.gpus": ",".join(wanted), "user": "lab", "a": "b"}
+    assert found["Config"]["Labels"] == labels
+    run = begin(script_of(command=("env",), gpus=GpuRequest(2, 2)), "1,3")
+    assert run.wait() == 0
+    assert {f"NVIDIA_VISIBLE_DEVICES={','.join(wanted)}", "GPUTUI_GPUS=2"} <= set(run.output.splitlines())
+
+
+def test_a_gpu_that_nvidia_smi_does_not_list_fails_the_job(begin: Begin) -> None:
+    run = begin(script_of(gpus=GpuRequest(1, 1)), "7")
+    assert run.wait() == 125
+    assert run.output == "gputui: nvidia-smi does not list the GPUs that Slurm chose: 7\n"
+
+
+def test_an_element_of_a_sweep_gets_its_values(begin: Begin) -> None:
+    command = ("sh", "-c", "echo {lr} {{lr}} ${lr} {seed}; env")
+    script = script_of(command=command, sweep=(("lr", '"a b",1e-4'), ("seed", "08-10")), array=tuple(range(6)))
+    run = begin(script, SLURM_ARRAY_JOB_ID="40", SLURM_ARRAY_TASK_ID="2")
+    assert run.wait() == 0
+    lines = run.output.splitlines()
+    assert lines[0] == "a b {lr} 10"
+    assert {"GPUTUI_SWEEP_LR=a b", "GPUTUI_SWEEP_SEED=10", "GPUTUI_JOB_ID=40_2", "GPUTUI_ARRAY_INDEX=2"} <= set(lines)
+
+
+def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, tmp_path: Path) -> None:
+    env = (("SECRET", "hidden $x 'y'"), ("LINES", "one\ntwo\n"), ("DOCKER_HOST", "tcp://elsewhere"), ("é", "ü"))
+    BatchRun.stopping_at(tmp_path, "before create")
+    run = begin(script_of(command=("env",), env=env))
+    run.wait_for_moment()
+    shown = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    run.go_on()
+    assert run.wait() == 0
+    assert all(f"{name}={value}\n" in run.output for name, value in env)
+    assert b"create" in shown
+    assert b"hidden" not in shown
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_cancelled_job_leaves_no_container(begin: Begin, tmp_path: Path, moment: str, everything: bool) -> None:
+    BatchRun.stopping_at(tmp_path, moment)
+    run = begin(script_of(command=LOOP, stop_timeout=1))
+    if moment in {"after logs", "after wait", *MOMENTS[-4:]}:
+        run.wait_for("begun")
+        run.signal(everything=False)
+    run.wait_for_moment()
+    run.signal(everything=everything)
+    run.go_on()
+    assert run.wait() in {137, 143}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_cancelled_job_may_save_its_work(begin: Begin, everything: bool) -> None:
+    run = begin(script_of(command=POLITE))
+    run.wait_for("begun")
+    run.signal(everything=everything)
+    assert run.wait() == 7
+    assert run.output == "begun\nasked to end\nsaved\n"
+
+
+def test_the_job_is_stopped_by_its_own_signal(begin: Begin) -> None:
+    command = (
+        "sh",
+        "-c",
+        "trap 'echo wrong' TERM; trap 'echo right; exit 9' USR1; echo begun; while :; do sleep 0.1; done",
+    )
+    run = begin(script_of(command=command, stop_signal="SIGUSR1"))
+    run.wait_for("begun")
+    run.signal(everything=True)
+    assert run.wait() == 9
+    assert run.output == "begun\nright\n"
+
+
+@pytest.mark.parametrize(("sent", "wanted"), [(signal.SIGUSR1, "USR1"), (signal.SIGURG, "TERM")])
+def test_signals_and_warnings_are_passed_on(begin: Begin, sent: signal.Signals, wanted: str) -> None:
+    command = ("sh", "-c", f"trap 'echo warned; exit 5' {wanted}; echo begun; while :; do sleep 0.1; done")
+    warning = LimitWarning(signal.SIGTERM, timedelta(seconds=60))
+    run = begin(script_of(command=command, warning=warning))
+    run.wait_for("begun")
+    run.signal(sent, everything=False)
+    assert run.wait() == 5
+
+
+def test_a_suspended_job_stands_still(begin: Begin, engine: Dockerd) -> None:
+    run = begin(script_of(command=LOOP))
+    run.wait_for("begun")
+
+    def status() -> str:
+        return engine.docker("inspect", "--format", "{{.State.Status}}", NAME)
+
+    run.signal(signal.SIGTSTP, everything=False)
+    eventually(lambda: status() == "paused", "it was not paused")
+    run.signal(signal.SIGCONT, everything=False)
+    eventually(lambda: status() == "running", "it does not go on")
+    run.signal(everything=True)
+    assert run.wait() in {137, 143}
+
+
+def test_a_container_of_an_earlier_run_is_replaced(begin: Begin, engine: Dockerd) -> None:
+    engine.docker(
+        "run", "--detach", f"--name={NAME}", f"--label=gputui.job={JOB}", "gputui-test:latest", "sleep", "600"
+    )
+    run = begin(script_of(command=("echo", "new")))
+    assert run.wait() == 0
+    assert run.output == "new\n"
+
+
+def test_limits_are_those_of_the_allocation_where_the_site_wants_them(begin: Begin, engine: Dockerd) -> None:
+    script = script_of(command=LOOP, site={"limit_containers": True})
+    run = begin(script, SLURM_MEM_PER_CPU="100", SLURM_CPUS_ON_NODE="1")
+    found = inspected(engine)["HostConfig"]
+    run.signal(everything=False)
+    run.wait()
+    assert (found["NanoCpus"], found["Memory"]) == (10**9, 100 * 1024**2)

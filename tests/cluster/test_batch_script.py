@@ -1,0 +1,170 @@
+"""What batch scripts say: Slurm's options, and words that bash sees as they were written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.cluster import bash
+from gputui.cluster.slurm.batch_script import batch_script
+from gputui.domain import sweep as sweeps
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.errors import InputError
+from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
+from gputui.domain.settings import Settings
+from tests.cluster.batch import script_of
+from tests.factories import spec
+
+ANY_TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,8}", fullmatch=True)
+
+
+def options_of(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def run(script: str, **variables: str) -> bytes:
+    """Return the output of a script of a host job."""
+    env = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1", **variables}
+    return subprocess.run(["bash"], input=script.encode(), env=env, capture_output=True, check=True).stdout
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ANY_TEXT))
+def test_bash_sees_exactly_the_words(words: list[str]) -> None:
+    script = bash.array("words", map(bash.word, words)) + 'printf \'%s\\0\' "${#words[@]}" "${words[@]}"'
+    assert b"\r\n" not in script.encode()
+    assert run(script).split(b"\0")[1 : len(words) + 1] == [word.encode() for word in words]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(ANY_TEXT, min_size=1), st.dictionaries(NAMES.filter(str.isidentifier), ANY_TEXT, max_size=3), ANY_TEXT)
+def test_a_host_job_gets_its_words_and_its_environment(words: list[str], env: dict[str, str], name: str) -> None:
+    env = {f"X_{key}": value for key, value in env.items()}
+    command = ("bash", "-c", 'printf "%s\\0" "$@"; env -0', *words)
+    script = script_of(image=None, command=("env", "-u", "_", *command), env=tuple(env.items()), name=name)
+    found = run(script).split(b"\0")
+    assert found[: len(words) - 1] == [word.encode() for word in words[1:]]
+    assert {f"{key}={value}".encode() for key, value in env.items()} <= set(found)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(ANY_TEXT, min_size=1, max_size=3), ANY_TEXT)
+def test_the_values_of_a_sweep_are_words_too(values: list[str], text: str) -> None:
+    sweep = (("a", sweeps.quoted_list(values)), ("b", "5-6"))
+    command = ("printf", "%s\\0", text + "{a}", "{b}{index}{{a}}${a}")
+    script = script_of(image=None, command=command, sweep=sweep, array=tuple(range(len(values) * 2)))
+    for index in range(len(values) * 2):
+        found = run(script, SLURM_ARRAY_TASK_ID=str(index)).split(b"\0")
+        at = sweeps.values_at(sweep, index) | {"index": str(index)}
+        assert found[:2] == [sweeps.filled(each, at).encode() for each in command[2:]]
+
+
+def test_slurm_is_told_what_it_plans_with() -> None:
+    job = spec(
+        (2, 2),
+        priority=20,
+        time_limit=timedelta(hours=25, seconds=1),
+        after=(7, (40 << 24) + 4),
+        after_any=(9,),
+        begin_at=datetime(2026, 3, 2, 12, tzinfo=UTC),
+        warning=LimitWarning(15, timedelta(minutes=1)),
+        options=ContainerOptions(cpus=1.5, memory=3 * 1024**3 + 1),
+    )
+    script = batch_script(Submission(job, True, (0, 1, 2, 7), 2), "k", Settings(), "/logs/%A_%a")
+    assert options_of(script) == [
+        "--job-name=train",
+        "--comment=gputui:k",
+        "--nodes=1",
+        "--ntasks=1",
+        "--export=NIL",
+        "--open-mode=append",
+        "--no-requeue",
+        "--gres=gpu:2",
+        "--cpus-per-task=2",
+        "--mem=3073M",
+        "--time=1-01:01:00",
+        "--hold",
+        "--nice=30000",
+        "--begin=uts1772452800",
+        "--dependency=afterok:7:40_3,afterany:9",
+        "--array=0-2,7%2",
+        "--signal=B:23@60",
+        "--output=/logs/%A_%a",
+    ]
+
+
+def test_the_site_adds_options_of_its_own() -> None:
+    site = {"partition": "gpu", "account": "lab", "requeue": True, "sbatch_options": ("--qos=low", "--mail-user=a b")}
+    found = options_of(script_of(site=site, gpus=GpuRequest(1, 1, model="H200")))
+    assert {"--partition=gpu", "--account=lab", "--requeue", "--qos=low", '--mail-user="a b"'} <= set(found)
+    assert {"--gres=gpu:h200:1", "--time=1-00:00:00"} <= set(found)
+
+
+def test_a_name_stays_in_its_line() -> None:
+    found = options_of(script_of(name='a\n#SBATCH --uid=0 "\\'))
+    assert found[0] == '--job-name="a #SBATCH --uid=0 \\"\\\\"'
+
+
+@pytest.mark.parametrize(
+    ("job", "where"),
+    [
+        ({"gpus": GpuRequest(1, 1, ("0",))}, "--gpus"),
+        ({"gpus": GpuRequest(2, 4)}, "--gpus"),
+        ({"gpus": GpuRequest(1, 1, memory=1)}, "--gpu-memory"),
+        ({"gpus": GpuRequest(1, 1, share=True)}, "--share"),
+        ({"retries": 1}, "--retries"),
+        ({"image": None, "volumes": ("/a:/b",)}, "--volume"),
+        ({"image": None, "command": ()}, "--command"),
+        ({"env": (("a=b", ""),)}, "--env"),
+        ({"publish": ("x",)}, "--publish"),
+    ],
+)
+def test_what_slurm_cannot_do_is_refused(job: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        script_of(**job)
+    assert refusal.value.where == where
+
+
+@pytest.mark.parametrize("job", [{"privileged": True}, {"volumes": ("name:/b",)}, {"shm_size": 1}])
+@pytest.mark.parametrize("container", ["apptainer", "srun"])
+def test_what_only_docker_does_is_refused_elsewhere(job: dict[str, Any], container: str) -> None:
+    with pytest.raises(InputError):
+        script_of(site={"container": container}, **job)
+
+
+PRINTS = "#!/bin/bash\nprintf '%s\\n' \"${0##*/}\" \"$@\"\nenv | grep -E '^(APPTAINERENV_)?(A|GPUTUI_JOB_ID)='\n"
+
+
+def printed(folder: Path, program: str, script: str) -> list[str]:
+    """Return the words and variables that the script gives to the program."""
+    (folder / program).write_text(PRINTS)
+    (folder / program).chmod(0o755)
+    return run(script, PATH=f"{folder}:{os.environ['PATH']}").decode().splitlines()
+
+
+def test_apptainer_runs_the_command(tmp_path: Path) -> None:
+    job: dict[str, Any] = {"volumes": ("/a:/b:ro",), "workdir": "/w", "env": (("A", "x y"),), "gpus": GpuRequest(1, 1)}
+    script = script_of(site={"container": "apptainer"}, image="busybox:1", command=("a b", "*"), **job)
+    words = ["apptainer", "exec", "--compat", "--nv", "--bind=/a:/b:ro", "--pwd=/w", "docker://busybox:1", "a b", "*"]
+    found = printed(tmp_path, "apptainer", script)
+    assert found[: len(words)] == words
+    assert set(found[len(words) :]) == {"APPTAINERENV_A=x y", "APPTAINERENV_GPUTUI_JOB_ID=1"}
+
+
+def test_srun_runs_the_command(tmp_path: Path) -> None:
+    job: dict[str, Any] = {"mounts": ("type=bind,source=/a,target=/b",), "env": (("A", "x y"),)}
+    script = script_of(site={"container": "srun"}, image="nvcr.io/nvidia/pytorch:24.01", command=("a b",), **job)
+    found = printed(tmp_path, "srun", script)
+    image = "--container-image=nvcr.io#nvidia/pytorch:24.01"
+    mounts = "--container-mounts=/a:/b"
+    words = ["srun", "--export=ALL", image, "--no-container-mount-home", mounts, "--container-env=A", "--", "a b"]
+    assert found[: len(words)] == words
+    assert set(found[len(words) :]) == {"A=x y", "GPUTUI_JOB_ID=1"}
