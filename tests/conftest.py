@@ -28,7 +28,7 @@ YOUNG_OBJECTS = 50_000
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
 """Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium,
-prometheus, systemd."""
+prometheus, slurm, systemd."""
 
 
 def lacks_docker() -> str | None:
@@ -67,6 +67,13 @@ def lacks_prometheus() -> str | None:
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
+def lacks_slurm() -> str | None:
+    """Return the reason why tests cannot start their own Slurm cluster; None if they can."""
+    needed = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "setpriv")
+    missing = [name for name in needed if not shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")]
+    return lacks_docker() or (f"not installed: {', '.join(missing)}" if missing else None)
+
+
 def lacks_systemd() -> str | None:
     return None if shutil.which("systemd-analyze") else "not installed: systemd"
 
@@ -74,7 +81,7 @@ def lacks_systemd() -> str | None:
 LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
 
-WAITING = ("e2e", "torture")
+WAITING = ("e2e", "slurm", "torture")
 """Directories of tests that mostly wait for engines, terminals and clocks."""
 COMPUTING = ("tui", "runtime", "engine", "replay", "domain", "console")
 """Directories of the longest other tests, which run first."""
@@ -88,6 +95,7 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "tmux": lacks_tmux,
     "chromium": lacks_chromium,
     "prometheus": lacks_prometheus,
+    "slurm": lacks_slurm,
     "systemd": lacks_systemd,
 }
 

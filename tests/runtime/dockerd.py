@@ -50,7 +50,7 @@ class Dockerd:
         self.log_path = self.directory / "dockerd.log"
         self.holder: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
-        (self.directory / "owner").write_text(_identity(os.getpid()))
+        (self.directory / "owner").write_text(identity(os.getpid()))
         _write_hook(self.directory)
 
     @property
@@ -201,7 +201,7 @@ def _cgroup(directory: Path) -> str:
     return f"/{directory.name}"
 
 
-def _identity(pid: int) -> str:
+def identity(pid: int) -> str:
     """Return pid and start time of a process, since pids are reused."""
     try:
         return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
@@ -214,7 +214,7 @@ def _sweep() -> None:
     for directory in Path("/tmp").glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             owner = (directory / "owner").read_text()
-            if owner and _identity(int(owner.split()[0])) != owner:
+            if owner and identity(int(owner.split()[0])) != owner:
                 _destroy(directory)
 
 
@@ -225,7 +225,7 @@ def _destroy(directory: Path) -> None:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
-    _remove_cgroups(directory)
+    remove_cgroups(directory.name)
     # the data lies on mounts of the dead namespace only, so nothing is left to be unmounted
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -241,7 +241,7 @@ def processes_of(directory: Path) -> Iterable[int]:
                 and mark in (entry / "environ").read_bytes().split(b"\0")
             ):
                 yield int(entry.name)
-    for tasks in _cgroups(directory, "cgroup.procs"):
+    for tasks in _cgroups(directory.name, "cgroup.procs"):
         with contextlib.suppress(OSError):
             yield from map(int, tasks.read_text().split())
 
@@ -254,22 +254,24 @@ def is_alive(entry: Path) -> bool:
         return False
 
 
-def _cgroups(directory: Path, leaf: str) -> list[Path]:
+def _cgroups(name: str, leaf: str) -> list[Path]:
     root = Path("/sys/fs/cgroup")
-    tops = [root / directory.name, *(child / directory.name for child in root.iterdir() if child.is_dir())]
+    tops = [root / name, *(child / name for child in root.iterdir() if child.is_dir())]
     return [path for top in tops if top.is_dir() for path in top.rglob(leaf)]
 
 
-def _remove_cgroups(directory: Path) -> None:
-    for tasks in sorted(_cgroups(directory, "cgroup.procs"), key=lambda path: -len(path.parts)):
+def remove_cgroups(name: str) -> bool:
+    """Remove the cgroups of an engine that has ended; return whether none is left."""
+    for tasks in sorted(_cgroups(name, "cgroup.procs"), key=lambda path: -len(path.parts)):
         with contextlib.suppress(OSError):
             tasks.parent.rmdir()
+    return not _cgroups(name, "cgroup.procs")
 
 
 def main() -> None:
     """Run an engine until told to stop."""
-    for number in _STOPS:
-        signal.signal(number, _stop)  # an Event set by a handler could meet its own lock, held by the wait for it
+    for number in STOPS:
+        signal.signal(number, stop)  # an Event set by a handler could meet its own lock, held by the wait for it
     engine = Dockerd()
     try:
         engine.start(live_restore="--live-restore" in sys.argv[1:])
@@ -277,15 +279,16 @@ def main() -> None:
         while True:
             signal.pause()
     finally:
-        for number in _STOPS:
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
         engine.destroy()
 
 
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def _stop(*_: object) -> NoReturn:
+def stop(*_: object) -> NoReturn:
+    """Handle a signal by ending this program orderly."""
     raise SystemExit(0)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import docker
 
@@ -30,7 +32,7 @@ def import_images(host: str, plain: str, nvidia: str) -> None:
     try:
         if not client.images(plain):
             repository, tag = plain.split(":")
-            client.import_image_from_data(_tar(), repository=repository, tag=tag)
+            client.import_image_from_data(archive(), repository=repository, tag=tag)
             dockerfile = io.BytesIO(_DOCKERFILE.format(plain=plain).encode())
             for line in client.build(fileobj=dockerfile, tag=nvidia, rm=True, decode=True):
                 assert "error" not in line, line
@@ -38,7 +40,8 @@ def import_images(host: str, plain: str, nvidia: str) -> None:
         client.close()
 
 
-def _tar() -> bytes:
+def archive(programs: Mapping[str, str] = MappingProxyType({}), more: str = "") -> bytes:
+    """Return the image as a tar archive, with further programs by path, and further commands of busybox."""
     found = shutil.which("busybox")
     assert found is not None
     packed = io.BytesIO()
@@ -48,7 +51,9 @@ def _tar() -> bytes:
         _add(tar, "bin/busybox", Path(found).read_bytes(), 0o755)
         for name, text in _FILES.items():
             _add(tar, name, text.encode(), 0o644)
-        for command in _COMMANDS.split():
+        for name, text in programs.items():
+            _add(tar, name, text.encode(), 0o755)
+        for command in (*_COMMANDS.split(), *more.split()):
             tar.addfile(_entry(f"bin/{command}", tarfile.SYMTYPE, link="busybox"))
     return packed.getvalue()
 
