@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
 import click
 
+from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, InputError
@@ -33,47 +32,21 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     queue and mail need fewer restrictions. Prints the changes, asks, and prints the commands that start the service.
     """
     place = Path(backups).expanduser().absolute() if backups else None
-    wanted = units(session.options, place)
+    wanted = {Path(unit_dir) / name: content for name, content in units(session.options, place).items()}
     if dry_run:
-        click.echo("\n".join(f"# {Path(unit_dir) / name}\n{content}" for name, content in wanted.items()), nl=False)
+        click.echo(listing(wanted), nl=False)
         return 0
-    changed = {path: text for name, text in wanted.items() if _content(path := Path(unit_dir) / name) != text}
+    changed = changes(wanted)
     if not changed:
         click.echo(f"the units in {plain(unit_dir)} are up to date")
         return 0
-    for path, text in changed.items():
-        for line in _difference(path, text):
-            click.echo(plain(line))
-    if not yes and not _agrees():
-        click.echo("nothing was changed", err=True)
+    if not agreed(changed, "install", yes=yes):
         return 1
     if place is not None:
         _make(place)
-    for path, text in changed.items():
-        _write(path, text)
-        click.echo(f"wrote {plain(str(path))}")
+    write(changed, option="--unit-dir")
     _say_what_is_next(session, with_backups=place is not None)
     return 0
-
-
-def _content(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise GputuiError(f"cannot be read: {error}", where=str(path)) from error
-
-
-def _difference(path: Path, text: str) -> Iterator[str]:
-    before = (_content(path) or "").splitlines()
-    return difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm="")
-
-
-def _agrees() -> bool:
-    if not sys.stdin.isatty():
-        raise InputError("there is no terminal to ask on", where="install", hint="look at this, then add --yes")
-    return click.confirm("Write this?", default=False)
 
 
 def _make(place: Path) -> None:
@@ -81,19 +54,6 @@ def _make(place: Path) -> None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise GputuiError(f"cannot be made: {error.strerror}", where=str(place)) from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the unit atomically, because systemd may read it at any time."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(0o644)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        hint = "run it as root, or name another directory by --unit-dir"
-        raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
 
 
 def _say_what_is_next(session: Session, *, with_backups: bool) -> None:

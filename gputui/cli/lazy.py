@@ -45,6 +45,7 @@ COMMANDS = {
     "doctor": "check driver, engine, permissions and disk",
     "state": "back up, check, repair and move the queue",
     "install": "systemd units that run the scheduler as a service",
+    "cluster": "prepare the nodes of a Slurm cluster",
     "schema": "JSON schemas of settings and job files",
     "completions": "print the completion script of a shell",
 }

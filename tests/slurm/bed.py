@@ -16,7 +16,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -186,6 +186,15 @@ class Bed:
     def uuids(self, name: str, indexes: Iterable[int]) -> list[str]:
         """Return the UUIDs of GPUs of a node."""
         return [files.uuid(name, index) for index in indexes]
+
+    @contextlib.contextmanager
+    def without_engine(self, name: str) -> Iterator[None]:
+        """Hide the engine's socket on a node for a while."""
+        self.run("mv", "/run/docker.sock", "/run/hidden.sock", on=name)
+        try:
+            yield
+        finally:
+            self.run("mv", "/run/hidden.sock", "/run/docker.sock", on=name)
 
     def set_epilog(self, program: Path | None) -> None:
         """Have the nodes run a program after each job."""

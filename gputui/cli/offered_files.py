@@ -1,0 +1,75 @@
+"""Files that a command shows, asks for, and writes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.text import plain
+
+
+def changes(wanted: Mapping[Path, str]) -> dict[Path, str]:
+    """Return the files that have other contents, or do not exist."""
+    return {path: text for path, text in wanted.items() if _content(path) != text}
+
+
+def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
+    """Show what would change, and ask unless `yes`; return whether to write it."""
+    for path, text in changed.items():
+        for line in _difference(path, text):
+            click.echo(plain(line))
+    if yes or _agrees(command):
+        return True
+    click.echo("nothing was changed", err=True)
+    return False
+
+
+def write(changed: Mapping[Path, str], *, option: str, mode: int = 0o644) -> None:
+    """Write the files; `option` names their place."""
+    for path, text in changed.items():
+        _write(path, text, mode, option)
+        click.echo(f"wrote {plain(str(path))}")
+
+
+def listing(wanted: Mapping[Path, str]) -> str:
+    """Return the files as one text, each below its path."""
+    return "\n".join(f"# {path}\n{content}" for path, content in wanted.items())
+
+
+def _content(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise GputuiError(f"cannot be read: {error}", where=str(path)) from error
+
+
+def _difference(path: Path, text: str) -> Iterator[str]:
+    before = (_content(path) or "").splitlines()
+    return difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm="")
+
+
+def _agrees(command: str) -> bool:
+    if not sys.stdin.isatty():
+        raise InputError("there is no terminal to ask on", where=command, hint="look at this, then add --yes")
+    return click.confirm("Write this?", default=False)
+
+
+def _write(path: Path, text: str, mode: int, option: str) -> None:
+    """Replace the file atomically, because others may read it at any time."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.chmod(mode)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        hint = f"run it as root, or name another directory by {option}"
+        raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
