@@ -46,7 +46,7 @@ def test_the_source_archive_is_small() -> None:
     included = PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     files = [file for name in included for file in (ROOT / name.lstrip("/")).rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files if "__pycache__" not in file.parts)
-    assert size < 4 * 1024**2  # it is compressed to about a third
+    assert size < 5 * 1024**2  # it is compressed to about a third
 
 
 def test_the_image_has_all_build_inputs_and_sets_existing_settings() -> None:
