@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui.config import Options
+from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,11 +21,31 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.store import ClusterStore
     from gputui.ports import Cluster, JobStore
 
+DIRECTORY = "clusters"
+"""Directory within the state directory for what is kept about clusters."""
+
 
 def open_cluster(options: Options) -> Cluster:
     """Return the cluster that the settings name. Asks the engine nothing yet."""
-    engine = options.settings.cluster.engine
-    raise InputError(f"{engine} cannot be used yet", where="cluster.engine")
+    from gputui.cluster.slurm.cluster import SlurmCluster
+    from gputui.cluster.slurm.commands import Commands
+    from gputui.cluster.ssh import SshConnection
+
+    settings = options.settings.cluster
+    engine = parse_engine(settings.engine)
+    if engine is None:
+        raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
+    ssh = SshConnection(engine.host, engine.port) if engine.host else None
+    commands = Commands(ssh, settings.command_timeout.total_seconds())
+    return SlurmCluster(commands, options.settings, _directory(options, engine))
+
+
+def _directory(options: Options, engine: Engine) -> Path:
+    """Return the directory for what this machine keeps about a cluster: others have jobs of the same ids."""
+    conf = os.environ.get("SLURM_CONF", "") if engine.host is None else ""
+    configuration = hashlib.sha256(conf.encode()).hexdigest()[:8] if conf else ""
+    parts = [engine.kind, engine.host or "", str(engine.port or ""), configuration]
+    return options.state / DIRECTORY / "-".join(part for part in parts if part)
 
 
 def open_store(options: Options) -> ClusterStore:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 
+from gputui.cluster.slurm import ids
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import NORMAL_PRIORITY, GpuRequest, JobId, JobSpec, LimitWarning, Submission
 from gputui.domain.runs import runs_of
@@ -20,8 +21,6 @@ WARNING_SIGNAL = 23
 """SIGURG, which stands for a warning by one of STOP_SIGNALS."""
 NICE_STEP = 1000
 """Slurm's nice value for each point of priority below 50."""
-_ELEMENTS = 24
-"""An element's id is that of its array, shifted left by so many bits, plus its index plus 1."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _MIB = 1024**2
 
@@ -59,12 +58,6 @@ def check(spec: JobSpec) -> None:
     for where, is_asked, reason in _refusals(spec):
         if is_asked:
             raise InputError(reason, where=where)
-
-
-def slurm_id(job_id: JobId) -> str:
-    """Return Slurm's id: `123`, or `123_4` for element 4 of array 123."""
-    array, place = divmod(job_id, 1 << _ELEMENTS)
-    return f"{array}_{place - 1}" if array else str(job_id)
 
 
 def clock(length: timedelta) -> str:
@@ -124,8 +117,8 @@ def _queue(submission: Submission) -> Iterator[str]:
         yield f"--signal=B:{warning_number(spec.warning)}@{seconds}"
 
 
-def _after(kind: str, ids: Iterable[JobId]) -> Iterator[str]:
-    if found := [slurm_id(each) for each in ids]:
+def _after(kind: str, chosen: Iterable[JobId]) -> Iterator[str]:
+    if found := [ids.words(each) for each in chosen]:
         yield ":".join((kind, *found))
 
 

@@ -1,0 +1,98 @@
+"""Append-only files of JSON lines, shared by the processes of one user."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+MOST_BYTES = 32 * 1024**2
+"""Size above which the older half of a file is dropped."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Hold the lock of a file, which is created if missing; yields its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class Journal(Generic[T]):
+    """A file with a value on each line. A line that cannot be read is left out: a crash may have torn it."""
+
+    def __init__(self, path: Path, kind: type[T], most_bytes: int = MOST_BYTES) -> None:
+        self._path = path
+        self._decoder = msgspec.json.Decoder(kind)
+        self._most = most_bytes
+        self._file: tuple[int, int] | None = None
+        self._offset = 0
+
+    def append(self, values: Iterable[T]) -> None:
+        """Add values durably: they are on the disk when this returns."""
+        lines = b"".join(msgspec.json.encode(value) + b"\n" for value in values)
+        if not lines:
+            return
+        with locked(self._path.with_suffix(".lock")):
+            self._shorten()
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(descriptor).st_size
+                torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+                os.write(descriptor, b"\n" + lines if torn else lines)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def fresh(self) -> tuple[bool, list[T]]:
+        """Return the values since the last call, and whether they replace all earlier ones."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                named = (status.st_dev, status.st_ino)
+                is_new = named != self._file or status.st_size < self._offset
+                if is_new:
+                    self._file, self._offset = named, 0
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            is_new, self._file, self._offset = self._file is not None, None, 0
+            return is_new, []
+        self._offset += len(whole) + len(newline)
+        return is_new, list(self._values(whole))
+
+    def _values(self, whole: bytes) -> Iterator[T]:
+        for line in whole.split(b"\n"):
+            try:
+                yield self._decoder.decode(line)
+            except (msgspec.DecodeError, ValueError):
+                continue
+
+    def _shorten(self) -> None:
+        """Drop the older half of a file that has grown too large."""
+        try:
+            if self._path.stat().st_size <= self._most:
+                return
+        except FileNotFoundError:
+            return
+        content = self._path.read_bytes()
+        kept = content[content.index(b"\n", len(content) // 2) + 1 :]
+        write_whole(self._path, kept)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file, readable by its owner only; a reader sees the old or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    draft.replace(path)

@@ -1,0 +1,282 @@
+"""Slurm behind the port `Cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Lock
+
+from gputui.cluster.slurm import accounting, ids, rights
+from gputui.cluster.slurm import jobs as translation
+from gputui.cluster.slurm.changes import Changes
+from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.job_rows import JobRow
+from gputui.cluster.slurm.logs import FileLog, RemoteLog
+from gputui.cluster.slurm.notes import Records, Submissions
+from gputui.cluster.slurm.picture import Pictures
+from gputui.cluster.slurm.poll import Ended, Poll, Polled
+from gputui.cluster.slurm.submission import Submitter, expanded
+from gputui.cluster.slurm.suspensions import Suspensions
+from gputui.domain.cluster import Capability, Caps
+from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+
+_PAUSE, _CONTINUE = 20, 18
+"""SIGTSTP and SIGCONT, on which the batch script pauses and continues its container."""
+
+
+class SlurmCluster:
+    """Jobs and nodes of a cluster that Slurm runs."""
+
+    def __init__(self, commands: Commands, settings: Settings, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._commands = commands
+        self._submissions = Submissions(directory)
+        self._records = Records(directory)
+        self._suspensions = Suspensions(directory)
+        self._poll = Poll(commands, directory, settings.cluster.poll_interval.total_seconds(), self._records.add)
+        self._pictures = Pictures(self._submissions)
+        self._submitter = Submitter(commands, settings, self._submissions)
+        self._changes = Changes(commands)
+        self._route = settings.cluster.container
+        self._lock = Lock()
+        self._shown: tuple[float, Snapshot] | None = None
+        self._polled: Polled | None = None
+
+    @property
+    def name(self) -> str:
+        """Slurm's name of the cluster; that of the login node until Slurm has answered."""
+        return (self._polled.site.cluster if self._polled else "") or self._commands.place or "slurm"
+
+    @property
+    def caps(self) -> Caps:
+        """Slurm's capabilities for this user."""
+        return rights.caps_of(self._polled.site if self._polled else None)
+
+    def snapshot(self) -> Snapshot:
+        """Return all jobs that Slurm remembers, and the nodes."""
+        polled = self._latest()
+        with self._lock:
+            if self._shown is None or self._shown[0] != polled.at:
+                suspended = self._suspensions.among((row.job_id, row.run_key) for row in polled.rows)
+                self._shown = polled.at, self._pictures.snapshot(polled, suspended)
+            return self._shown[1]
+
+    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+        """Submit jobs by sbatch."""
+        home = self._latest().site.home
+        try:
+            return self._submitter.submit(submissions, key, home)
+        finally:
+            self._poll.forget()
+
+    def expected_start(self, submission: Submission) -> datetime | None:
+        """Return what `sbatch --test-only` says."""
+        return self._submitter.expected_start(submission, self._latest().site.home)
+
+    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """End jobs by scancel."""
+        return self._change(ids, lambda row: not row.life.is_terminal, self._changes.cancel)
+
+    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Hold waiting jobs."""
+        return self._change(ids, _is_waiting, self._changes.hold)
+
+    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Release waiting jobs."""
+        return self._change(ids, _is_waiting, self._changes.release)
+
+    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Run jobs again under their ids."""
+        return self._change(ids, lambda row: not _is_waiting(row), self._changes.requeue)
+
+    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
+        """Set the nice value; users may not go above that of a job submitted without one."""
+        if value > NORMAL_PRIORITY:
+            self._need(Capability.RAISE_PRIORITY)
+        return self._change(ids, _is_waiting, lambda chosen: self._changes.set_priority(chosen, value))
+
+    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Put jobs first by `scontrol top`."""
+        self._need(Capability.TOP)
+        return self._change(ids, _is_waiting, self._changes.top)
+
+    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
+        """Set the time limit; users may only lower that of running jobs."""
+        return self._change(
+            ids, lambda row: not row.life.is_terminal, lambda chosen: self._changes.set_time_limit(chosen, limit)
+        )
+
+    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
+        """Send a signal to the batch script, which passes it to its container."""
+        return self._signalled(ids, number, lambda row: row.life.is_active)
+
+    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Pause containers through their batch scripts; have Slurm stop the processes of other jobs."""
+        return self._paused(ids, True, _PAUSE, self._changes.suspend)
+
+    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Continue suspended jobs."""
+        return self._paused(ids, False, _CONTINUE, self._changes.resume_jobs)
+
+    def drain(self, nodes: Iterable[str], reason: str) -> None:
+        """Drain nodes."""
+        self._need(Capability.DRAIN_NODE)
+        words = " ".join(reason.split()) or "no reason given"
+        self._changes.update_nodes(list(nodes), "drained", "State=DRAIN", f"Reason={words}")
+        self._poll.forget()
+
+    def resume(self, nodes: Iterable[str]) -> None:
+        """Resume nodes."""
+        self._need(Capability.DRAIN_NODE)
+        self._changes.update_nodes(list(nodes), "resumed", "State=RESUME")
+        self._poll.forget()
+
+    def job(self, job_id: JobId) -> Job:
+        """Return a job that Slurm remembers, else one from our records or Slurm's accounts."""
+        snapshot = self.snapshot()
+        found = snapshot.job(job_id) or self._recorded(job_id)
+        if found is None:
+            found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
+        if found is None:
+            raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}, and nothing was recorded of it")
+        return found
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield jobs that have ended, from sacct where Slurm keeps accounts, else from our records."""
+        polled = self._latest()
+        found = {each.row.job_id: each for each in self._records.all()}
+        if polled.site.has_accounting:
+            found = {each.row.job_id: _merged(each, found) for each in accounting.ended_jobs(self._commands, since)}
+        for each in found.values():
+            job = self._job_of(each, polled)
+            if job.ended_at is not None and (since is None or job.ended_at >= since):
+                yield job
+
+    def log(self, job: Job, *, tail: int | None, follow: bool) -> FileLog | RemoteLog:
+        """Return the output of a job from its file."""
+        path = self._output(job)
+        is_over = (lambda: self._is_over(job.id)) if follow else None
+        if self._commands.place:
+            return RemoteLog(self._commands, path, tail, is_over)
+        return FileLog(Path(path), tail, is_over)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._commands.close()
+
+    def _latest(self) -> Polled:
+        self._polled = self._poll.latest()
+        return self._polled
+
+    def _need(self, capability: Capability) -> None:
+        self._latest()
+        if not self.caps.has(capability):
+            raise CapabilityError(self.caps.why_not(capability))
+
+    def _rows(self, chosen: Iterable[JobId]) -> list[tuple[JobId, JobRow]]:
+        """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know."""
+        known: dict[JobId, JobRow] = {}
+        for row in self._latest().rows:
+            known[row.job_id] = row
+            known |= {ids.element_id(int(row.array), index): row for index in row.indices}
+        pairs = []
+        for job_id in dict.fromkeys(chosen):
+            if job_id not in known:
+                raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}; it forgets jobs minutes after their end")
+            pairs.append((job_id, known[job_id]))
+        return pairs
+
+    def _change(
+        self,
+        chosen: Iterable[JobId],
+        may: Callable[[JobRow], bool],
+        change: Callable[[Iterable[JobId]], tuple[JobId, ...]],
+    ) -> tuple[JobId, ...]:
+        """Change those jobs whose state allows it."""
+        fitting = [job_id for job_id, row in self._rows(chosen) if may(row)]
+        if not fitting:
+            return ()
+        try:
+            return change(fitting)
+        finally:
+            self._poll.forget()
+
+    def _signalled(self, chosen: Iterable[JobId], number: int, may: Callable[[JobRow], bool]) -> tuple[JobId, ...]:
+        pairs = [(job_id, row) for job_id, row in self._rows(chosen) if may(row)]
+        contained = [job_id for job_id, row in pairs if self._is_contained(row)]
+        others = [job_id for job_id, row in pairs if job_id not in contained]
+        done = self._changes.signal(contained, number, whole=False)
+        return done + self._changes.signal(others, number, whole=True)
+
+    def _paused(
+        self,
+        chosen: Iterable[JobId],
+        is_on: bool,
+        number: int,
+        change: Callable[[Iterable[JobId]], tuple[JobId, ...]],
+    ) -> tuple[JobId, ...]:
+        pairs = [(job_id, row) for job_id, row in self._rows(chosen) if row.life.is_active]
+        contained = {job_id: row for job_id, row in pairs if self._is_contained(row)}
+        done = self._changes.signal(contained, number, whole=False)
+        self._suspensions.set([(job_id, contained[job_id].run_key) for job_id in done], is_on)
+        try:
+            return done + change([job_id for job_id, _ in pairs if job_id not in contained])
+        finally:
+            self._poll.forget()
+
+    def _is_contained(self, row: JobRow) -> bool:
+        """Return whether a batch script of ours runs the job in a container of Docker, beyond Slurm's reach."""
+        submitted = self._pictures.submitted(row, self._latest().site.user)
+        return self._route == "docker" and submitted is not None and not submitted.submission.spec.is_host
+
+    def _recorded(self, job_id: JobId) -> Job | None:
+        found = self._records.of(job_id)
+        polled = self._latest()
+        if found is None and polled.site.has_accounting:
+            every = accounting.ended_jobs(self._commands, None, (ids.words(job_id),))
+            found = next((each for each in every if each.row.job_id == job_id), None)
+        return self._job_of(found, polled) if found else None
+
+    def _job_of(self, ended: Ended, polled: Polled) -> Job:
+        submitted = self._pictures.submitted(ended.row, polled.site.user)
+        return translation.job_of(ended.row, ended.detail, submitted)
+
+    def _output(self, job: Job) -> str:
+        number, _ = ids.parts(job.id)
+        submitted = self._submissions.of_number(number)
+        if submitted is not None and submitted.output:
+            return expanded(submitted.output, job.id)
+        detail = next((self._polled_detail(row) for row in self._latest().rows if row.job_id == job.id), "")
+        recorded = self._records.of(job.id)
+        path = detail or (recorded.detail.output if recorded else "")
+        if not path:
+            raise NotFoundError("Slurm does not tell where the job's output is", where=f"job {job.shown_id}")
+        return path
+
+    def _polled_detail(self, row: JobRow) -> str:
+        detail = self._latest().details.get(row.run_key)
+        return detail.output if detail else ""
+
+    def _is_over(self, job_id: JobId) -> bool:
+        """Return whether no more output of the job is to come."""
+        try:
+            found = self.snapshot().job(job_id)
+        except ClusterError:
+            return False  # Slurm does not answer, but the job may run on
+        return found is None or found.state.is_terminal
+
+
+def _is_waiting(row: JobRow) -> bool:
+    return row.life is JobState.PENDING
+
+
+def _merged(ended: Ended, recorded: dict[JobId, Ended]) -> Ended:
+    """Return the account of a job with what our records have and accounts lack: its GPUs by index, and its comment."""
+    ours = recorded.get(ended.row.job_id)
+    return ours if ours is not None and ours.row.started == ended.row.started else ended

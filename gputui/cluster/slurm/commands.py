@@ -1,0 +1,135 @@
+"""Slurm's own commands, run here or on a login node, in an environment without the user's formats and defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gputui.cluster.ssh import SshConnection
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+
+OWN_VARIABLES = re.compile(r"(SQUEUE|SBATCH|SLURM|SLURMD|SALLOC|SINFO|SACCT|SCANCEL|SCONTROL|SPRIO|SRUN)_\w+", re.ASCII)
+"""Variables by which a user changes what the commands do or print."""
+_KEPT = "SLURM_CONF"
+_SET = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+"""Times as seconds since 1970, and lists of indices that are never cut."""
+_AWAY = re.compile(
+    r"Unable to contact slurm controller|Unable to establish control|Socket timed out|Connection refused"
+    r"|Zero Bytes were transmitted|slurm_persist_conn_open|Address already in use|Transport endpoint"
+    r"|backup controller is responding|Could not establish a configuration source|Unable to process configuration"
+    r"|Incompatible versions of client|Unable to connect to database|Communications connection failure"
+    r"|Protocol authentication error|Munge"
+)
+_PREFIX = re.compile(r"^(?:\w+: )?(?:error: |fatal: )?")
+_NOT_FOUND = 127
+CLEAR = (
+    'for v in $(env | sed -n "s/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p"); do case $v in '
+    f"{_KEPT}) ;; SQUEUE_*|SBATCH_*|SLURM_*|SLURMD_*|SALLOC_*|SINFO_*|SACCT_*|SCANCEL_*|SCONTROL_*|SPRIO_*|SRUN_*) "
+    'unset "$v";; esac; done; '
+)
+"""Lines of sh that unset these variables on a login node."""
+
+
+class Result(NamedTuple):
+    """Output and exit code of a command."""
+
+    out: str
+    err: str
+    code: int
+
+    @property
+    def words(self) -> str:
+        """Return what it complained about, in one line."""
+        lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
+        lines = [line for line in lines if "warning: " not in line] or lines
+        return "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:])) or f"exit code {self.code}"
+
+
+class Commands:
+    """Runs commands of Slurm."""
+
+    def __init__(self, ssh: SshConnection | None, timeout: float, environ: Mapping[str, str] | None = None) -> None:
+        self._ssh = ssh
+        self._timeout = timeout
+        self._environ = os.environ if environ is None else environ
+
+    @property
+    def place(self) -> str:
+        """Where they run: `login1`, or nothing for this machine."""
+        return self._ssh.host if self._ssh else ""
+
+    def run(self, *argv: str, stdin: str = "") -> Result:
+        """Run a command to its end; raises ClusterUnavailableError if that fails or Slurm does not answer."""
+        return self._finished(argv, argv[0], stdin)
+
+    def script(self, text: str, name: str, *, stdin: str = "") -> Result:
+        """Run lines of sh that call the command `name`, with the same environment."""
+        return self._finished(("sh", "-c", text), name, stdin)
+
+    def ask(self, *argv: str, stdin: str = "") -> str:
+        """Return the output of a command; raises ClusterRefusedError with its words if it fails."""
+        result = self.run(*argv, stdin=stdin)
+        if result.code:
+            raise ClusterRefusedError(result.words, where=argv[0])
+        return result.out
+
+    def popen(self, *argv: str) -> subprocess.Popen[bytes]:
+        """Start a command whose output is read as it comes; the caller ends it."""
+        return subprocess.Popen(
+            self._argv(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self._env(),
+        )
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._ssh:
+            self._ssh.close()
+
+    def _finished(self, argv: Sequence[str], name: str, stdin: str) -> Result:
+        try:
+            done = subprocess.run(
+                self._argv(argv),
+                input=stdin.encode(errors="surrogateescape"),
+                capture_output=True,
+                timeout=self._timeout,
+                env=self._env(),
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise self._away(f"{name} did not answer within {self._timeout:.0f} s") from error
+        except OSError as error:
+            raise self._away(f"{name} cannot be run here: {error.strerror}", "is Slurm's client installed?") from error
+        result = Result(done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), done.returncode)
+        self._check(result, name)
+        return result
+
+    def _check(self, result: Result, name: str) -> None:
+        """Raise ClusterUnavailableError if the command did not reach Slurm."""
+        if self._ssh and (fault := self._ssh.fault(result.err, result.code)):
+            raise self._away(fault)
+        if result.code == _NOT_FOUND and "not found" in result.err:
+            raise self._away(f"{name} is not installed there", "is Slurm's client installed on the login node?")
+        if result.code and (_AWAY.search(result.err) or result.code < 0):
+            raise self._away(f"Slurm does not answer: {result.words}", "is slurmctld up? Try: scontrol ping")
+
+    def _away(self, what: str, hint: str | None = None) -> ClusterUnavailableError:
+        return ClusterUnavailableError(what, where=self.place or None, hint=hint)
+
+    def _argv(self, argv: Sequence[str]) -> Sequence[str]:
+        if not self._ssh:
+            return argv
+        settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in _SET.items())
+        return self._ssh.argv(f"{CLEAR}export {settings}; exec {shlex.join(argv)}")
+
+    def _env(self) -> dict[str, str]:
+        if self._ssh:
+            return dict(self._environ)
+        kept = {k: v for k, v in self._environ.items() if k == _KEPT or not OWN_VARIABLES.fullmatch(k)}
+        return {**kept, **_SET}

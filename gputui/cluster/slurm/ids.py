@@ -1,0 +1,66 @@
+"""Ids of Slurm's jobs: an element of an array has the array's id in its upper bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from gputui.domain.job_spec import JobId
+
+ELEMENT_BITS = 24
+"""An element's id is that of its array, shifted left by so many bits, plus its index plus 1."""
+_WORDS = re.compile(r"(\d{1,12})(?:_(\d{1,8}))?", re.ASCII)
+
+
+def element_id(array: int, index: int) -> JobId:
+    """Return the id of an element of an array."""
+    return array << ELEMENT_BITS | index + 1
+
+
+def parts(job_id: JobId) -> tuple[int, int | None]:
+    """Return Slurm's id of the job or array, and the index of an element."""
+    array, place = divmod(job_id, 1 << ELEMENT_BITS)
+    return (array, place - 1) if array else (job_id, None)
+
+
+def words(job_id: JobId) -> str:
+    """Return the id as Slurm writes it: `123`, or `123_4` for element 4 of array 123."""
+    number, index = parts(job_id)
+    return str(number) if index is None else f"{number}_{index}"
+
+
+def of_words(text: str) -> JobId | None:
+    """Return the id of `123` or `123_4`; None for anything else."""
+    match = _WORDS.fullmatch(text)
+    if match is None:
+        return None
+    return int(match[1]) if match[2] is None else element_id(int(match[1]), int(match[2]))
+
+
+def grouped(ids: Iterable[JobId]) -> Iterator[tuple[str, tuple[JobId, ...]]]:
+    """Yield words that name one job, or many elements of one array, with their ids: `7`, `123_[0-9,12]`."""
+    arrays: dict[int, list[int]] = {}
+    for job_id in dict.fromkeys(ids):
+        number, index = parts(job_id)
+        if index is None:
+            yield str(number), (job_id,)
+        else:
+            arrays.setdefault(number, []).append(index)
+    for number, indices in arrays.items():
+        named = ",".join(f"{first}-{last}" if last > first else str(first) for first, last in _ranges(sorted(indices)))
+        text = f"{number}_{named}" if len(indices) == 1 else f"{number}_[{named}]"
+        yield text, tuple(element_id(number, index) for index in sorted(indices))
+
+
+def _ranges(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield first and last of the consecutive ones: `scancel` knows no steps."""
+    first = last = -1
+    for index in indices:
+        if first >= 0 and index == last + 1:
+            last = index
+            continue
+        if first >= 0:
+            yield first, last
+        first = last = index
+    if first >= 0:
+        yield first, last

@@ -1,0 +1,110 @@
+"""What this machine keeps about a cluster: submitted specs, and jobs that ended before Slurm forgot them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from gputui.cluster.journal import Journal
+from gputui.cluster.slurm.directives import COMMENT
+from gputui.cluster.slurm.poll import Ended
+from gputui.domain.job_spec import JobId, Submission
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """A step of a submission: first what is going to be submitted, then the job's number."""
+
+    key: str
+    at: datetime
+    submission: Submission | None = None
+    number: int | None = None
+    output: str = ""
+    """Pattern of the file with its output."""
+
+
+class Submitted(Struct, frozen=True):
+    """A submission as far as it is known."""
+
+    key: str
+    at: datetime
+    submission: Submission
+    output: str = ""
+    number: int | None = None
+
+
+def key_of_comment(comment: str) -> str:
+    """Return the key in a job's comment; empty if gputui did not submit it."""
+    words = comment.split(maxsplit=1)
+    return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
+
+
+class Submissions:
+    """Specs of the jobs that were submitted from this state directory, by key and by number."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "submissions.jsonl", Note)
+        self._by_key: dict[str, Submitted] = {}
+        self._by_number: dict[int, Submitted] = {}
+
+    def intend(self, key: str, submission: Submission, output: str) -> None:
+        """Note durably what is going to be submitted."""
+        self._journal.append([Note(key, datetime.now(UTC), submission, output=output)])
+
+    def settle(self, key: str, number: int) -> None:
+        """Note durably which job it has become."""
+        self._journal.append([Note(key, datetime.now(UTC), number=number)])
+
+    def of_key(self, key: str) -> Submitted | None:
+        """Return the submission with that key."""
+        self._refresh()
+        return self._by_key.get(key)
+
+    def of_number(self, number: int) -> Submitted | None:
+        """Return the submission that became this job or array."""
+        self._refresh()
+        return self._by_number.get(number)
+
+    def _refresh(self) -> None:
+        is_new, notes = self._journal.fresh()
+        if is_new:
+            self._by_key, self._by_number = {}, {}
+        for note in notes:
+            if note.submission is not None:
+                known = Submitted(note.key, note.at, note.submission, note.output)
+                self._by_key[note.key] = known
+            elif note.number is not None and (known_ := self._by_key.get(note.key)) is not None:
+                settled = Submitted(known_.key, known_.at, known_.submission, known_.output, note.number)
+                self._by_key[note.key] = self._by_number[note.number] = settled
+
+
+class Records:
+    """Jobs that have ended, as long as the file keeps them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "ended.jsonl", Ended)
+        self._ended: dict[JobId, Ended] = {}
+
+    def add(self, ended: Iterable[Ended]) -> None:
+        """Keep jobs that have ended."""
+        self._journal.append(ended)
+
+    def of(self, job_id: JobId) -> Ended | None:
+        """Return the last run of a job."""
+        self._refresh()
+        return self._ended.get(job_id)
+
+    def all(self) -> Iterator[Ended]:
+        """Yield the last runs of all jobs, in the order in which they ended."""
+        self._refresh()
+        yield from self._ended.values()
+
+    def _refresh(self) -> None:
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._ended = {}
+        for each in found:
+            self._ended.pop(each.row.job_id, None)
+            self._ended[each.row.job_id] = each

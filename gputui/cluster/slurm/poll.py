@@ -1,0 +1,200 @@
+"""Poll of Slurm that all processes of a user on this machine share: one squeue and one scontrol per interval."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gputui.cluster.journal import locked, write_whole
+from gputui.cluster.slurm import details, job_rows, node_rows, site
+from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.job_rows import JobRow
+from gputui.cluster.slurm.node_rows import NodeRow
+from gputui.cluster.slurm.site import Site
+from gputui.cluster.slurm.texts import NOTHING
+from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.state import JobState
+
+MOST_DETAILS = 200
+"""Number of jobs whose details are asked for in one poll."""
+_SITE_LASTS = 600.0
+"""Seconds after which the configuration is read again."""
+
+
+class Polled(Struct, frozen=True):
+    """Findings of one poll."""
+
+    at: float
+    """Second since 1970."""
+    site: Site = Site()
+    site_at: float = 0.0
+    rows: tuple[JobRow, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    """Details by run."""
+    error: str = ""
+    """Why Slurm did not answer; the other processes need not try."""
+
+
+class Ended(Struct, frozen=True):
+    """A run of a job that has ended, as Slurm told it before it forgot the job."""
+
+    row: JobRow
+    detail: Detail
+
+
+_DECODER = msgspec.json.Decoder(Polled)
+
+
+class Poll:
+    """Asks Slurm, or takes what another process has just found."""
+
+    def __init__(
+        self, commands: Commands, directory: Path, interval: float, record: Callable[[Iterable[Ended]], None]
+    ) -> None:
+        self._commands = commands
+        self._file = directory / "poll.json"
+        self._interval = interval
+        self._record = record
+        self._latest: Polled | None = None
+        self._thread_lock = Lock()
+
+    def latest(self) -> Polled:
+        """Return the latest poll, at most one interval old; raises ClusterUnavailableError if Slurm did not answer."""
+        with self._thread_lock:
+            found = self._latest
+            if found is None or not self._is_fresh(found):
+                with locked(self._file.with_suffix(".lock")):
+                    found = self._latest = self._shared() or self._made()
+        if found.error:
+            raise ClusterUnavailableError(found.error)
+        return found
+
+    def forget(self) -> None:
+        """Make the next call ask Slurm: something was changed."""
+        with self._thread_lock, locked(self._file.with_suffix(".lock")):
+            before = self._read()
+            if before is not None:
+                self._write(replace(before, at=0.0, error=""))
+            self._latest = None
+
+    def _shared(self) -> Polled | None:
+        """Return what another process found within the interval."""
+        found = self._read()
+        return found if found is not None and self._is_fresh(found) else None
+
+    def _is_fresh(self, polled: Polled) -> bool:
+        return 0 <= time.time() - polled.at < self._interval
+
+    def _read(self) -> Polled | None:
+        with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
+            return _DECODER.decode(self._file.read_bytes())
+        return None
+
+    def _write(self, polled: Polled) -> None:
+        write_whole(self._file, msgspec.json.encode(polled))
+
+    def _made(self) -> Polled:
+        before = self._read() or Polled(0.0)
+        try:
+            found = self._asked(before)
+        except ClusterUnavailableError as error:
+            self._write(replace(before, at=time.time(), error=str(error)))
+            raise
+        self._write(found)
+        return found
+
+    def _asked(self, before: Polled) -> Polled:
+        now = time.time()
+        is_known = before.site.cluster and 0 <= now - before.site_at < _SITE_LASTS
+        known = before.site if is_known else site.ask(self._commands)
+        mark = mark_of()
+        rows = self._rows(mark)
+        runs = {row.run_key: before.details[row.run_key] for row in rows if row.run_key in before.details}
+        wanted = _wanted(rows, runs)
+        nodes, told = self._nodes_and_details(wanted, mark)
+        runs |= {detail.run_key: _with_gpus(detail, runs.get(detail.run_key)) for detail in told}
+        self._record(_ended(wanted, runs))
+        return Polled(now, known, before.site_at if is_known else now, tuple(rows), tuple(nodes), runs)
+
+    def _rows(self, mark: str) -> list[JobRow]:
+        rows = job_rows.parse(self._commands.ask("squeue", *job_rows.arguments(mark)), mark)
+        mixed = {row.array: row.array_limit for row in rows if job_rows.is_mixed(row)}
+        if not mixed:
+            return rows
+        asked = ("--array", "--states=PENDING", f"--jobs={','.join(mixed)}")
+        output = self._commands.ask("squeue", *job_rows.arguments(mark), *asked)
+        elements: dict[str, list[JobRow]] = {}
+        for row in job_rows.parse(output, mark):
+            elements.setdefault(row.array, []).append(row)
+        whole = [row for row in rows if not (row.array in mixed and row.life is JobState.PENDING)]
+        return whole + [
+            row for array, limit in mixed.items() for row in job_rows.regrouped(elements.get(array, ()), limit)
+        ]
+
+    def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[Detail]]:
+        """Return the nodes, and details of these jobs, from one scontrol that reads its commands from a pipe.
+
+        Lines with `mark` part its answers: `show hostnames` prints what it is given.
+        """
+        part = f"show hostnames {mark}\n"
+        orders = "".join((f"show nodes\n{part}", *(f"show job {row.number}\n{part}" for row in wanted)))
+        answers = parted(self._commands.run("scontrol", "-d", "-o", stdin=orders).out, mark)
+        told = [details.parse(text, row) for row, text in zip(wanted, answers[1:], strict=False)]
+        return node_rows.parse(answers[0] if answers else ""), [each for each in told if each is not None]
+
+
+def mark_of() -> str:
+    """Return a word that nobody can guess, which parts records in the output of commands."""
+    return f"m{secrets.token_hex(8)}"
+
+
+def parted(output: str, mark: str) -> list[str]:
+    """Return the answers between the lines of `mark`, without the prompts."""
+    return [_without_prompts(text, mark) for text in output.split(f"\n{mark}\n")]
+
+
+def _without_prompts(text: str, mark: str) -> str:
+    """Return an answer without the lines in which scontrol repeats its prompt and its commands."""
+    before, prompt, after = text.partition("scontrol: ")
+    text = after.partition("\n")[2] if prompt and not before else text
+    return text.removesuffix(f"\nscontrol: show hostnames {mark}")
+
+
+def _wanted(rows: Iterable[JobRow], known: Mapping[str, Detail]) -> list[JobRow]:
+    """Return the jobs whose details are missing, those first that Slurm will forget first."""
+    ended, running, waiting = [], [], []
+    for row in rows:
+        detail = known.get(row.run_key)
+        if row.life.is_terminal:
+            if detail is None or detail.state != row.state:
+                ended.append(row)
+        elif row.life is not JobState.PENDING:
+            if detail is None or (detail.state != row.state and not detail.gpus):
+                running.append(row)
+        elif detail is None and row.gres in NOTHING:
+            waiting.append(row)
+    return [*ended, *running, *waiting][:MOST_DETAILS]
+
+
+def _with_gpus(detail: Detail, before: Detail | None) -> Detail:
+    """Return the details with the GPUs of the same run, which Slurm no longer names once it has ended."""
+    if before is None or detail.gpus:
+        return detail
+    return replace(detail, gpus=before.gpus, nodes=detail.nodes or before.nodes, requested=before.requested)
+
+
+def _ended(asked: Iterable[JobRow], runs: Mapping[str, Detail]) -> Iterable[Ended]:
+    for row in asked:
+        detail = runs.get(row.run_key)
+        if row.life.is_terminal and detail is not None and detail.state == row.state:
+            yield Ended(row, detail)

@@ -1,0 +1,33 @@
+"""Capabilities of Slurm for a user."""
+
+from __future__ import annotations
+
+from gputui.cluster.slurm.site import Site
+from gputui.domain.cluster import Capability, Caps
+
+_C = Capability
+_NEVER = {
+    _C.MOVE: "Slurm orders its queue itself: give the job another priority",
+    _C.EDIT: "a job in Slurm is not changed: cancel it and submit it again",
+    _C.PAUSE: "Slurm has no pause for the whole cluster: drain nodes, or let its administrators close a partition",
+    _C.DRAIN_GPU: "Slurm drains nodes, not single GPUs",
+    _C.RESERVE: "reservations of Slurm are made by its administrators, with scontrol create reservation",
+    _C.RECURRING: "Slurm repeats jobs by scrontab, not from here",
+    _C.WHAT_IF: "Slurm forecasts the start of one job, not the effect of a change on others",
+    _C.INSIDE: "shells in jobs are opened on their nodes: ssh to the node, then docker exec",
+}
+_OPERATORS_ONLY = {
+    _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",
+    _C.DRAIN_NODE: "only Slurm's operators may drain and resume nodes",
+}
+_NO_TOP = "only Slurm's operators may reorder jobs here: SchedulerParameters lacks enable_user_top"
+
+
+def caps_of(site: Site | None) -> Caps:
+    """Return the capabilities; before Slurm has answered, those of a user without rights."""
+    lacking = dict(_NEVER)
+    if site is None or not site.is_operator:
+        lacking |= _OPERATORS_ONLY
+        if site is None or not site.users_may_top:
+            lacking[_C.TOP] = _NO_TOP
+    return Caps("Slurm", lacking)

@@ -1,0 +1,79 @@
+"""What Slurm says about itself and this user: name, version, controller, rights."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from msgspec import Struct
+
+from gputui.cluster.slurm import texts
+from gputui.cluster.slurm.commands import Commands
+from gputui.domain.errors import ClusterRefusedError
+
+_LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
+_SCRIPT = (
+    "id -un; id -u; printf '%s\\n' \"${HOME:-/}\"; scontrol show config || exit; "
+    'case $(scontrol show config 2>/dev/null | grep "^AccountingStorageType ") in *slurmdbd*) '
+    'echo "AdminLevel = $(sacctmgr -nP show user "$(id -un)" format=AdminLevel 2>/dev/null | head -n 1)";; esac'
+)
+_OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
+
+
+class Site(Struct, frozen=True):
+    """Slurm's configuration, as far as it matters here, and the user there."""
+
+    cluster: str = ""
+    version: str = ""
+    user: str = ""
+    uid: int = 0
+    home: str = "/"
+    slurm_user: str = ""
+    controller: str = ""
+    booted_at: int | None = None
+    """Second since 1970 at which the controller started."""
+    has_accounting: bool = False
+    completion_file: str = ""
+    """File of ended jobs that the plugin jobcomp/filetxt writes."""
+    users_may_top: bool = False
+    admin_level: str = ""
+
+    @property
+    def is_operator(self) -> bool:
+        """Return whether the user may act on the jobs of others and on nodes."""
+        return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _OPERATORS
+
+    @property
+    def started_at(self) -> datetime | None:
+        """Time at which the controller started."""
+        return texts.moment(str(self.booted_at or ""))
+
+
+def ask(commands: Commands) -> Site:
+    """Return what Slurm says now."""
+    result = commands.script(_SCRIPT, "scontrol")
+    if result.code:
+        raise ClusterRefusedError(result.words, where="scontrol show config")
+    return parse(result.out)
+
+
+def parse(output: str) -> Site:
+    """Return the site of the user's name, number and home on three lines, and of `scontrol show config`."""
+    user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
+    values = {name: texts.some(value.strip()) for name, value in _LINE.findall(config)}
+    booted = texts.moment(values.get("BOOT_TIME", ""))
+    kept = values.get("JobCompType") == "jobcomp/filetxt"
+    return Site(
+        cluster=values.get("ClusterName", ""),
+        version=values.get("SLURM_VERSION", ""),
+        user=user.strip(),
+        uid=int(uid) if uid.strip().isdigit() else -1,
+        home=home.strip() or "/",
+        slurm_user=values.get("SlurmUser", "").partition("(")[0],
+        controller=(values.get("SlurmctldHost[0]") or values.get("ControlMachine") or "").partition("(")[0],
+        booted_at=int(booted.timestamp()) if booted else None,
+        has_accounting=values.get("AccountingStorageType", "").endswith("slurmdbd"),
+        completion_file=values.get("JobCompLoc", "") if kept else "",
+        users_may_top="enable_user_top" in values.get("SchedulerParameters", ""),
+        admin_level=values.get("AdminLevel", ""),
+    )

@@ -1,0 +1,124 @@
+"""Submission of jobs by `sbatch`, once for each key, whatever is killed in between.
+
+A script of sh does all of it where Slurm's commands run: it takes a lock, which `sbatch` inherits, looks for a job with
+the key in its comment, and only then submits. So a `sbatch` that outlived our process is waited for, and found.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+
+from gputui.cluster.slurm import ids, texts
+from gputui.cluster.slurm.batch_script import batch_script
+from gputui.cluster.slurm.commands import Commands, Result
+from gputui.cluster.slurm.directives import COMMENT
+from gputui.cluster.slurm.notes import Submissions
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.settings import Settings
+
+DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
+_KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_START = re.compile(r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+_BUSY, _UNKNOWN = 75, 74
+"""Exit codes of the script: another submission holds the lock; squeue did not answer."""
+_SCRIPT = """
+lock=${{XDG_CACHE_HOME:-${{HOME:-/tmp}}/.cache}}/gputui
+mkdir -p -- "$lock" {directory} || exit
+exec 9>>"$lock/submit.lock" && flock -w 60 9 || exit 75
+rows=$(squeue --noheader --all --states=all --user="$(id -un)" --format='%F %T,%r %k') || exit 74
+found=$(printf '%s\\n' "$rows" | grep -v '^[0-9]* FAILED,BadConstraints ' |
+  sed -n 's/^\\([0-9]*\\) [A-Z_]*,[^ ]* {comment}\\( .*\\)\\{{0,1\\}}$/\\1/p' | head -n 1)
+if [ -n "$found" ]; then echo "$found"; exit; fi
+unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL TZ
+exec sbatch --parsable
+"""
+
+
+class Submitter:
+    """Submits jobs and remembers what it submitted."""
+
+    def __init__(self, commands: Commands, settings: Settings, submissions: Submissions) -> None:
+        self._commands = commands
+        self._settings = settings
+        self._submissions = submissions
+
+    def submit(self, submissions: Sequence[Submission], key: str, home: str) -> tuple[JobId, ...]:
+        """Submit jobs that were not submitted with this key before; return the ids of all."""
+        if not _KEY.fullmatch(key):
+            raise InputError("a key has up to 64 letters, digits, dots, dashes and underscores", where=key[:64])
+        keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
+        output = self.output(home)
+        scripts = [
+            batch_script(each, its_key, self._settings, _pattern(output, each))
+            for each, its_key in zip(submissions, keys, strict=True)
+        ]
+        found: list[JobId] = []
+        for submission, its_key, script in zip(submissions, keys, scripts, strict=True):
+            number = self._one(submission, its_key, script, output)
+            found += ids_of(submission, number)
+        return tuple(found)
+
+    def expected_start(self, submission: Submission, home: str) -> datetime | None:
+        """Return when Slurm would start the job if it were submitted now."""
+        script = batch_script(submission, "test", self._settings, _pattern(self.output(home), submission))
+        result = self._commands.run("sbatch", "--test-only", stdin=script)
+        if result.code:
+            raise ClusterRefusedError(result.words, where="sbatch")
+        match = _START.search(result.err + result.out)
+        if match is None:
+            return None
+        return texts.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
+
+    def output(self, home: str) -> str:
+        """Return the directory for the output of jobs, on the file system of the nodes."""
+        directory = self._settings.cluster.log_directory or DEFAULT_DIRECTORY
+        return str(PurePosixPath(home, directory.removeprefix("~").lstrip("/")) if directory[:1] == "~" else directory)
+
+    def _one(self, submission: Submission, key: str, script: str, output: str) -> int:
+        known = self._submissions.of_key(key)
+        if known is not None and known.number is not None:
+            return known.number
+        if known is None:
+            self._submissions.intend(key, submission, _pattern(output, submission))
+        comment = (COMMENT + key).replace(".", "[.]")
+        text = _SCRIPT.format(directory=shlex.quote(output), comment=comment)
+        number = _number(self._commands.script(text, "sbatch", stdin=script))
+        self._submissions.settle(key, number)
+        return number
+
+
+def ids_of(submission: Submission, number: int) -> tuple[JobId, ...]:
+    """Return the ids of the jobs that a submission became."""
+    if not submission.array:
+        return (number,)
+    return tuple(ids.element_id(number, index) for index in submission.array)
+
+
+def expanded(pattern: str, job_id: JobId) -> str:
+    """Return the path of a job's output from the pattern that sbatch got."""
+    number, index = ids.parts(job_id)
+    return pattern.replace("%A", str(number)).replace("%a", str(index)).replace("%j", str(number)).replace("%%", "%")
+
+
+def _pattern(directory: str, submission: Submission) -> str:
+    name = "%A_%a.out" if submission.array else "%j.out"
+    return f"{directory.replace('%', '%%')}/{name}"
+
+
+def _number(result: Result) -> int:
+    """Return the number of the job that the script found or submitted."""
+    if result.code == _BUSY:
+        raise ClusterUnavailableError("another submission has not ended for a minute", where="sbatch")
+    if result.code == _UNKNOWN:
+        raise ClusterUnavailableError(f"Slurm does not answer: {result.words}", where="squeue")
+    if result.code:
+        raise ClusterRefusedError(f"Slurm refused the job: {result.words}", where="sbatch")
+    number = result.out.strip().partition(";")[0]
+    if not number.isdigit():
+        raise ClusterUnavailableError(f"sbatch printed no job id: {result.words}", where="sbatch")
+    return int(number)
