@@ -44,6 +44,7 @@ COMMANDS = {
     "replay": "compare schedulers on a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
     "state": "back up, check, repair and move the queue",
+    "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
     "install": "systemd units that run the scheduler as a service",
     "cluster": "prepare the nodes of a Slurm cluster",
     "schema": "JSON schemas of settings and job files",

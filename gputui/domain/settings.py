@@ -422,6 +422,12 @@ class ClusterSettings(Struct, frozen=True):
     """True if the Docker engines of the nodes take GPUs as CDI devices."""
     sbatch_options: tuple[str, ...] = ()
     """Further options of `sbatch` for submitted jobs, such as `--qos=normal`."""
+    namespace: str | None = None
+    """Namespace of exported Kubernetes manifests; None: that of whoever applies them."""
+    priority_classes: tuple[str, ...] = ()
+    """Kubernetes' PriorityClasses for the classes low, normal and high; empty: the cluster's default."""
+    kueue: str | None = None
+    """LocalQueue of Kueue that Kubernetes manifests name; None: no Kueue."""
     poll_interval: timedelta = timedelta(seconds=2)
     """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
     command_timeout: timedelta = timedelta(seconds=30)

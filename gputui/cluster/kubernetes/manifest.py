@@ -1,0 +1,167 @@
+"""Manifests of Kubernetes: a job as batch/v1 Jobs, one for each element of an array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from gputui.cluster.kubernetes.pod_options import PodOptions, expandable
+from gputui.domain.errors import InputError
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission, whole_class
+from gputui.domain.settings import Settings
+from gputui.domain.swept import spec_at
+
+KEY = "gputui.key"
+"""Label with the key of the submission."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Kueue's label for the queue of a job."""
+GPU = "nvidia.com/gpu"
+_MEMORY = "nvidia.com/gpu.memory"
+"""Node label with the MiB of each GPU, set by NVIDIA's feature discovery."""
+_MIB = 1024**2
+_GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*", re.ASCII)
+_LONGEST_LABEL = 63
+
+
+def manifests(submission: Submission, key: str, settings: Settings) -> Iterator[dict[str, Any]]:
+    """Yield the manifests of a job, or of each element of an array; raises InputError for what no pod can run."""
+    if submission.spec.is_host:
+        raise InputError("Kubernetes runs containers, and this is a host job", where="--image")
+    for index in submission.array or (None,):
+        yield _manifest(submission, index, key, settings)
+
+
+def left_out(submission: Submission) -> Iterator[str]:
+    """Yield a sentence for each request that a manifest cannot express."""
+    spec = submission.spec
+    gpus = spec.gpus
+    asked = {
+        "--gpus: Kubernetes chooses the GPUs": bool(gpus.devices),
+        f"--gpus: a pod has a fixed number of GPUs, here {_count(gpus)}": gpus.minimum != gpus.maximum,
+        "--gpus: a manifest cannot ask for all GPUs of a node": gpus.everything,
+        "--gpus: driver capabilities are the image's": bool(gpus.capabilities or gpus.driver or gpus.driver_options),
+        "--gpu-model: needs a node selector with the exact label nvidia.com/gpu.product": gpus.model is not None,
+        "--gpu-free-memory: a pod gets whole GPUs": gpus.free_memory is not None,
+        "--share: a pod gets whole GPUs": gpus.share,
+        "--retries: the job runs once": spec.retries > 0,
+        "--begin: the job is suspended; resume it when it may start": spec.begin_at is not None,
+        "--after: the job is suspended; resume it when it may start": bool(spec.after or spec.after_any),
+        "--array: the limit of elements at a time": submission.array_limit is not None,
+        "--nice: only the class of the priority counts": bool(spec.nice),
+        "--warn: no signal comes before the time limit": spec.warning is not None,
+        "--idle-timeout: idle jobs are not ended": spec.idle_timeout is not None,
+        "--preemptible: its priority class decides": spec.preemptible,
+        "--interactive: a job has no input": spec.interactive is not None,
+    }
+    yield from (sentence for sentence, is_asked in asked.items() if is_asked)
+    yield from PodOptions(spec.options).left_out
+
+
+def _manifest(submission: Submission, index: int | None, key: str, settings: Settings) -> dict[str, Any]:
+    whole = submission.spec
+    spec = whole if index is None else spec_at(whole, index)
+    suffix = key if index is None else f"{key}-{index}"
+    labels = {"app.kubernetes.io/managed-by": "gputui", KEY: label(suffix)}
+    if whole.tenant:
+        labels["gputui.tenant"] = label(whole.tenant)
+    queue = {QUEUE: settings.cluster.kueue} if settings.cluster.kueue else {}
+    annotations = {f"gputui.{name}": text for name, text in (("name", spec.name), ("comment", spec.comment)) if text}
+    metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix), "labels": labels | queue}
+    if settings.cluster.namespace:
+        metadata["namespace"] = settings.cluster.namespace
+    if annotations:
+        metadata["annotations"] = annotations
+    job: dict[str, Any] = {"backoffLimit": 0}
+    if submission.held or spec.begin_at is not None or spec.after or spec.after_any:
+        job["suspend"] = True
+    job["template"] = {"metadata": {"labels": labels}, "spec": _pod(spec, index, settings)}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}
+
+
+def _pod(spec: JobSpec, index: int | None, settings: Settings) -> dict[str, Any]:
+    options = PodOptions(spec.options)
+    pod: dict[str, Any] = {"restartPolicy": "Never"}
+    if classes := settings.cluster.priority_classes:
+        pod["priorityClassName"] = classes[whole_class(spec.priority)]
+    if spec.time_limit is not None:
+        # the pod's, not the job's: that one counts the time for which the job waits for its GPUs
+        pod["activeDeadlineSeconds"] = max(1, -(-spec.time_limit // timedelta(seconds=1)))
+    grace = spec.options.stop_timeout
+    pod["terminationGracePeriodSeconds"] = (
+        -(-settings.scheduler.stop_grace // timedelta(seconds=1)) if grace is None else grace
+    )
+    pod |= options.pod
+    if spec.gpus.memory is not None and not spec.gpus.share:
+        pod["affinity"] = _with_memory(spec.gpus.memory)
+    container: dict[str, Any] = {"name": "job", "image": spec.image}
+    words = [expandable(word) for word in spec.command]
+    if spec.options.entrypoint:
+        container["command"] = [expandable(spec.options.entrypoint)]
+    # an empty entrypoint stands for none: the words are the program and its arguments
+    field = "command" if spec.options.entrypoint == "" else "args"
+    container |= {field: words} if words else {}
+    container["env"] = list(_variables(spec, index))
+    container |= {"resources": _resources(spec)} | options.container
+    pod["containers"] = [container]
+    if options.volumes:
+        pod["volumes"] = options.volumes
+    return pod
+
+
+def _resources(spec: JobSpec) -> dict[str, Any]:
+    options = spec.options
+    limits: dict[str, str] = {}
+    if options.cpus is not None:
+        limits["cpu"] = f"{max(1, round(options.cpus * 1000))}m"
+    if options.memory is not None:
+        limits["memory"] = str(options.memory)
+    if count := _count(spec.gpus):
+        limits[GPU] = str(count)
+    requests = {"requests": {"memory": str(options.memory_reservation)}} if options.memory_reservation else {}
+    return {"limits": limits} | requests if limits or requests else {}
+
+
+def _count(gpus: GpuRequest) -> int:
+    """Return the number of GPUs to request."""
+    return max(1, gpus.maximum) if gpus.everything else gpus.maximum
+
+
+def _with_memory(size: int) -> dict[str, Any]:
+    """Return the affinity to nodes whose GPUs have at least these bytes of memory."""
+    term = {"key": _MEMORY, "operator": "Gt", "values": [str(-(-size // _MIB) - 1)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _variables(spec: JobSpec, index: int | None) -> Iterator[Mapping[str, Any]]:
+    given = {name: value for name, value in spec.options.env if name not in _GPU_CHOICE}
+    for name, value in given.items():
+        if not _NAME.fullmatch(name):
+            raise InputError(f"{name!a} cannot be the name of a variable in a pod", where="--env")
+        yield {"name": name, "value": expandable(value)}
+    yield {"name": "GPUTUI_JOB_ID", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{KEY}']"}}}
+    yield {"name": "GPUTUI_GPUS", "value": str(_count(spec.gpus))}
+    if index is not None:
+        yield {"name": "GPUTUI_ARRAY_INDEX", "value": str(index)}
+    if not _count(spec.gpus):
+        # images of NVIDIA ask for all GPUs, which a node with NVIDIA's runtime as default would give
+        yield {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def dns_label(name: str, suffix: str) -> str:
+    """Return a name for Kubernetes: lower-case letters, digits and -, at most 63, that ends in the suffix."""
+    end = _slug(suffix)
+    begin = _slug(name)[: _LONGEST_LABEL - len(end) - 1].strip("-")
+    return f"{begin or 'gputui'}-{end}"[:_LONGEST_LABEL]
+
+
+def label(text: str) -> str:
+    """Return the text as a label's value."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:_LONGEST_LABEL].strip("-_.")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
