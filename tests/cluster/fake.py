@@ -17,7 +17,7 @@ from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, Holder, Pro
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
-from gputui.domain.snapshot import Leader, Node, Snapshot
+from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Clock
 
@@ -52,7 +52,8 @@ class FakeLog:
 class FakeCluster:
     """A cluster with nodes of so many GPUs each.
 
-    Jobs run until the test ends them by `end`. `answers` False makes every call fail as an engine that is away does.
+    Jobs write the lines of `output`, and run until the test ends them by `end`. `answers`
+    False makes every call fail as an engine that is away does.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class FakeCluster:
         is_operator: bool = True,
         name: str = "lab",
         model: str = "NVIDIA H200",
+        output: tuple[bytes, ...] = (),
     ) -> None:
         self.answers = True
         self.snapshots = 0
@@ -75,7 +77,8 @@ class FakeCluster:
         self.closed = False
         self._clock = clock
         self._user = user
-        self._is_operator = is_operator
+        self._first_lines = output
+        self.is_operator = is_operator
         self._name = name
         self._caps = Caps("Fake", dict(lacking or {}))
         self._gpus = {node: [Gpu(gpu_name(node, i), i, model) for i in range(count)] for node, count in nodes.items()}
@@ -155,6 +158,9 @@ class FakeCluster:
                 taken_at=now,
                 nodes=tuple(self._node(name) for name in self._gpus),
                 jobs=jobs,
+                controls=Controls(
+                    drains={gpu.uuid: drain for node, drain in self._drains.items() for gpu in self._gpus[node]}
+                ),
                 leader=Leader(0, "head", "slurm", "slurm", now),
                 order=tuple(job.id for job in waiting if any(job.id == entry.id for entry in jobs)),
                 reasons={job.id: reasons[job.id] for job in jobs if job.id in reasons},
@@ -322,7 +328,7 @@ class FakeCluster:
                 if job_id not in self._jobs:
                     raise NotFoundError(f"there is no job {job_id}")
                 job = self._jobs[job_id]
-                if job.submitted_by != self._user and not self._is_operator:
+                if job.submitted_by != self._user and not self.is_operator:
                     raise ClusterRefusedError("Access/permission denied", where=f"job {job.shown_id}")
                 if may(job):
                     self._jobs[job_id] = change(job)
@@ -348,7 +354,7 @@ class FakeCluster:
         for node in chosen:
             if node not in self._gpus:
                 raise ClusterRefusedError("Invalid node name specified", where=node)
-        if not self._is_operator:
+        if not self.is_operator:
             raise ClusterRefusedError("Invalid user id")
         return chosen
 
@@ -370,6 +376,7 @@ class FakeCluster:
                 return
             gpus, now = tuple(self._free(node)[: job.spec.gpus.minimum]), self._clock.now()
             attempt = Attempt(job.next_attempt, gpus, container_id=f"gputui-{job.id}", started_at=now, node=node)
+            self._output.setdefault(job.id, []).extend(self._first_lines)
             self._jobs[job.id] = job.evolve(
                 state=JobState.RUNNING, started_at=now, attempts=(*job.attempts, attempt), topped_at=None
             )

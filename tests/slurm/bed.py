@@ -58,6 +58,12 @@ class Bed:
     def configuration(self) -> Path:
         return self.directory / "slurm.conf"
 
+    def environ_of(self, user: str) -> dict[str, str]:
+        """Environment for clients outside of the bed that act as a user of it; `sh` runs as that user too."""
+        into = [*self._machines["head"].into, *_become(user)]
+        folder = files.write_clients_of(self.directory, user, into, self.home(user))
+        return self.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+
     def start(self) -> Bed:
         """Start all machines and daemons, and wait until all nodes are idle."""
         atexit.register(self.destroy)

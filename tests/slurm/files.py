@@ -80,6 +80,12 @@ _CLIENT = """\
 # A command of Slurm for programs outside of the bed: it runs on the head, in the current directory.
 exec {into} env -C "$PWD" SLURM_CONF={bed}/slurm.conf /usr/bin/${{0##*/}} "$@"
 """
+_CLIENT_OF_USER = """\
+#!/bin/sh
+# The same as another user, who cannot enter the head again once there.
+[ "$(id -u)" = 0 ] || PATH=/usr/bin:/bin exec ${{0##*/}} "$@"
+exec {into} env -C "$PWD" HOME={home} PATH={folder}:/usr/bin:/bin SLURM_CONF={bed}/slurm.conf ${{0##*/}} "$@"
+"""
 CLIENTS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
 
 
@@ -144,6 +150,15 @@ def write_clients(bed: Path, into: list[str]) -> None:
     """Write Slurm's commands for programs outside of the bed."""
     for name in CLIENTS:
         _program(bed / "bin" / name, _CLIENT.format(into=" ".join(into), bed=bed))
+
+
+def write_clients_of(bed: Path, user: str, into: list[str], home: Path) -> Path:
+    """Write Slurm's commands and `sh` for programs outside of the bed that act as a user; return their folder."""
+    folder = bed / f"bin-{user}"
+    folder.mkdir(exist_ok=True)
+    for name in (*CLIENTS, "sh"):
+        _program(folder / name, _CLIENT_OF_USER.format(into=" ".join(into), bed=bed, home=home, folder=folder))
+    return folder
 
 
 def _program(path: Path, text: str) -> None:

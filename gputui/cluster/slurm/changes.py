@@ -40,7 +40,11 @@ class Changes:
         return self._each(chosen, "released", lambda named: [("scontrol", "release", ",".join(named))])
 
     def requeue(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Run jobs again, also those that were submitted with --no-requeue."""
+        """Run ended jobs again, as far as they were submitted with --requeue."""
+        return self._each(chosen, "requeued", lambda named: [("scontrol", "requeue", ",".join(named))])
+
+    def restart(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
+        """End running jobs and run them again, also those that were submitted with --no-requeue, once."""
 
         def orders(named: Sequence[str]) -> list[tuple[str, ...]]:
             allow = [("scontrol", "update", f"JobId={each}", "Requeue=1") for each in named]
@@ -73,8 +77,7 @@ class Changes:
         if nodes:
             result = self._commands.run("scontrol", "update", f"NodeName={','.join(nodes)}", *assignments)
             if result.code:
-                hint = "only Slurm's operators may do that" if _is_denied(result) else None
-                raise ClusterRefusedError(f"not {what}: {result.words}", where=", ".join(nodes), hint=hint)
+                raise ClusterRefusedError(f"not {what}: {_words(result)}", where=", ".join(nodes))
 
     def _each(
         self, chosen: Iterable[JobId], done_words: str, orders: Callable[[Sequence[str]], list[tuple[str, ...]]]
@@ -87,9 +90,8 @@ class Changes:
                 continue
             for named, members in batch:
                 if (refusal := self._refusal(orders([named]))) is not None:
-                    raise ClusterRefusedError(
-                        f"not {done_words}: {refusal.words}{_so_far(done)}", where=f"job {named}", hint=_hint(refusal)
-                    )
+                    what = f"not {done_words}: {_words(refusal)}{_so_far(done)}"
+                    raise ClusterRefusedError(what, where=f"job {named}", hint=_hint(refusal))
                 done += members
         return tuple(done)
 
@@ -114,8 +116,17 @@ def _is_denied(result: Result) -> bool:
     return any(word in result.err for word in _DENIED)
 
 
+def _words(refusal: Result) -> str:
+    """Return Slurm's words, after ours where its own name the wrong trouble."""
+    return f"access denied: {refusal.words}" if _is_denied(refusal) else refusal.words
+
+
 def _hint(refusal: Result) -> str | None:
-    return "it is another user's job, or only Slurm's operators may do that" if _is_denied(refusal) else None
+    if _is_denied(refusal):
+        return "it is another user's job, or only Slurm's operators may do that"
+    if "already finished" in refusal.err or "presently disabled" in refusal.err:
+        return "submit it again; with cluster.requeue = true Slurm runs ended jobs again too"
+    return None
 
 
 def _so_far(done: Sequence[JobId]) -> str:

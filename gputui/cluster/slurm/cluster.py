@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
+
+from msgspec.structs import replace
 
 from gputui.cluster.slurm import accounting, ids, rights
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm.changes import Changes
 from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.details import Detail
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.logs import FileLog, RemoteLog
 from gputui.cluster.slurm.notes import Records, Submissions
@@ -81,7 +85,11 @@ class SlurmCluster:
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """End jobs by scancel."""
-        return self._change(ids, lambda row: not row.life.is_terminal, self._changes.cancel)
+        chosen = tuple(ids)
+        rows = dict(self._rows(chosen))
+        done = self._change(chosen, lambda row: not row.life.is_terminal, self._changes.cancel)
+        self._records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
+        return done
 
     def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Hold waiting jobs."""
@@ -93,7 +101,9 @@ class SlurmCluster:
 
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Run jobs again under their ids."""
-        return self._change(ids, lambda row: not _is_waiting(row), self._changes.requeue)
+        chosen = tuple(ids)
+        done = self._change(chosen, lambda row: row.life.is_active, self._changes.restart)
+        return done + self._change(chosen, lambda row: row.life.is_terminal, self._changes.requeue)
 
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
         """Set the nice value; users may not go above that of a job submitted without one."""
@@ -274,6 +284,16 @@ class SlurmCluster:
 
 def _is_waiting(row: JobRow) -> bool:
     return row.life is JobState.PENDING
+
+
+def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
+    """Yield records of elements that never started: Slurm itself forgets them as soon as they are cancelled."""
+    now = str(int(time.time()))
+    for job_id, row in rows.items():
+        _, index = ids.parts(job_id)
+        if index is not None and _is_waiting(row):
+            ended = replace(row, index=str(index), state="CANCELLED", reason="None", started=now, ended=now, nodes="")
+            yield Ended(ended, Detail(ended.run_key, ended.state))
 
 
 def _merged(ended: Ended, recorded: dict[JobId, Ended]) -> Ended:

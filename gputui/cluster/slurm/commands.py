@@ -24,7 +24,7 @@ _AWAY = re.compile(
     r"|Incompatible versions of client|Unable to connect to database|Communications connection failure"
     r"|Protocol authentication error|Munge"
 )
-_PREFIX = re.compile(r"^(?:\w+: )?(?:error: |fatal: )?")
+_PREFIX = re.compile(r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:\w+ )?(?:error: |fatal: )?")
 _NOT_FOUND = 127
 CLEAR = (
     'for v in $(env | sed -n "s/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p"); do case $v in '

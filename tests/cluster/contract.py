@@ -1,0 +1,302 @@
+"""Contract of every Cluster, as tests that each implementation runs: subclass ClusterContract with a `harness`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.cluster import Capability
+from gputui.domain.errors import ClusterRefusedError, NotFoundError
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.state import JobState, PendingReason
+from gputui.ports import Cluster
+
+PATIENCE = 60.0
+"""Seconds to wait for what the engine does."""
+
+
+class Harness(Protocol):
+    """Cluster under test: three nodes with two GPUs each, whose user is an operator."""
+
+    cluster: Cluster
+
+    def spec(self, gpus: int = 0) -> JobSpec:
+        """Return a job that prints `ready` and runs until `finish`."""
+        ...
+
+    def finish(self, job: Job, exit_code: int = 0) -> None:
+        """Let a running job end with that exit code."""
+        ...
+
+    def submit_as_another(self, spec: JobSpec) -> JobId:
+        """Submit a job of another user."""
+        ...
+
+    def without_rights(self) -> Cluster:
+        """Return the cluster for a user who is no operator."""
+        ...
+
+    def signals(self, job: Job) -> Sequence[int]:
+        """Return the signals that a job got."""
+        ...
+
+
+class ClusterContract:
+    """Behaviour of every Cluster."""
+
+    @pytest.fixture
+    def cluster(self, harness: Harness) -> Cluster:
+        return harness.cluster
+
+    def until(self, cluster: Cluster, job_id: JobId, fits: Callable[[Job], bool], what: str) -> Job:
+        """Return the job as soon as it fits."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            job = cluster.job(job_id)
+            if fits(job):
+                return job
+            assert time.monotonic() < deadline, f"gave up waiting until {what}: {job}"
+            time.sleep(0.1)
+
+    def until_state(self, cluster: Cluster, job_id: JobId, state: JobState) -> Job:
+        return self.until(cluster, job_id, lambda job: job.state is state, f"the job is {state}")
+
+    def submit(self, cluster: Cluster, *specs: JobSpec, held: bool = False) -> tuple[JobId, ...]:
+        return cluster.submit([Submission(spec, held=held) for spec in specs], str(uuid4()))
+
+    def full(self, harness: Harness) -> tuple[JobId, ...]:
+        """Fill the cluster with jobs, and return them."""
+        ids = self.submit(harness.cluster, *[harness.spec(gpus=2)] * 3)
+        for job_id in ids:
+            self.until_state(harness.cluster, job_id, JobState.RUNNING)
+        return ids
+
+    def test_a_job_runs_on_gpus_of_a_node_and_ends(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec(gpus=2))
+        job = self.until(cluster, job_id, lambda job: bool(job.gpus), "it has GPUs")
+        assert job.attempt is not None
+        assert job.started_at is not None
+        held = {view.gpu.uuid: (view.state, view.job_id) for view in cluster.snapshot().gpus if view.job_ids}
+        assert held == dict.fromkeys(job.gpus, (GpuState.ALLOCATED, job_id))
+        node = next(node for node in cluster.snapshot().nodes if node.name == job.attempt.node)
+        assert {view.gpu.uuid for view in node.gpus} == set(job.gpus)
+        harness.finish(job)
+        ended = self.until_state(cluster, job_id, JobState.COMPLETED)
+        assert (ended.exit_code, ended.cause) == (0, None)
+        assert ended.attempt is not None
+        assert ended.attempt.gpus == job.attempt.gpus  # kept after the end
+        assert ended.ended_at is not None
+        assert job_id in [each.id for each in cluster.history()]
+
+    def test_an_exit_code_is_the_cause_of_a_failure(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec())
+        harness.finish(self.until_state(cluster, job_id, JobState.RUNNING), 3)
+        job = self.until_state(cluster, job_id, JobState.FAILED)
+        assert (job.exit_code, job.cause and job.cause.code) == (3, CauseCode.NON_ZERO_EXIT)
+
+    def test_a_key_submits_once(self, harness: Harness, cluster: Cluster) -> None:
+        key, submissions = str(uuid4()), [Submission(harness.spec(), held=True)] * 2
+        ids = cluster.submit(submissions, key)
+        assert len(set(ids)) == 2
+        assert cluster.submit(submissions, key) == ids
+        assert {job.id for job in cluster.snapshot().jobs if job.state is JobState.PENDING} == set(ids)
+
+    def test_the_spec_of_a_job_stays_known(self, harness: Harness, cluster: Cluster) -> None:
+        spec = replace(harness.spec(gpus=1), name="a name | with 'quotes' and $blanks", time_limit=timedelta(hours=2))
+        (job_id,) = self.submit(cluster, spec, held=True)
+        job = cluster.job(job_id)
+        assert (job.name, job.spec.command, job.spec.gpus, job.spec.time_limit) == (
+            *(spec.name, spec.command, spec.gpus),
+            timedelta(hours=2),
+        )
+
+    def test_a_held_job_waits_until_it_is_released(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec(), held=True)
+        assert cluster.job(job_id).held
+        assert cluster.snapshot().reasons[job_id].code is PendingReason.JOB_HELD_USER
+        assert cluster.release([job_id]) == (job_id,)
+        self.until_state(cluster, job_id, JobState.RUNNING)
+
+    def test_a_waiting_job_can_be_held(self, harness: Harness, cluster: Cluster) -> None:
+        self.full(harness)
+        (job_id,) = self.submit(cluster, harness.spec(gpus=1))
+        assert not cluster.job(job_id).held
+        assert cluster.hold([job_id]) == (job_id,)
+        assert cluster.job(job_id).held
+        assert cluster.release([job_id]) == (job_id,)
+        assert not cluster.job(job_id).held
+
+    def test_jobs_without_free_gpus_wait_with_reasons(self, harness: Harness, cluster: Cluster) -> None:
+        self.full(harness)
+        first, second = self.submit(cluster, harness.spec(gpus=2), harness.spec(gpus=1))
+
+        def codes() -> set[PendingReason]:
+            reasons = cluster.snapshot().reasons
+            return {reasons[each].code for each in (first, second)}
+
+        expected = {PendingReason.RESOURCES, PendingReason.PRIORITY}
+        self.until(cluster, first, lambda job: codes() == expected, "the engine has looked at them")
+        assert cluster.snapshot().order == (first, second)
+        assert all(reason.text for reason in cluster.snapshot().reasons.values())
+
+    def test_a_priority_changes_the_order(self, harness: Harness, cluster: Cluster) -> None:
+        self.full(harness)
+        first, second = self.submit(cluster, harness.spec(gpus=1), replace(harness.spec(gpus=1), priority=60))
+        assert cluster.snapshot().order == (second, first)
+        assert cluster.job(second).priority == 60
+        assert cluster.set_priority([second], 30) == (second,)
+        assert cluster.job(second).priority == 30
+        assert cluster.snapshot().order == (first, second)
+        assert cluster.top([second]) == (second,)
+        assert cluster.snapshot().order == (second, first)
+
+    def test_cancel_ends_waiting_and_running_jobs(self, harness: Harness, cluster: Cluster) -> None:
+        running, waiting = self.submit(cluster, harness.spec()), self.submit(cluster, harness.spec(), held=True)
+        self.until_state(cluster, running[0], JobState.RUNNING)
+        assert set(cluster.cancel([*running, *waiting])) == {*running, *waiting}
+        for job_id in (*running, *waiting):
+            job = self.until_state(cluster, job_id, JobState.CANCELLED)
+            assert job.cause is not None
+            assert job.cause.code is CauseCode.CANCELLED
+        assert cluster.cancel(running) == ()
+
+    def test_a_job_that_is_not_known(self, harness: Harness, cluster: Cluster) -> None:
+        unknown = 12_345_678
+        with pytest.raises(NotFoundError):
+            cluster.cancel([unknown])
+        with pytest.raises(NotFoundError):
+            cluster.job(unknown)
+
+    def test_an_array_is_one_entry_while_it_waits(self, harness: Harness, cluster: Cluster) -> None:
+        submission = Submission(harness.spec(), held=True, array=tuple(range(10)), array_limit=3)
+        ids = cluster.submit([submission], str(uuid4()))
+        entries = [job for job in cluster.snapshot().jobs if job.has(ids[0])]
+        assert [entry.count for entry in entries] == [10]
+        assert list(entries[0].ids) == list(ids)
+        assert entries[0].array is not None
+        assert entries[0].array.limit == 3
+        assert entries[0].shown_id == f"{entries[0].array.id}_[0-9%3]"
+
+    def test_elements_of_an_array_are_changed_one_by_one(self, harness: Harness, cluster: Cluster) -> None:
+        ids = cluster.submit([Submission(harness.spec(), held=True, array=(1, 2, 3, 5))], str(uuid4()))
+        assert set(cluster.cancel([ids[1]])) == {ids[1]}
+        self.until_state(cluster, ids[1], JobState.CANCELLED)
+        assert cluster.release([ids[2]]) == (ids[2],)
+        job = self.until_state(cluster, ids[2], JobState.RUNNING)
+        assert (job.array and job.array.index, job.shown_id.endswith("_3")) == (3, True)
+        assert [cluster.job(each).held for each in (ids[0], ids[3])] == [True, True]
+        harness.finish(job, 4)
+        assert self.until_state(cluster, ids[2], JobState.FAILED).exit_code == 4
+
+    def test_a_job_waits_for_another(self, harness: Harness, cluster: Cluster) -> None:
+        (first,) = self.submit(cluster, harness.spec())
+        then, after_any = self.submit(
+            cluster, replace(harness.spec(), after=(first,)), replace(harness.spec(), after_any=(first,))
+        )
+        reasons = cluster.snapshot().reasons
+        assert {reasons[each].code for each in (then, after_any)} == {PendingReason.DEPENDENCY}
+        harness.finish(self.until_state(cluster, first, JobState.RUNNING), 1)
+        self.until_state(cluster, after_any, JobState.RUNNING)
+        assert cluster.job(then).state is JobState.PENDING
+        assert cluster.snapshot().reasons[then].code is PendingReason.DEPENDENCY
+
+    def test_a_job_is_run_again(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec())
+        self.until_state(cluster, job_id, JobState.RUNNING)
+        assert cluster.requeue([job_id]) == (job_id,)
+
+        def is_again(job: Job) -> bool:
+            return not job.state.is_active or (job.attempt is not None and job.attempt.number > 1)
+
+        self.until(cluster, job_id, is_again, "it waits again, or runs once more")
+
+    def test_a_time_limit_is_changed(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, replace(harness.spec(), time_limit=timedelta(hours=2)))
+        self.until_state(cluster, job_id, JobState.RUNNING)
+        assert cluster.set_time_limit([job_id], timedelta(minutes=90)) == (job_id,)
+        assert cluster.job(job_id).spec.time_limit == timedelta(minutes=90)
+
+    def test_a_signal_reaches_the_job(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec())
+        self.until(cluster, job_id, lambda job: b"ready" in list(self.lines(cluster, job)), "it is ready")
+        assert cluster.signal([job_id], 10) == (job_id,)
+        self.until(cluster, job_id, lambda job: 10 in harness.signals(job), "it got the signal")
+
+    def lines(self, cluster: Cluster, job: Job) -> list[bytes]:
+        """Return the output so far; nothing if there is none yet."""
+        try:
+            return list(cluster.log(job, tail=None, follow=False))
+        except NotFoundError:
+            return []
+
+    def test_a_running_job_is_suspended_and_continued(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec(gpus=1))
+        self.until(cluster, job_id, lambda job: bool(job.gpus), "it runs")
+        assert cluster.suspend([job_id]) == (job_id,)
+        suspended = self.until(cluster, job_id, lambda job: job.suspended, "it is suspended")
+        assert suspended.gpus
+        assert cluster.unsuspend([job_id]) == (job_id,)
+        self.until(cluster, job_id, lambda job: not job.suspended, "it is continued")
+
+    def test_a_drained_node_takes_no_jobs(self, harness: Harness, cluster: Cluster) -> None:
+        cluster.drain(["gpu1", "gpu2"], "fan noise, ticket 812")
+        try:
+            views = {view.gpu.uuid: view for view in cluster.snapshot().gpus}
+            drained = [uuid for uuid, view in views.items() if view.state is GpuState.DRAINED]
+            assert len(drained) == 4
+            assert {drain.reason for drain in cluster.snapshot().controls.drains.values()} == {"fan noise, ticket 812"}
+            ids = self.submit(cluster, *[harness.spec(gpus=2)] * 2)
+            job = self.until(cluster, ids[0], lambda job: bool(job.gpus), "it runs")
+            assert job.attempt is not None
+            assert job.attempt.node == "gpu3"
+        finally:
+            cluster.resume(["gpu1", "gpu2"])
+        assert not cluster.snapshot().controls.drains
+        self.until_state(cluster, ids[1], JobState.RUNNING)
+
+    def test_a_node_that_does_not_exist_is_not_drained(self, cluster: Cluster) -> None:
+        with pytest.raises(ClusterRefusedError, match="nvalid node name"):
+            cluster.drain(["gpu99"], "why not")
+
+    def test_the_output_of_a_job_is_read_while_it_runs(self, harness: Harness, cluster: Cluster) -> None:
+        (job_id,) = self.submit(cluster, harness.spec())
+        job = self.until(cluster, job_id, lambda job: self.lines(cluster, job) == [b"ready"], "it has written")
+        followed = iter(cluster.log(job, tail=1, follow=True))
+        assert next(followed) == b"ready"
+        harness.finish(job)
+        assert list(followed) == []
+        assert self.lines(cluster, job) == [b"ready"]
+
+    def test_another_users_jobs_are_seen_but_not_touched(self, harness: Harness) -> None:
+        theirs = harness.submit_as_another(harness.spec())
+        cluster = harness.without_rights()
+        assert cluster.job(theirs).submitted_by not in {"", "root"}
+        for change in (cluster.cancel, cluster.hold):
+            with pytest.raises(ClusterRefusedError, match="denied"):
+                change([theirs])
+        assert not cluster.caps.has(Capability.DRAIN_NODE) or self.is_refused(lambda: cluster.drain(["gpu1"], "x"))
+
+    def is_refused(self, change: Callable[[], None]) -> bool:
+        with pytest.raises(ClusterRefusedError):
+            change()
+        return True
+
+    def test_the_start_of_a_job_is_forecast(self, harness: Harness, cluster: Cluster) -> None:
+        soon = cluster.expected_start(Submission(harness.spec(gpus=1)))
+        assert soon is not None
+        self.full(harness)
+        later = cluster.expected_start(Submission(harness.spec(gpus=1)))
+        assert later is None or later > soon
+
+    def test_a_job_that_no_node_can_run_is_refused(self, harness: Harness, cluster: Cluster) -> None:
+        with pytest.raises(ClusterRefusedError, match="not available"):
+            self.submit(cluster, harness.spec(gpus=9))

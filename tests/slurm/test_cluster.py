@@ -1,0 +1,84 @@
+"""Slurm keeps the contract of clusters, and what only Slurm does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.cluster.slurm.cluster import SlurmCluster
+from gputui.cluster.slurm.commands import Commands
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
+from gputui.domain.settings import ClusterSettings, Settings
+from gputui.ports import Cluster
+from tests.cluster.contract import PATIENCE, ClusterContract
+from tests.slurm.bed import Bed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
+
+_JOB = """
+me={folder}/${{SLURM_ARRAY_JOB_ID:+${{SLURM_ARRAY_JOB_ID}}_}}${{SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}}
+trap 'echo 10 >> $me.signals' USR1
+echo ready
+until [ -s $me ]; do sleep 0.1 & wait $!; done
+exit $(cat $me)
+"""
+
+
+def cluster_of(bed: Bed, folder: Path, user: str = "root", **settings: object) -> SlurmCluster:
+    """Return the cluster as a user of the bed sees it; its files lie in the folder."""
+    environ = bed.environ if user == "root" else bed.environ_of(user)
+    own = {"poll_interval": timedelta(milliseconds=200), "log_directory": str(bed.home("alice") / "logs")} | settings
+    commands = Commands(None, PATIENCE, environ)
+    return SlurmCluster(commands, Settings(cluster=ClusterSettings(**own)), folder / user)  # type: ignore[arg-type]
+
+
+class BedHarness:
+    """The bed; its jobs end when a file with their exit code appears."""
+
+    def __init__(self, bed: Bed, folder: Path) -> None:
+        self._bed = bed
+        self._folder = folder
+        self._ends = bed.home("alice") / "ends"
+        self._ends.mkdir(exist_ok=True)
+        self._ends.chmod(0o777)
+        self.cluster: Cluster = cluster_of(bed, folder)
+
+    def spec(self, gpus: int = 0) -> JobSpec:
+        script = _JOB.format(folder=self._ends)
+        return JobSpec(command=("sh", "-c", script), name="contract", gpus=GpuRequest(gpus, gpus))
+
+    def finish(self, job: Job, exit_code: int = 0) -> None:
+        (self._ends / job.shown_id).write_text(f"{exit_code}\n")
+
+    def submit_as_another(self, spec: JobSpec) -> JobId:
+        words = ("--hold", "--parsable", "--output=/dev/null", "--job-name=theirs", "--wrap=true")
+        return int(self._bed.run("sbatch", *words, user="bob").stdout)
+
+    def without_rights(self) -> Cluster:
+        return cluster_of(self._bed, self._folder, "alice")
+
+    def signals(self, job: Job) -> Sequence[int]:
+        file = self._ends / f"{job.shown_id}.signals"
+        return [int(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+class TestSlurm(ClusterContract):
+    """The contract over a real Slurm."""
+
+    @pytest.fixture
+    def harness(self, bed: Bed, tmp_path: Path) -> Iterator[BedHarness]:
+        harness = BedHarness(bed, tmp_path)
+        yield harness
+        harness.cluster.close()
+
+
+def test_a_users_own_job_through_the_whole_of_it(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path, "alice")
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",), name="hers"), held=True)], "k1")
+    job = cluster.job(job_id)
+    assert (job.name, job.submitted_by, job.held) == ("hers", "alice", True)
+    assert cluster.cancel([job_id]) == (job_id,)
