@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,12 +28,12 @@ exit $(cat $me)
 """
 
 
-def cluster_of(bed: Bed, folder: Path, user: str = "root", **settings: object) -> SlurmCluster:
+def cluster_of(bed: Bed, folder: Path, user: str = "root", environ: Mapping[str, str] | None = None) -> SlurmCluster:
     """Return the cluster as a user of the bed sees it; its files lie in the folder."""
-    environ = bed.environ if user == "root" else bed.environ_of(user)
-    own = {"poll_interval": timedelta(milliseconds=200), "log_directory": str(bed.home("alice") / "logs")} | settings
-    commands = Commands(None, PATIENCE, environ)
-    return SlurmCluster(commands, Settings(cluster=ClusterSettings(**own)), folder / user)  # type: ignore[arg-type]
+    environ = environ or (bed.environ if user == "root" else bed.environ_of(user))
+    logs = str(bed.home("alice") / "logs")
+    settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=logs)
+    return SlurmCluster(Commands(None, PATIENCE, environ), Settings(cluster=settings), folder / user)
 
 
 class BedHarness:

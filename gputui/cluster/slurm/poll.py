@@ -131,15 +131,14 @@ class Poll:
         mixed = {row.array: row.array_limit for row in rows if job_rows.is_mixed(row)}
         if not mixed:
             return rows
-        asked = ("--array", "--states=PENDING", f"--jobs={','.join(mixed)}")
-        output = self._commands.ask("squeue", *job_rows.arguments(mark), *asked)
-        elements: dict[str, list[JobRow]] = {}
+        # all of their elements anew: one that waited before may have started in between
+        asked = ("--array", f"--jobs={','.join(mixed)}")
+        output = self._commands.run("squeue", *job_rows.arguments(mark), *asked).out  # nothing for forgotten ones
+        waiting: dict[str, list[JobRow]] = {array: [] for array in mixed}
+        apart = [row for row in rows if row.array not in mixed]
         for row in job_rows.parse(output, mark):
-            elements.setdefault(row.array, []).append(row)
-        whole = [row for row in rows if not (row.array in mixed and row.life is JobState.PENDING)]
-        return whole + [
-            row for array, limit in mixed.items() for row in job_rows.regrouped(elements.get(array, ()), limit)
-        ]
+            (waiting[row.array] if row.life is JobState.PENDING else apart).append(row)
+        return apart + [row for array, limit in mixed.items() for row in job_rows.regrouped(waiting[array], limit)]
 
     def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[Detail]]:
         """Return the nodes, and details of these jobs, from one scontrol that reads its commands from a pipe.
