@@ -65,16 +65,19 @@ class RemoteLog:
         start = ["-n", "+1" if tail is None else str(tail)]
         self._process: Popen[bytes] = commands.popen("tail", *start, *(["-F"] if is_over else []), "--", path)
         self._is_over = is_over
+        self._is_read = False
         self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield lines without their ends."""
         if self._is_over is not None:
             Thread(target=self._end_with_job, args=(self._is_over,), name="log-end", daemon=True).start()
+        self._is_read = True
         try:
             if self._process.stdout is not None:
-                for line in self._process.stdout:
-                    yield line.rstrip(b"\n")
+                with self._process.stdout as lines:
+                    for line in lines:
+                        yield line.rstrip(b"\n")
         finally:
             self.close()
 
@@ -84,6 +87,8 @@ class RemoteLog:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         self._process.wait()
+        if self._process.stdout is not None and not self._is_read:
+            self._process.stdout.close()
 
     def _end_with_job(self, is_over: Callable[[], bool]) -> None:
         while not is_over():

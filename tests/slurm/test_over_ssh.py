@@ -1,0 +1,95 @@
+"""Slurm's commands on a login node, over one ssh connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from gputui.cluster.slurm.cluster import SlurmCluster
+from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.ssh import SshConnection
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
+from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.state import JobState
+from tests.runtime.sshd import Sshd
+from tests.slurm.bed import PATIENCE, Bed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.ssh, pytest.mark.xdist_group("slurm")]
+
+
+@pytest.fixture
+def login(bed: Bed) -> Iterator[Sshd]:
+    """Yield a login node whose users have formats of their own in their environment."""
+    own = f"PATH={bed.directory}/bin:/usr/bin:/bin SLURM_CONF={bed.configuration} SQUEUE_FORMAT=%i SBATCH_HOLD=1"
+    sshd = Sshd(f"SetEnv {own}")
+    yield sshd
+    sshd.close()
+
+
+def commands_over(login: Sshd, host: str = "lab") -> Commands:
+    return Commands(SshConnection(host), PATIENCE, os.environ | {"PATH": login.path})
+
+
+@pytest.fixture
+def commands(login: Sshd) -> Iterator[Commands]:
+    commands = commands_over(login)
+    yield commands
+    commands.close()
+
+
+@pytest.fixture
+def cluster(commands: Commands, bed: Bed, tmp_path: Path) -> SlurmCluster:
+    logs = str(bed.home("alice") / "logs of 'all'")
+    settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=logs)
+    return SlurmCluster(commands, Settings(cluster=settings), tmp_path)
+
+
+def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: SlurmCluster) -> None:
+    end = bed.home("alice") / "end"
+    script = f"echo it\\'s ready; until [ -s {end} ]; do sleep 0.1; done; cat {end}; exit 3"
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("sh", "-c", script), name="o'hara's $HOME"))], str(uuid4()))
+    job = cluster.job(job_id)
+    assert (job.name, job.held) == ("o'hara's $HOME", False)
+    followed = iter(cluster.log(job, tail=None, follow=True))
+    assert next(followed) == b"it's ready"
+    end.write_text("over\n")
+    assert list(followed) == [b"over"]
+    ended = cluster.job(job_id)
+    assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
+    assert list(cluster.log(ended, tail=1, follow=False)) == [b"over"]
+    assert len(login.sessions()) == 1
+    assert cluster.cancel([job_id]) == ()
+    end.unlink()
+
+
+def test_slurms_refusals_have_its_words(commands: Commands) -> None:
+    with pytest.raises(ClusterRefusedError, match="Invalid job id specified"):
+        commands.ask("scontrol", "hold", "99999")
+    with pytest.raises(ClusterUnavailableError, match="sinfoo is not installed there"):
+        commands.ask("sinfoo")
+
+
+def test_output_that_is_not_there(cluster: SlurmCluster) -> None:
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",)), held=True)], str(uuid4()))
+    with pytest.raises(NotFoundError, match="no output there yet"):
+        cluster.log(cluster.job(job_id), tail=None, follow=False)
+
+
+def test_a_cut_connection_is_made_again(login: Sshd, cluster: SlurmCluster) -> None:
+    assert len(cluster.snapshot().nodes) == 3
+    login.cut()
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",)), held=True)], str(uuid4()))
+    assert cluster.job(job_id).held
+    assert len(login.sessions()) == 1
+
+
+def test_a_login_node_that_does_not_answer(login: Sshd) -> None:
+    with pytest.raises(ClusterUnavailableError, match="`ssh nowhere` must work without a password") as caught:
+        commands_over(login, "nowhere").ask("squeue")
+    assert caught.value.where == "nowhere"
