@@ -1,0 +1,75 @@
+"""The generated table of docs/cluster.md: what each engine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gputui.cluster.slurm.rights import caps_of
+from gputui.cluster.slurm.site import Site
+from gputui.domain.cluster import Capability, Caps
+
+BEGIN, END = "<!-- capabilities -->", "<!-- end -->"
+FUNCTIONS: Mapping[Capability, str] = {
+    Capability.ARRAYS: "arrays and sweeps: `submit --array`, `--sweep`",
+    Capability.DEPENDENCIES: "dependencies: `submit --after`, `--after-any`",
+    Capability.TEST_ONLY: "forecast before a submission: `submit --dry-run`, the form",
+    Capability.WHAT_IF: "forecast after a change: other `--dry-run`, the what-if panel, the timeline",
+    Capability.HOLD: "`hold`, `release`, `submit --hold`",
+    Capability.REQUEUE: "`requeue`",
+    Capability.LOWER_PRIORITY: "lower a priority: `priority ID -N`",
+    Capability.RAISE_PRIORITY: "raise a priority: `priority ID +N`",
+    Capability.TOP: "head of the queue: `priority ID top`",
+    Capability.MOVE: "a place beside another job (`J`, `K` in the console)",
+    Capability.EXTEND: "time limit of waiting and running jobs: `edit --time-limit`",
+    Capability.EDIT: "other changes of a waiting job: `edit`",
+    Capability.SIGNAL: "`signal`",
+    Capability.SUSPEND: "`suspend`, `unsuspend`",
+    Capability.DRAIN_NODE: "nodes: `drain`, `resume`",
+    Capability.DRAIN_GPU: "single GPUs: `drain`, `resume`",
+    Capability.PAUSE: "`pause`, `unpause`",
+    Capability.RESERVE: "`reserve`",
+    Capability.RECURRING: "recurring jobs: `cron`",
+    Capability.GPU_IDS: "the GPUs of each job: `queue`, `gpus`",
+    Capability.LIVE_LOG: "output of running jobs: `logs -f`, the log pane",
+    Capability.INSIDE: "shells in jobs and their processes: `exec`, `attach`",
+    Capability.USERS: "users have rights of their own",
+    Capability.HISTORY: "ended jobs: `history`, `report`",
+}
+"""Functions that people see, by capability, in the order of the table."""
+
+
+def updated(text: str) -> str:
+    """Return the document with its generated table up to date."""
+    before, _, rest = text.partition(BEGIN)
+    return "".join((before, BEGIN, "\n\n", "\n".join(table()), "\n\n", END, rest.partition(END)[2]))
+
+
+def table() -> Iterator[str]:
+    """Yield the rows of the table, one for each capability."""
+    engines = _engines()
+    yield f"| function | {' | '.join(engines)} |"
+    yield "|---" * (len(engines) + 1) + "|"
+    for capability in Capability:
+        assert capability in FUNCTIONS, f"{capability} has no words"
+    for capability, words in FUNCTIONS.items():
+        told: dict[str, None] = {}
+        cells = [_words(caps, capability, told) for caps in engines.values()]
+        yield f"| {words} | {' | '.join(cells)} |"
+
+
+def _engines() -> dict[str, Caps]:
+    """Return the capabilities of each engine, for users and for operators."""
+    return {
+        "Slurm, user": caps_of(Site(user="user", uid=1000, slurm_user="slurm")),
+        "Slurm, operator": caps_of(Site(user="root", uid=0)),
+    }
+
+
+def _words(caps: Caps, capability: Capability, told: dict[str, None]) -> str:
+    """Return `yes`, or `no` with the reason, unless the row has told it already."""
+    why = caps.why_not(capability)
+    if not why:
+        return "yes"
+    is_told = why in told
+    told[why] = None
+    return "no" if is_told else f"no: {why}"

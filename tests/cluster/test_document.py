@@ -1,0 +1,27 @@
+"""docs/cluster.md has the engines' present capabilities."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gputui.bootstrap.cluster_document import FUNCTIONS, updated
+from gputui.cli.cluster_refusals import REFUSED
+from gputui.domain.cluster import Capability
+
+DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
+
+
+def test_the_table_is_up_to_date() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert text == updated(text), "run python scripts/cluster.py"
+
+
+def test_every_capability_is_in_the_table() -> None:
+    assert set(FUNCTIONS) == set(Capability)
+
+
+def test_the_refused_commands_are_named() -> None:
+    sentence = re.search(r"what to use instead: ([^.]*)\.", DOCUMENT.read_text(encoding="utf-8"))
+    assert sentence is not None
+    assert set(re.findall(r"`(\w+)`", sentence[1])) == set(REFUSED)
