@@ -185,7 +185,9 @@ def known_gpus(options: Options) -> tuple[Gpu, ...]:
 
 
 def gpu_past(options: Options) -> list[TakenStep]:
-    """Return the recorded GPU readings of the last hour or two."""
+    """Return the recorded GPU readings of the last hour or two; none in cluster mode, whose GPUs are elsewhere."""
+    if options.in_cluster:
+        return []
     from gputui.engine.files import gpu_log
 
     return gpu_log.read(options.state)

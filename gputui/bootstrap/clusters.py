@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
 
 if TYPE_CHECKING:
-    from gputui.domain.cluster import Caps
+    from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.job_spec import Submission
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.actions import ClusterActions
     from gputui.engine.cluster.logs import ClusterLogs
+    from gputui.engine.cluster.poll import ClusterPoll
     from gputui.engine.cluster.store import ClusterStore
+    from gputui.engine.feed import Feed
     from gputui.ports import Cluster, JobStore
 
 DIRECTORY = "clusters"
@@ -75,6 +79,23 @@ def caps(store: JobStore) -> Caps:
 def expected_start(store: JobStore, submission: Submission) -> datetime | None:
     """Return when the job would start if it were submitted now; None if the engine cannot tell."""
     return actions(store).expected_start(submission)
+
+
+def make_poll(options: Options, store: JobStore, feed: Feed) -> ClusterPoll:
+    """Return the poll that feeds a console."""
+    from gputui.engine.cluster.poll import ClusterPoll
+
+    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), options.settings.cluster.poll_interval)
+
+
+def name(store: JobStore) -> str:
+    """Return the name of the cluster."""
+    return _cluster_store(store).cluster.name
+
+
+def faults(store: JobStore) -> Sequence[ClusterFault]:
+    """Return what is in the way of jobs."""
+    return _cluster_store(store).cluster.faults()
 
 
 def logs(store: JobStore) -> ClusterLogs:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.errors import CapabilityError
 
 if TYPE_CHECKING:
     from gputui.domain.settings import ClusterSettings
 
-ENGINES = {"slurm": "Slurm"}
-"""Names of the engines as people write them, by the beginning of the setting `cluster.engine`."""
 REFUSED: Mapping[str, str] = {
     "run": "submit the job, then gputui logs -f shows its output",
     "attach": "gputui logs -f shows the output of a job",
@@ -33,5 +32,6 @@ REFUSED: Mapping[str, str] = {
 def check_command(name: str, settings: ClusterSettings) -> None:
     """Raise CapabilityError for a command that makes no sense in cluster mode."""
     if name in REFUSED:
-        engine = ENGINES.get(settings.engine.partition("+")[0], settings.engine)
+        kind = settings.engine.partition("+")[0]
+        engine = ENGINES.get(kind, kind)
         raise CapabilityError(f"gputui {name} is for the queue of one machine, not for {engine}", hint=REFUSED[name])

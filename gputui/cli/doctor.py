@@ -7,6 +7,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -79,6 +80,9 @@ def examine(options: Options) -> Iterator[DoctorCheck]:
     """Run every check in turn; an error in one does not prevent the next."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
     yield from state.of_sources(site, own, options.ignored)
+    if options.in_cluster:
+        yield from _guarded("cluster", lambda: _of_cluster(options))
+        return
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
     yield from _guarded("driver", lambda: _of_probe(options, found))
@@ -92,6 +96,19 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
         yield from area()
     except (GputuiError, OSError) as error:
         yield _failed(name, error)
+
+
+def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
+    """Check the cluster; nothing of this machine but its commands matters then."""
+    from gputui.bootstrap import clusters
+    from gputui.cli.checks import cluster
+
+    with closing(bootstrap.open_store(options)) as store:
+        found = clusters.faults(store)
+        yield from cluster.of_faults(found)
+        if not any(fault.stops_jobs for fault in found):
+            snapshot = bootstrap.current_snapshot(options, store)
+            yield from cluster.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:

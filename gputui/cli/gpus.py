@@ -9,6 +9,7 @@ import click
 from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, host_json, print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.entries import Names
 from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, short_names
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
@@ -27,6 +28,8 @@ COLUMNS = (
 NODE = table.TextColumn("NODE", 24, least=4)
 """Column where there are several nodes."""
 
+NO_NAMES = Names()
+
 
 @click.command("gpus")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of GPUs as JSON.")
@@ -40,9 +43,10 @@ def command(session: Session, as_json: bool) -> None:
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
     short, several = short_names(view.gpu.uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
+    names = Names(snapshot.jobs)
     columns = (NODE, *COLUMNS) if several else COLUMNS
     rows = [
-        (*((node.name,) if several else ()), *row(view, short[view.gpu.uuid]))
+        (*((node.name,) if several else ()), *row(view, short[view.gpu.uuid], names))
         for node in snapshot.nodes
         for view in node.gpus
     ]
@@ -54,7 +58,7 @@ def command(session: Session, as_json: bool) -> None:
         sys.stderr.writelines(f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error")
 
 
-def row(view: GpuView, uuid: str) -> tuple[str, ...]:
+def row(view: GpuView, uuid: str, names: Names = NO_NAMES) -> tuple[str, ...]:
     """Return a GPU's cells, with its UUID in that short form; values that could not be read are dashes, never 0."""
     gpu, sample = view.gpu, view.sample
     total = (sample.memory_total if sample else None) or gpu.memory_total
@@ -67,7 +71,7 @@ def row(view: GpuView, uuid: str) -> tuple[str, ...]:
         _number(sample.temperature if sample else None, "C"),
         _number(sample.power if sample else None, "W"),
         uuid,
-        story(view),
+        story(view, names),
     )
 
 
@@ -79,9 +83,9 @@ def state(view: GpuView) -> str:
     return f"{view.state}{', lost' if is_lost else ''}{', draining' if view.drain else ''}"
 
 
-def story(view: GpuView) -> str:
+def story(view: GpuView, names: Names = NO_NAMES) -> str:
     """Return the jobs on the GPU, the reason why it is not free, its faults, and the age of a stale reading."""
-    ids = [f"{job_id} " for job_id in view.job_ids] + [""] * len(view.holders)
+    ids = [f"{names.shown(job_id)} " for job_id in view.job_ids] + [""] * len(view.holders)
     parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
     says_all = view.health.code is HealthCode.OK or view.state is GpuState.ALLOCATED
     parts += [] if view.holders and says_all else [view.why]

@@ -79,7 +79,7 @@ def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
     with startup.no_collections():
         if view_only:
             startup.end_with_parent()
-        with closing(startup.EarlyProbe(options, may_lead=not view_only)) as early:
+        with closing(startup.EarlyProbe(options, may_lead=not view_only and not options.in_cluster)) as early:
             from gputui.console import console  # Textual comes with it
 
             return console.run(options, may_lead=not view_only, preferences=kept, probe=early)

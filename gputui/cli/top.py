@@ -52,7 +52,9 @@ def command(
     ascii_only: bool,
 ) -> None:
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
-    early = click.get_current_context().with_resource(closing(EarlyProbe(session.options, may_lead=True)))
+    early = click.get_current_context().with_resource(
+        closing(EarlyProbe(session.options, may_lead=not session.options.in_cluster))
+    )
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame
 
@@ -71,7 +73,7 @@ def command(
         while True:
             snapshot = seen(session.options, store, early)
             history.add(snapshot)
-            for line in frame(snapshot, bootstrap.clock().now(), socket.gethostname(), room, shown):
+            for line in frame(snapshot, bootstrap.clock().now(), host_name(session.options, store), room, shown):
                 write(line)
             sys.stdout.flush()
             number += 1
@@ -79,6 +81,15 @@ def command(
                 return
             time.sleep(pause)
             sys.stdout.write("\n")
+
+
+def host_name(options: Options, store: JobStore) -> str:
+    """Return the name of this machine, or of the cluster."""
+    if not options.in_cluster:
+        return socket.gethostname()
+    from gputui.bootstrap import clusters
+
+    return clusters.name(store)
 
 
 def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:

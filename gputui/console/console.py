@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters, hosting, job_access
+from gputui.bootstrap import adapters, clusters, hosting, job_access
 from gputui.config import Options, templates_path
-from gputui.console import own_log, serving
+from gputui.console import cluster, own_log, serving
 from gputui.console.app import ConsoleApp
 from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
@@ -41,21 +41,42 @@ from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
-    from gputui.engine.process.host import Adapters, Host
+    from gputui.engine.process.host import Adapters
 
 
 AGAIN_AFTER = 1.0
 """Seconds before a scheduler host that failed or could not be created is tried again."""
 
 
+class Behind(Protocol):
+    """Source of snapshots behind the screen: the host of a scheduler, or the poll of a cluster."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process schedules."""
+        ...
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Request PCIe throughput of this GPU only."""
+        ...
+
+    def stop(self) -> None:
+        """Ask `run` to end, without waiting."""
+        ...
+
+    async def run(self) -> None:
+        """Publish snapshots until stopped."""
+        ...
+
+
 class BackgroundScheduler:
     """Thread that supplies the feed, and schedules if no other process does. Only `end` blocks."""
 
-    def __init__(self, make_host: Callable[[], Host], feed: Feed) -> None:
+    def __init__(self, make_host: Callable[[], Behind], feed: Feed) -> None:
         self._make_host = make_host
         self._feed = feed
         self._stopped = threading.Event()
-        self._host: Host | None = None
+        self._host: Behind | None = None
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     @property
@@ -224,6 +245,8 @@ class Console:
             hint=Hint(self._hint()),
             forms=FormSources(lambda: adapters.local_images(self._options), templates_path()),
         )
+        if self._options.in_cluster:
+            services = cluster.console_services(services, self._store)
         look = appearance_of(self._options.settings.console, os.environ)
         app = ConsoleApp(self._feed, bootstrap.actions(self._store, self._options), services, look)
         if self._waiting is not None:
@@ -258,7 +281,9 @@ class Console:
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
         self._behind.begin()
 
-    def _make_host(self) -> Host:
+    def _make_host(self) -> Behind:
+        if self._options.in_cluster:
+            return clusters.make_poll(self._options, self._store, self._feed)
         started = self._probe.take if self._probe is not None else lambda: None
         hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
         return hosting.make_host(
@@ -313,6 +338,8 @@ def run(
     sys.setswitchinterval(GIVE_WAY_AFTER)
     waiting = LockWaitNotice()
     store = bootstrap.open_store(options, waiting)
+    if options.in_cluster:
+        options, may_lead = cluster.console_options(options), False
     try:
         own_log.log_to_file(options.state, options.settings.log.format)
         there = Console(options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting)

@@ -38,6 +38,8 @@ def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
     return Engine(match["kind"], match["host"], port)
 
 
+ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
+"""Names of the engines as people write them, by `Leader.kind`."""
 ELEMENT_BITS = 24
 """Bits of the id of an array's element that hold its index plus 1; the others hold the id of the array."""
 
@@ -107,3 +109,18 @@ class Caps(Struct, frozen=True):
     def why_not(self, capability: Capability) -> str:
         """Return why the cluster lacks it; empty if it has it."""
         return self.lacking.get(capability, "")
+
+
+class ClusterFault(Struct, frozen=True):
+    """Something in the way of jobs in a cluster, as `gputui doctor` reports it."""
+
+    name: str
+    """Subject, in one word."""
+    text: str
+    """Sentence that says what was found."""
+    why: str
+    """Sentence that says why it matters."""
+    hint: str
+    """Commands or lines of files that mend it, a line each."""
+    stops_jobs: bool = False
+    """True if no job, or no job with GPUs, can start."""

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from gputui.domain.event import ended
-from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder, ProbeCode
+from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, ProbeCode
 from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
@@ -222,12 +222,19 @@ def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
         found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
         found += _not_read(node, where, snapshot)
         for view in node.gpus:
-            found += [*_slowed(view, where), *_foreign(view, where), *_drained(view, where)]
+            found += [*_slowed(view, where), *_foreign(view, where)]
+        found += _drained_node(node) if where and _is_drained(node) else _drained_gpus(node, where)
     return found
 
 
 def _name(view: GpuView, where: str) -> str:
     return f"GPU {index_of(view) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12)}{where}"
+
+
+def _label(view: GpuView, where: str) -> str:
+    """Return the index, with its node if there are several: `gpu1:0`."""
+    node = where.removeprefix(" of ")
+    return f"{node}:{index_of(view)}" if node else index_of(view)
 
 
 def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
@@ -242,7 +249,7 @@ def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
         subject=view.gpu.uuid,
         since=record.at if record else None,
         todo=todo or "`gputui doctor` checks the driver",
-        gpu=index if view.gpu.index >= 0 else plain(view.gpu.uuid, 12),
+        gpu=_label(view, where) if view.gpu.index >= 0 else plain(view.gpu.uuid, 12),
     )
 
 
@@ -292,7 +299,7 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
         "throttled" if faults else "capped",
         subject=view.gpu.uuid,
         todo="check cooling and power supply" if faults else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
-        gpu=index,
+        gpu=_label(view, where),
     )
 
 
@@ -309,7 +316,7 @@ def _foreign(view: GpuView, where: str) -> Iterator[Condition]:
         "intruder" if is_held else "foreign",
         subject=view.gpu.uuid,
         todo=f"{keyed('gpu_processes')} shows its processes and ends them",
-        gpu=index_of(view),
+        gpu=_label(view, where),
     )
 
 
@@ -320,17 +327,36 @@ def _who(holder: Holder) -> str:
     return f"{holder.kind} {plain(holder.name, 60)}{pid}{user}{image}"
 
 
-def _drained(view: GpuView, where: str) -> Iterator[Condition]:
-    if view.drain is None:
-        return
-    reason = f": {plain(view.drain.reason, 200)}" if view.drain.reason else ""
-    index = index_of(view)
-    yield Condition(
-        "information",
-        f"{_name(view, where)} is drained by {plain(view.drain.by, 40)} and takes no new job{reason}",
-        "drained",
-        subject=view.gpu.uuid,
-        since=view.drain.at,
-        todo=f"`gputui resume {index}` ends that",
-        gpu=index,
-    )
+def _is_drained(node: Node) -> bool:
+    """Return whether all its GPUs are drained together."""
+    return bool(node.gpus) and len({view.drain for view in node.gpus}) == 1 and node.gpus[0].drain is not None
+
+
+def _drained_node(node: Node) -> Iterator[Condition]:
+    """Yield that a node of a cluster is drained."""
+    name = plain(node.name, 40)
+    if (drain := node.gpus[0].drain) is not None:
+        words = f"node {name} is drained {_drain_words(drain)}"
+        todo = f"`gputui resume {name}` ends that"
+        yield Condition("information", words, "drained", f"{name} drained", node.name, drain.at, todo=todo)
+
+
+def _drained_gpus(node: Node, where: str) -> Iterator[Condition]:
+    """Yield the drained GPUs."""
+    for view in node.gpus:
+        if view.drain is None:
+            continue
+        yield Condition(
+            "information",
+            f"{_name(view, where)} is drained {_drain_words(view.drain)}",
+            "drained",
+            subject=view.gpu.uuid,
+            since=view.drain.at,
+            todo=f"`gputui resume {index_of(view)}` ends that",
+            gpu=_label(view, where),
+        )
+
+
+def _drain_words(drain: Drain) -> str:
+    reason = f": {plain(drain.reason, 200)}" if drain.reason else ""
+    return f"by {plain(drain.by, 40)} and takes no new job{reason}"

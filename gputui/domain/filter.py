@@ -113,6 +113,10 @@ def _texts(get: Callable[[Job], Iterable[str]], known: Iterable[str] = ()) -> Ca
     return make
 
 
+def _nodes(job: Job) -> tuple[str, ...]:
+    return tuple(job.attempt.node.split(",")) if job.attempt and job.attempt.node else ()
+
+
 def _check_known(wanted: Iterable[str], vocabulary: frozenset[str], where: str | None) -> None:
     unknown = [word for word in wanted if vocabulary and word not in vocabulary and not {"*", "?"} & set(word)]
     if unknown:
@@ -315,6 +319,7 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "label": FilterField("of its container", "label:project=x", _label),
         "comment": FilterField("a note about it", "comment~ablation", _texts(lambda job: (job.spec.comment,))),
         "gpus": FilterField("number it holds, or asks for at most", "gpus>=4", _number(gpu_count_of)),
+        "node": FilterField("node of a cluster on which it runs or ran", "node:gpu3", _texts(_nodes)),
         "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _texts(lambda job: job.gpus)),
         "priority": FilterField("0 to 100", "priority>50", _number(lambda job: job.priority)),
         "exit": FilterField("its exit code", "exit!=0", _number(lambda job: job.exit_code)),

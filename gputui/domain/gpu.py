@@ -171,6 +171,7 @@ class ProbeCode(StrEnum):
     NO_PERMISSION = "NoPermission"
     COUNT_FAILED = "CountFailed"
     NO_GPUS = "NoGpus"
+    NO_PROBE = "NoProbe"
     WEDGED_AT_START = "WedgedAtStart"
     WEDGED = "Wedged"
     DIED = "Died"
@@ -187,6 +188,10 @@ class ProbeStatus(Struct, frozen=True):
     code: ProbeCode = ProbeCode.STARTING
     text: str = "the first reading has not come yet"
     since: datetime | None = None
+
+
+NO_PROBE = ProbeStatus(ProbeCode.NO_PROBE, "no readings: no probe on this node")
+"""State of a node of a cluster whose GPUs nobody reads: no fault."""
 
 
 class ProbeReading(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.keyed import keyed
@@ -64,6 +65,8 @@ def _scheduling(snapshot: Snapshot) -> list[Notice]:
         return [Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
     if leader.silent_for:
         return []  # the snapshot's own notices tell it
+    if engine := ENGINES.get(leader.kind):
+        return [Notice("information", f"{engine} schedules; its controller is {leader.host}")]
     kind = "gputui serve" if leader.kind == "serve" else "another console"
     where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
     return [Notice("information", f"{where} is the scheduler; every command here works as usual")]
@@ -85,6 +88,7 @@ def _is_down(runtime: RuntimeStatus) -> str:
     return runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
 
 
+_HARMLESS = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})
 _HUNG = frozenset({ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
 
 
@@ -93,7 +97,7 @@ def _probe(snapshot: Snapshot) -> list[Notice]:
     return [
         Notice("error", f"GPUs are not read: {node.probe.text}", short=_probe_words(node.probe), since=node.probe.since)
         for node in snapshot.nodes
-        if node.probe.code in _HUNG or (node.gpus and node.probe.code not in {ProbeCode.OK, ProbeCode.STARTING})
+        if node.probe.code in _HUNG or (node.gpus and node.probe.code not in _HARMLESS)
     ]
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.verb import Verb, Who
@@ -52,6 +53,7 @@ SIGNAL = Verb[Job](
     done_many="{subject} will get the signal",
     can_be_undone=False,
     who=Who.OWNER,
+    capability=Capability.SIGNAL,
     shell="signal ID... SIGNAL",
     shell_help="Send running jobs a signal: USR1, SIGINT, 10. A container's first process gets it, of a host job every "
     "process. For its submitter and operators.",
@@ -72,6 +74,7 @@ SUSPEND = Verb[Job](
     done_many="{subject} will be suspended: {unsuspend} lets them continue",
     can_be_undone=False,
     who=Who.OWNER,
+    capability=Capability.SUSPEND,
     shell="suspend ID...",
     shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
     "their time limits continue. For their submitters and operators.",
@@ -92,6 +95,7 @@ UNSUSPEND = Verb[Job](
     done_many="{subject} continue",
     can_be_undone=False,
     who=Who.OWNER,
+    capability=Capability.SUSPEND,
     shell="unsuspend ID...",
     shell_help="Continue suspended jobs.",
 )

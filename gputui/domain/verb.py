@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
+from gputui.domain.cluster import Capability
 from gputui.domain.job import Placing
 from gputui.domain.job_spec import JobId
 
@@ -121,6 +122,8 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     may: Callable[[S], bool]
     """Returns whether it can be used on the subject now."""
     who: Who = Who.MEMBER
+    capability: Capability | None = None
+    """What a cluster must be able to do for it; None: every cluster can."""
     shell: str
     """The equivalent command, after `gputui`."""
 

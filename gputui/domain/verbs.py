@@ -9,6 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec.structs import replace
+
+from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.running_verbs import RUNNING_VERBS
@@ -114,6 +117,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         proposal_many="hold them until they are released",
         preview=_hold,
         fate="held",
+        capability=Capability.HOLD,
         shell="hold ID...",
         shell_help="Keep waiting jobs from starting until they are released.",
     ),
@@ -132,6 +136,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         proposal="{title}: release it, it may start",
         proposal_many="release them, they may start",
         preview=_release,
+        capability=Capability.HOLD,
         shell="release ID...",
         shell_help="Release held jobs.",
     ),
@@ -175,6 +180,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         preview=_requeue,
         ends_work=True,
         can_be_undone=False,
+        capability=Capability.REQUEUE,
         shell="requeue ID...",
         shell_help="Run jobs again. Running ones are stopped first; jobs keep their waiting time, except after a run "
         "that reached its time limit.",
@@ -196,6 +202,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         proposal_many="priority +{delta} each",
         preview=_prioritise,
         who=Who.CAPPED,
+        capability=Capability.RAISE_PRIORITY,
         shell=f"priority ID +{STEP}",
         shell_help=PRIORITY_HELP,
     ),
@@ -215,6 +222,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         proposal="{title}: priority {priority}",
         proposal_many="priority -{delta} each",
         preview=_prioritise,
+        capability=Capability.LOWER_PRIORITY,
         shell=f"priority ID -{STEP}",
         shell_help=PRIORITY_HELP,
     ),
@@ -234,6 +242,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         proposal_many="to the head of the queue, in the order they have",
         preview=_top,
         who=Who.CAPPED,
+        capability=Capability.TOP,
         shell="priority ID top",
         shell_help=PRIORITY_HELP,
     ),
@@ -257,6 +266,7 @@ MOVE = Verb[Job](
     proposal_many="{move}",
     preview=_move,
     who=Who.CAPPED,
+    capability=Capability.MOVE,
     shell="priority ID VALUE",
     shell_help=PRIORITY_HELP,
 )
@@ -277,6 +287,7 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         proposal="Drain GPU {title}: no new jobs{note}",
         preview=_drain,
         asks_reason=True,
+        capability=Capability.DRAIN_NODE,
         shell="drain GPU...",
         shell_help="Start no new jobs on GPUs, named by index, UUID or the beginning of a UUID; in a cluster, "
         "on nodes. Running jobs continue.",
@@ -295,12 +306,22 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         done="GPU {subject} takes jobs again",
         proposal="Resume GPU {title}: jobs may start there again{note}",
         preview=_resume,
+        capability=Capability.DRAIN_NODE,
         shell="resume GPU...",
         shell_help="Start jobs again on GPUs that were drained, or that were reset after a fatal Xid error; "
         "in a cluster, on nodes.",
     ),
 )
 """Verbs about a GPU."""
+NODE_VERBS: dict[str, Verb[GpuSubject]] = {
+    verb.name: replace(verb, done=done, question="")
+    for verb, done in zip(
+        GPU_VERBS,
+        ("node {subject} is drained: no new jobs start there", "node {subject} takes jobs again"),
+        strict=True,
+    )
+}
+"""The same verbs about a node of a cluster, by name: orders have its name in place of UUIDs."""
 SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     Verb(
         name="pause",
@@ -315,6 +336,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         call=lambda actions, order: actions.pause(order.reason),
         done="Paused: no new jobs start; running jobs continue",
         asks_reason=True,
+        capability=Capability.PAUSE,
         shell="pause [REASON]...",
         shell_help="Start no new jobs; running jobs continue. REASON is shown to all users.",
     ),
@@ -330,6 +352,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         may=lambda controls: controls.paused,
         call=lambda actions, order: actions.unpause(),
         done="Jobs start again",
+        capability=Capability.PAUSE,
         shell="unpause",
         shell_help="Start jobs again after a pause.",
     ),
@@ -349,6 +372,7 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         call=lambda actions, order: actions.pause_recurring(order.ids),
         done="recurring job {subject} is paused: {resume_recurring} resumes it",
         can_be_undone=False,
+        capability=Capability.RECURRING,
         shell="cron pause ID...",
         shell_help="Submit no more runs of recurring jobs until they are resumed.",
     ),
@@ -365,6 +389,7 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         call=lambda actions, order: actions.resume_recurring(order.ids),
         done="recurring job {subject} runs again at its next time",
         can_be_undone=False,
+        capability=Capability.RECURRING,
         shell="cron resume ID...",
         shell_help="Submit runs of paused recurring jobs again. Runs missed meanwhile are not made up.",
     ),
@@ -382,6 +407,7 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         done="recurring job {subject} is removed; its jobs stay",
         question="Remove",
         can_be_undone=False,
+        capability=Capability.RECURRING,
         shell="cron remove ID...",
         shell_help="Delete recurring jobs. Jobs already submitted stay.",
     ),
@@ -411,6 +437,7 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
         needs="a waiting or running job of the queue",
         may=lambda job: job.state in {JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING},
         who=Who.CAPPED,
+        capability=Capability.EXTEND,
         shell="edit ID",
     ),
     FormVerb(
@@ -439,6 +466,7 @@ ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
         needs="a job of the queue",
         may=lambda _: True,
         who=Who.CAPPED,
+        capability=Capability.RECURRING,
         shell="cron add EXPRESSION IMAGE COMMAND...",
     ),
 )
@@ -453,6 +481,7 @@ RESERVE = FormVerb[None](
     synonyms="reservation, book, block, allocate, salloc",
     group=GPUS,
     may=lambda _: True,
+    capability=Capability.RESERVE,
     shell="reserve add",
 )
 FORM_VERBS: tuple[FormVerb[Any], ...] = (SUBMIT, *ROW_FORM_VERBS, RESERVE)

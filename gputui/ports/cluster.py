@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from gputui.domain.cluster import Caps
+    from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
@@ -115,6 +115,10 @@ class Cluster(Protocol):
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> StampedLogStream:
         """Return the output of a job."""
+        ...
+
+    def faults(self) -> Sequence[ClusterFault]:
+        """Return what is in the way of jobs, as far as the engine's own settings tell; raises ClusterRefusedError."""
         ...
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from gputui.tui.keymap import Keymap
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
 from gputui.tui.notifications import Notifier
 from gputui.tui.pace import Pacer
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services, ShowsSnapshot
@@ -130,7 +131,7 @@ class Gputui(HookedApp[ExitChoice]):
     async def _dispatch(self, event: events.Event) -> None:
         """Dispatch an event whose turn it is; note before a key is handled whether its command is unavailable."""
         if isinstance(event, events.Key) and not event.is_forwarded and not self.services.is_read_only:
-            self._refusal = why_key_does_nothing(event.key, self.screen)
+            self._refusal = why_key_does_nothing(event.key, self.screen, self.services.lacking)
         await super().on_event(event)
 
     def _drop_hint(self) -> None:
@@ -316,7 +317,7 @@ class Gputui(HookedApp[ExitChoice]):
         self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
 
     def _indices(self) -> dict[str, str]:
-        return {view.gpu.uuid: index_of(view) for view in self.snapshot.gpus}
+        return dict(Labels.of(self.snapshot).by_uuid)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide commands that a read-only console does not offer."""
@@ -379,7 +380,7 @@ class Gputui(HookedApp[ExitChoice]):
 
         if isinstance(self.screen, CommandFinder):
             return
-        offered = offers(self.screen, only_looks=self.services.is_read_only)
+        offered = offers(self.screen, only_looks=self.services.is_read_only, lacking=self.services.lacking)
 
         def chosen(number: int | None) -> None:
             if number is not None:

@@ -10,7 +10,6 @@ from typing import TypeVar
 from gputui.domain.arrays import count
 from gputui.domain.conditions import conditions
 from gputui.domain.gpu_history import GpuHistory
-from gputui.domain.gpu_names import index_of
 from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -18,7 +17,9 @@ from gputui.domain.units import plural
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_look import GpuLook
+from gputui.tui.present.gpu_nodes import GpuNode, node_line, node_rows, node_titles
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, gpu_picture
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
@@ -69,15 +70,23 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: 
     if not snapshot.gpus:
         return list(no_gpu_words(snapshot, width))
     picture = gpu_picture(snapshot, rows.jobs, history or GpuHistory(), now, GpuLook(span="10m"))
+    if picture.nodes:
+        return _nodes(node_rows(picture), width)
     unread = picture.unread() | (frozenset() if history else {"history"})
     columns = [column for column in GPU_COLUMNS if column.key not in unread]
     return _table(columns, tuple(picture.rows), lambda key, name, room: gpu_cells(picture.rows[key], name, room), width)
 
 
+def _nodes(nodes: tuple[GpuNode, ...], width: int) -> list[Cell]:
+    """Return a line for each node of a cluster."""
+    lines = [node_titles(nodes, STRONG), *(node_line(node, nodes, is_open=False) for node in nodes)]
+    return [tuple(fitted(((" ", DIM), *line), width)) for line in lines]
+
+
 def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, height: int | None) -> list[Cell]:
     if not rows.keys:
         return list(empty_queue_words("", has_keys=False))
-    names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
+    names = Labels.of(snapshot).by_uuid
     sheet, keys = QueueTab(rows, ChosenColumns()), rows.keys
     sheet.room = width
     placed = lay_out(sheet.columns, width)

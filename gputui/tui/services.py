@@ -11,13 +11,14 @@ from typing import Protocol
 
 from textual.screen import Screen
 
+from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState
 from gputui.domain.gpu_history import GpuHistory, TakenStep
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
@@ -126,8 +127,19 @@ class Services:
     """Returns readings from before the console was opened. May block."""
     measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {}
     """Returns the telemetry of each attempt of a job, by number. May block."""
+    lacking: Mapping[Capability, str] = field(default_factory=dict)
+    """Sentence for each capability that the cluster lacks; empty: the queue of this machine has all."""
+    cluster_name: Callable[[], str] | None = None
+    """Returns the name of the cluster, which it tells with its first answer; None: no cluster."""
+    expected_start: Callable[[Submission], datetime | None] | None = None
+    """Returns when a cluster would start a job, None if it cannot tell. May block. None: forecasts are made here."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
     """Returns finished jobs that left the queue file since that time. May block."""
+
+    @property
+    def place(self) -> str:
+        """Name of the machine or cluster whose queue is shown."""
+        return self.cluster_name() if self.cluster_name else self.host
 
     @cached_property
     def gpu_look(self) -> LookChoice:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
-from gputui.domain.cluster import Capability, Caps, element_id
+from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
-from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, Holder
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
@@ -21,7 +21,6 @@ from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Clock
 
-NO_PROBE = ProbeStatus(ProbeCode.NO_LIBRARY, "no readings: no probe on this node")
 THREE_NODES = {"gpu1": 2, "gpu2": 2, "gpu3": 2}
 
 
@@ -75,6 +74,8 @@ class FakeCluster:
         self.asked_twice = Event()
         """Set once two snapshots were taken since the last job was submitted."""
         self.closed = False
+        self.found: tuple[ClusterFault, ...] = ()
+        """Faults that `faults` returns."""
         self._clock = clock
         self._user = user
         self._first_lines = output
@@ -268,6 +269,10 @@ class FakeCluster:
             self._followers.setdefault(job.id, []).append(more)
             self.followed.set()
             return FakeLog(lines, more)
+
+    def faults(self) -> tuple[ClusterFault, ...]:
+        with self._asked():
+            return self.found
 
     def close(self) -> None:
         self.closed = True

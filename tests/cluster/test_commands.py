@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from gputui.domain.cluster import Capability, element_id
+from gputui.domain.cluster import Capability, ClusterFault, element_id
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from tests.cluster.commands import MakeCluster, Run
@@ -107,6 +107,7 @@ def test_the_queue_names_the_nodes(run: Run, cluster: FakeCluster) -> None:
     assert lines[1].split()[:7] == ["1", "R", "50", "train", "alice", "gpu1", "2:0,1"]
     assert "Resources: needs 2 GPUs" in lines[4]
     assert lines[5].split()[0] == "5"
+    assert [each["id"] for each in run("queue", "-f", "node:gpu2", "--json").json] == [2]
     assert [each["id"] for each in run("queue", "-f", "tenant:bob", "--json").json] == [5]
     assert run("queue", "--json").json[0]["attempts"][0]["node"] == "gpu1"
 
@@ -342,3 +343,29 @@ def test_history_and_report_count_jobs_that_the_engine_has_forgotten(
     assert [each["id"] for each in run("history", "state:failed", "--json").json] == [2]
     told = run("report", "--since", "-1d", "--format", "json").json
     assert told["total"]["gpu_hours"] == 6.0
+
+
+def test_doctor_tells_what_the_cluster_has_and_what_is_in_the_way(run: Run, cluster: FakeCluster) -> None:
+    lines = run("doctor").out.splitlines()[1:]
+    assert lines[0] == "ok    cluster     Fake answers: cluster lab, 3 nodes"
+    assert lines[1] == "ok    gpus        6 GPUs on 3 nodes"
+    assert lines[2] == "ok    rights      this user is an operator"
+    cluster.found = (ClusterFault("epilog", "no epilog is set", "Containers stay.", "gputui cluster install"),)
+    assert run("doctor").code == 0
+    assert run("doctor", "--json").json[1]["level"] == "warn"
+    cluster.found = (ClusterFault("munge", "munge is down", "Trust.", "systemctl start munge", stops_jobs=True),)
+    result = run("doctor")
+    assert (result.code, result.out.splitlines()[1]) == (1, "fail  munge       munge is down")
+    assert "GPUs" not in result.out
+
+
+def test_doctor_without_gpus_and_without_an_answer(run: Run, use: MakeCluster, clock: FakeClock) -> None:
+    use(FakeCluster(clock, {"cpu1": 0}))
+    result = run("doctor")
+    assert result.code == 1
+    assert "no node has GPUs" in result.out
+    away = use(FakeCluster(clock))
+    away.answers = False
+    result = run("doctor")
+    assert result.code == 1
+    assert result.out.endswith("\nfail  cluster     lab: the cluster does not answer\n")

@@ -10,7 +10,7 @@ from threading import Lock
 
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import accounting, ids, rights
+from gputui.cluster.slurm import accounting, faults, ids, rights
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm.changes import Changes
 from gputui.cluster.slurm.commands import Commands
@@ -22,7 +22,7 @@ from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
 from gputui.cluster.slurm.submission import Submitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
@@ -175,6 +175,10 @@ class SlurmCluster:
         if self._commands.place:
             return RemoteLog(self._commands, path, tail, is_over)
         return FileLog(Path(path), tail, is_over)
+
+    def faults(self) -> tuple[ClusterFault, ...]:
+        """Return what Slurm's settings lack, or why its commands do not work."""
+        return tuple(faults.faults(self._commands))
 
     def close(self) -> None:
         """Close the connection."""

@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 from gputui.cluster.slurm.jobs import gpu_name
 from gputui.cluster.slurm.node_rows import NodeRow
-from gputui.domain.gpu import Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Node
 
-NO_PROBE = ProbeStatus(ProbeCode.NO_LIBRARY, "no readings: the allocation is Slurm's, no probe runs on this node")
 _DOWN = frozenset(
     {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
     | {"FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG"}

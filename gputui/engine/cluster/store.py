@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
 from gputui.domain.entries import ArrayPlaces, Entries
@@ -36,19 +37,24 @@ class ClusterStore:
         self._latest: Snapshot | None = None
         self._taken_at = 0.0
         self._entries = Entries({})
+        self._lock = Lock()
+        self.on_refresh: Callable[[], None] = lambda: None
+        """Called after each change of the cluster by this process."""
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot that is at most a second old."""
-        latest = self._latest
-        if latest is None or self._monotonic() - self._taken_at > FRESH:
-            latest = self.cluster.snapshot()
-            self._entries = Entries({job.id: job for job in sorted(latest.jobs, key=lambda job: job.id)})
-            self._latest, self._taken_at = latest, self._monotonic()
-        return latest
+        with self._lock:
+            latest = self._latest
+            if latest is None or self._monotonic() - self._taken_at > FRESH:
+                latest = self.cluster.snapshot()
+                self._entries = Entries({job.id: job for job in sorted(latest.jobs, key=lambda job: job.id)})
+                self._latest, self._taken_at = latest, self._monotonic()
+            return latest
 
     def refresh(self) -> None:
         """Ask the cluster again at the next read, as after a change."""
         self._latest = None
+        self.on_refresh()
 
     @property
     def store_id(self) -> str:

@@ -71,6 +71,7 @@ __all__ = [
     "APP_COMMANDS",
     "BACK",
     "BY_NAME",
+    "CAPABILITIES",
     "CHANGING",
     "CLOSE",
     "COLUMN_COMMANDS",
@@ -155,6 +156,10 @@ COMMANDS = (
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 """Commands by their names in the settings file."""
+CAPABILITIES = {
+    (command.action_name, command.argument): command.capability for command in COMMANDS if command.capability
+}
+"""Capability that a cluster needs for an action, by its name and argument."""
 CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
 """Actions that change more than the screen."""
 

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from gputui.domain.cluster import Capability
 from gputui.domain.verb import BaseVerb
 from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER
 from gputui.tui.keys import key_name
@@ -62,6 +63,8 @@ class Command:
     """Required subject, if it cannot always be used: `a running job`."""
     synonyms: str = ""
     """Comma-separated names under which the palette also finds it."""
+    capability: Capability | None = None
+    """What a cluster must be able to do for it; None: every cluster can."""
 
     @property
     def action_name(self) -> str:
@@ -119,6 +122,7 @@ def command_of(verb: BaseVerb[Any]) -> Command:
         changes=True,
         needs=verb.needs,
         synonyms=verb.synonyms,
+        capability=verb.capability,
     )
 
 

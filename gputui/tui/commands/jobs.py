@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputui.domain import verbs
+from gputui.domain.cluster import Capability
 from gputui.domain.running_verbs import RUNNING_VERBS
 from gputui.domain.verbs import GPU_VERBS, JOB_VERBS, RECURRING_VERBS, SCHEDULER_VERBS
 from gputui.tui.commands.command import FORM, GPUS, JOBS, VIEW, Command, command_of
@@ -100,6 +101,7 @@ SHELL = Command(
     changes=True,
     needs="a running job",
     synonyms="exec, bash, sh, attach, enter, ssh, terminal, console, docker exec",
+    capability=Capability.INSIDE,
 )
 PROCESSES = Command(
     "processes",
@@ -110,6 +112,7 @@ PROCESSES = Command(
     False,
     needs="a running job",
     synonyms="ps, htop, pids, tree, docker top",
+    capability=Capability.INSIDE,
 )
 COPY = Command(
     "copy",
@@ -208,6 +211,7 @@ TIMELINE_SCREEN = Command(
     "Show the timeline of the GPUs: running and planned jobs.",
     VIEW,
     synonyms="gantt, schedule, calendar, plan, forecast, when",
+    capability=Capability.WHAT_IF,
 )
 MAIN_COMMANDS = (
     *JOB_COMMANDS,

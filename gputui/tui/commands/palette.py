@@ -15,7 +15,7 @@ from textual.screen import Screen
 
 from gputui.tui.commands import COMMANDS
 from gputui.tui.commands.command import Command
-from gputui.tui.commands.refusal import why_not
+from gputui.tui.commands.refusal import ALL_THERE, Lacking, why_not
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,15 @@ class Offer:
         return f"{self.command.group}: {self.command.title}"
 
 
-def offers(screen: Screen[Any], *, only_looks: bool = False) -> list[Offer]:
+def offers(screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> list[Offer]:
     """Return the commands available in the focused pane, on the screen or in the app, followed by the others.
 
-    `only_looks`: the console is read-only.
+    `only_looks`: the console is read-only. `lacking`: what the cluster cannot do.
     """
     found = [
-        Offer(command, why_not(command, screen, only_looks=only_looks)) for command in COMMANDS if command.in_palette
+        Offer(command, why_not(command, screen, only_looks=only_looks, lacking=lacking))
+        for command in COMMANDS
+        if command.in_palette
     ]
     return sorted(found, key=lambda offer: bool(offer.why_not))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from textual.dom import DOMNode
 from textual.screen import Screen
 
+from gputui.domain.cluster import Capability
 from gputui.tui.commands import BY_NAME, LOG_COMMANDS
 from gputui.tui.commands.command import Command, place_of
 from gputui.tui.commands.places import places
@@ -17,8 +20,15 @@ _places = cache(places)
 """Places of commands, cached: they never change, and each unavailable command needs them."""
 
 
-def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False) -> str:
+Lacking: TypeAlias = Mapping[Capability, str]
+"""Sentence for each capability that the cluster lacks."""
+ALL_THERE: Lacking = MappingProxyType({})
+
+
+def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> str:
     """Return a sentence on why a command is unavailable now; empty if it is available."""
+    if sentence := _lack(command, lacking):
+        return sentence
     place = place_of(command, screen)
     if place is not None and command.works_at(place):
         return ""
@@ -39,7 +49,13 @@ def _where(command: Command) -> str:
     return next(f"on the {place}" for place, commands in _places().items() if command in commands)
 
 
-def why_key_does_nothing(key: str, screen: Screen[Any]) -> str:
+def _lack(command: Command, lacking: Lacking) -> str:
+    """Return a sentence on what the cluster lacks for a command; empty if nothing."""
+    sentence = lacking.get(command.capability, "") if command.capability else ""
+    return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
+
+
+def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE) -> str:
     """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
 
     Escape leaves whatever there is to leave, and needs no explanation.
@@ -52,8 +68,8 @@ def why_key_does_nothing(key: str, screen: Screen[Any]) -> str:
         place = place_of(command, screen)
         if place is None or command.works_at(place):  # without a place, the key is bound to another action here
             return ""
-        if command.needs:
-            told = told or f"{command.title}: {_not_now(command)}"
+        if reason := _lack(command, lacking) or (_not_now(command) if command.needs else ""):
+            told = told or f"{command.title}: {reason}"
     return told
 
 

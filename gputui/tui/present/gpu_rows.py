@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from gputui.domain.gpu import GpuSample, GpuView, HealthCode
+from gputui.domain.gpu import GpuSample, GpuView, HealthCode, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.snapshot import Snapshot, WindowView
+from gputui.domain.snapshot import Node, Snapshot, WindowView
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
 from gputui.tui.present.gpu_look import GpuLook
@@ -71,10 +71,19 @@ class GpuPicture:
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()
     """Columns that are hidden."""
+    nodes: tuple[Node, ...] = ()
+    """The nodes, if there are several."""
+
+    @property
+    def has_no_probe(self) -> bool:
+        """Return whether no node of a cluster is read."""
+        return bool(self.nodes) and all(node.probe.code is ProbeCode.NO_PROBE for node in self.nodes)
 
     def unread(self) -> frozenset[str]:
         """Return the columns that no GPU has readings for; empty before anything was read."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
+        if not samples and self.has_no_probe:
+            return self.left_out | _FIELDS.keys()
         if not samples:
             return self.left_out | {"fan"}
         gone = {name for name, fields in _FIELDS.items() if not any(_has(sample, fields) for sample in samples)}
@@ -149,7 +158,8 @@ def gpu_picture(
             look or GpuLook(),
         )
 
-    return GpuPicture({view.gpu.uuid: row(view) for view in snapshot.gpus})
+    nodes = snapshot.nodes if len(snapshot.nodes) > 1 else ()
+    return GpuPicture({view.gpu.uuid: row(view) for view in snapshot.gpus}, nodes=nodes)
 
 
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import dropwhile
 from types import MappingProxyType
 
 from gputui.domain.arrays import count, elements_word
+from gputui.domain.gpu_names import index_ranges
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId
@@ -205,7 +206,18 @@ def gpu_list(job: Job, names: Mapping[str, str]) -> str:
     held = [names[uuid] for uuid in job.gpus if uuid in names]
     if len(held) < len(job.gpus):
         return plural(len(job.gpus), "GPU")
-    return f"GPU {','.join(held)}" if held else ""
+    if not held:
+        return job.attempt.node if job.attempt and not job.attempt.is_over else ""
+    return _by_node(held) if ":" in held[0] else f"GPU {','.join(held)}"
+
+
+def _by_node(labels: Iterable[str]) -> str:
+    """Return `gpu1:0-1 gpu2:3` for GPUs of several nodes."""
+    nodes: dict[str, list[str]] = {}
+    for label in labels:
+        node, _, index = label.rpartition(":")
+        nodes.setdefault(node, []).append(index)
+    return " ".join(f"{node}:{index_ranges(indices)}" for node, indices in nodes.items())
 
 
 def why(job: Job, context: JobContext) -> Cell:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.conditions import FAILED, Condition
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.gpu_names import index_ranges
@@ -160,9 +161,12 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
         return cell("✗ starts nothing", RED) if _is_halted(snapshot) else cell("● scheduling", GREEN)
     if snapshot.leader is None:
         return cell("○ no scheduler", RED)
+    engine = ENGINES.get(snapshot.leader.kind)
     if silence := snapshot.leader.silent_for:
         words = f"not responding for {format_duration(silence)}"
-        return cell(f"○ {words}" if short else f"○ scheduler {words}", RED)
+        return cell(f"○ {words}" if short else f"○ {engine or 'scheduler'} {words}", RED)
+    if engine:
+        return cell(f"● {engine}", GREEN)
     if _is_halted(snapshot):
         return cell("✗ starts nothing", RED)
     if short:

@@ -30,7 +30,7 @@ class _Columns(LineTable[str]):
     """Table of columns: the shown ones in order, then the others."""
 
     COLUMNS: ClassVar = _COLUMNS
-    NOUN = "column"
+    noun = "column"
     DEFAULT_CSS = "_Columns { height: 1fr; max-height: 24; }"
 
     def __init__(self) -> None:

@@ -14,7 +14,6 @@ from textual.containers import Vertical, VerticalScroll
 from textual.message import Message
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import Durations
@@ -38,6 +37,7 @@ from gputui.tui.present.detail import (
     job_title,
 )
 from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import JobContext, gpus_wanted
 from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, GROUND, STRONG
@@ -251,7 +251,7 @@ class Detail(JobScreen):
     def _job_context(self, job: Job) -> JobContext:
         """Return the context of the words about the job."""
         snapshot = self._snapshot
-        names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
+        names = Labels.of(snapshot).by_uuid
         reasons = snapshot.reasons
         if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
             each = reasons.get(entry.id)  # it waits for what its entry does

@@ -69,7 +69,7 @@ from gputui.tui.widgets.status_bars import KeyBar
 class GpuProcessTable(LineTable[str]):
     """Processes and containers on GPUs, by row key. A column without known values is left out."""
 
-    NOUN = "process"
+    noun = "process"
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

@@ -10,6 +10,7 @@ from textual import on, work
 from textual.screen import Screen
 
 from gputui.domain.arrays import count
+from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuView
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
@@ -19,10 +20,10 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit
 from gputui.domain.verb import Order, Verb
-from gputui.domain.verbs import BY_NAME, JOB_VERB
+from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS
 from gputui.request.job_values import signal_number
 from gputui.tui.actions import call_of
-from gputui.tui.commands import CHANGING, place_of
+from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.detail import job_title
 from gputui.tui.screens.dialog import ClosedOnce
@@ -79,8 +80,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         """Hide commands that make no sense now, or never do in a read-only console."""
         if self._services.is_read_only and action in CHANGING:
             return False
+        if self._services.lacking and self._lacks(action, parameters):
+            return False
         condition = self.conditions.get(action)
         return condition is None or condition(parameters[0] if parameters else "")
+
+    def _lacks(self, action: str, parameters: tuple[object, ...]) -> bool:
+        """Return whether the cluster lacks what the action needs."""
+        argument = str(parameters[0]) if parameters else ""
+        return CAPABILITIES.get((action, argument)) in self._services.lacking
 
     def _may_any(self, verb: Verb[Job], _: object) -> bool:
         return any(map(verb.may, self.subjects()))
@@ -204,13 +212,48 @@ class GpuScreen(JobScreen):
         """Return the GPU that commands act on, while one is selected."""
         raise NotImplementedError
 
+    def drained_node(self) -> str | None:
+        """Return the node that a drain concerns where the cluster drains nodes alone: that of the GPU."""
+        view = self.gpu()
+        return self._node_of(view) if view is not None else None
+
     def _may(self, verb: str) -> bool:
         view = self.gpu()
+        if self.drains_nodes and (name := self.drained_node()):
+            view = next((gpu for node in self._snapshot.nodes if node.name == name for gpu in node.gpus), None)
         return view is not None and bool(BY_NAME[verb].may((view, self._snapshot.controls)))
 
+    @property
+    def drains_nodes(self) -> bool:
+        """Return whether the cluster drains whole nodes alone."""
+        return Capability.DRAIN_GPU in self._services.lacking
+
+    def _node_of(self, view: GpuView) -> str:
+        """Return the name of the GPU's node."""
+        uuid = view.gpu.uuid
+        return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
+
+    def _request_of_node(self, verb: str, node: str, reason: str = "") -> None:
+        order = Order(uuids=(node,), reason=reason)
+        self.post_message(ActionRequested(call_of(NODE_VERBS[verb], order, node)))
+
+    def _drain_node(self, node: str) -> None:
+        """Ask for a reason, then drain the node."""
+        from gputui.tui.screens.questions import Prompt
+
+        def answered(reason: str | None) -> None:
+            if reason is not None:
+                self._request_of_node("drain", node, reason)
+
+        why = self._services.lacking[Capability.DRAIN_GPU]
+        self.app.push_screen(Prompt(f"Drain node {node}", "Reason", f"{why}. Running jobs continue."), answered)
+
     def action_drain(self) -> None:
-        """Ask for a reason, then drain the GPU that was selected when the key was pressed."""
-        if view := self.gpu():
+        """Ask for a reason, then drain the GPU that was selected when the key was pressed, or its node."""
+        if self.drains_nodes:
+            if (node := self.drained_node()) is not None:
+                self._drain_node(node)
+        elif view := self.gpu():
             uuid, index = view.gpu.uuid, index_of(view)
             if self.shows_what_if:
                 self._propose_gpu(uuid, index, "drain")
@@ -226,8 +269,11 @@ class GpuScreen(JobScreen):
             )
 
     def action_resume(self) -> None:
-        """Resume starts on the selected GPU."""
-        if view := self.gpu():
+        """Resume starts on the selected GPU, or on its node."""
+        if self.drains_nodes:
+            if (node := self.drained_node()) is not None:
+                self._request_of_node("resume", node)
+        elif view := self.gpu():
             uuid, index = view.gpu.uuid, index_of(view)
             if self.shows_what_if:
                 self._propose_gpu(uuid, index, "resume")

@@ -10,9 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView
-from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -27,14 +25,13 @@ from gputui.tui.commands import (
     Command,
     bindings,
 )
-from gputui.tui.commands.places import MENUS
-from gputui.tui.keymap import keymap_of
 from gputui.tui.pace import Repaints
-from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_rows import holder
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
+from gputui.tui.screens.grid_nodes import GridNodes
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_controller import LogController
 from gputui.tui.screens.log_pane import LogPane
@@ -88,6 +85,7 @@ class Main(GpuScreen):
         self.panes = Panes(self, services, self.refresh_time)
         self.jobs = QueueController(self, services, self.queue, self.filter_line, self.refresh_time)
         self.editor = QueueEditor(self, services, self.jobs)
+        self.nodes = GridNodes(self, self.grid, self.refresh_time)
         self.scores = ScoreLoader(services.settings, services.clock, self.post_message)
         self.logs = LogController(self, services, self.log_pane, self.job_of, self.show_log_pane, self.jobs.look_at)
         self.conditions |= {
@@ -97,7 +95,8 @@ class Main(GpuScreen):
             "pause": lambda _: not self._snapshot.controls.paused,
             "unpause": lambda _: self._snapshot.controls.paused,
             "gpu": lambda _: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
-            "detail": lambda _: self.gpu() is not None or self.subject() is not None or self.jobs.is_on_fold,
+            **self.nodes.conditions(self.jobs.conditions),
+            "detail": lambda _: self.has_detail,
         }
         self._repaints = Repaints(services.pace.tick)
         self._is_ready = False
@@ -167,7 +166,7 @@ class Main(GpuScreen):
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
         self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows)
-        names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
+        names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()
 
@@ -206,6 +205,10 @@ class Main(GpuScreen):
     def subjects(self) -> Sequence[Job]:
         """Return the marked jobs or those of the row while the queue has the focus, else the subject."""
         return self.jobs.subjects() if self.jobs.has_focus else super().subjects()
+
+    def drained_node(self) -> str | None:
+        """Return the node that a drain concerns where the cluster drains nodes alone."""
+        return self.nodes.chosen or super().drained_node()
 
     def gpu(self) -> GpuView | None:
         """Return the selected GPU while the grid has the focus."""
@@ -280,10 +283,18 @@ class Main(GpuScreen):
 
     # other screens
 
+    @property
+    def has_detail(self) -> bool:
+        """Return whether there is something to open."""
+        is_row = bool(self.nodes.chosen) or self.jobs.is_on_fold
+        return is_row or self.gpu() is not None or self.subject() is not None
+
     @on(RowOpened)
     def action_detail(self) -> None:
         """Open the page of the job or of the GPU, or the row that ended jobs share."""
-        if self.jobs.is_on_fold:
+        if self.nodes.chosen:
+            self.nodes.fold()
+        elif self.jobs.is_on_fold:
             self.jobs.toggle_finished()
         elif job := self.subject():
             self.jobs.look_at(job)
@@ -296,20 +307,10 @@ class Main(GpuScreen):
     @on(MenuAsked)
     def list_commands(self, message: MenuAsked) -> None:
         """Open the menu of the row under the pointer, and run the chosen command."""
-        wanted = MENUS.get(self.panes.focused or "", ())
-        commands = tuple(keymap_of(self).told(command) for command in wanted if self._works(command))
-        if not commands:
-            return
-        from gputui.tui.screens.menu import open_menu
+        from gputui.tui.screens.menu import open_row_menu, row_words
 
-        open_menu(self, self._row_words(), commands, message.at)
-
-    def _row_words(self) -> str:
-        """Return the name of the commands' target."""
-        jobs, view = self.subjects(), self.gpu()
-        if view is not None:
-            return f"GPU {index_of(view)}"
-        return f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
+        words = row_words(self.subjects(), self.gpu())
+        open_row_menu(self, words, self.panes.focused, self._works, message.at)
 
     def action_gpu(self) -> None:
         """Open the page of the selected GPU, or of the job's first one."""
@@ -403,16 +404,19 @@ class Main(GpuScreen):
         self.jobs.clear_marks()
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
-        self.jobs.sort_next()
+        """Sort by the next column; nodes by their idleness."""
+        if not self.nodes.sort():
+            self.jobs.sort_next()
 
     def action_fold(self) -> None:
-        """Unfold the row, or fold it."""
-        self.jobs.fold()
+        """Unfold the row or the node, or fold it."""
+        if not self.nodes.fold():
+            self.jobs.fold()
 
     def action_fold_all(self) -> None:
-        """Unfold all rows, or fold them."""
-        self.jobs.fold_all()
+        """Unfold all rows or nodes, or fold them."""
+        if not self.nodes.fold_all():
+            self.jobs.fold_all()
 
     def action_columns(self) -> None:
         """Choose the columns of the queue."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual import events
@@ -11,9 +11,15 @@ from textual.containers import Vertical
 from textual.geometry import Offset
 from textual.screen import Screen
 
+from gputui.domain.arrays import count
+from gputui.domain.gpu import GpuView
+from gputui.domain.gpu_names import index_of
+from gputui.domain.job import Job
 from gputui.domain.text import width
 from gputui.tui.commands import Command, place_of
-from gputui.tui.commands.places import menu_words
+from gputui.tui.commands.places import MENUS, menu_words
+from gputui.tui.keymap import keymap_of
+from gputui.tui.present.detail import job_title
 from gputui.tui.screens.questions import Choose
 from gputui.tui.widgets.cell_lines import CellLines
 
@@ -58,6 +64,23 @@ def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: 
             screen.call_later(screen.app.run_action, commands[number].action, place)
 
     screen.app.push_screen(Menu(title, menu_words(tuple(commands)), at), chosen)
+
+
+def row_words(jobs: Sequence[Job], view: GpuView | None) -> str:
+    """Return the name of the target of a menu's commands."""
+    if view is not None:
+        return f"GPU {index_of(view)}"
+    return f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
+
+
+def open_row_menu(
+    screen: Screen[Any], title: str, pane: str | None, works: Callable[[Command], bool], at: Offset
+) -> None:
+    """Open the menu of a row of a pane with the commands that work now, if there is any."""
+    keymap = keymap_of(screen)
+    commands = tuple(keymap.told(command) for command in MENUS.get(pane or "", ()) if works(command))
+    if commands:
+        open_menu(screen, title, commands, at)
 
 
 class Menu(Pointed):

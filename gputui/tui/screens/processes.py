@@ -78,7 +78,7 @@ class ProcessTable(LineTable[int]):
     """Table of processes by pid, the busiest first."""
 
     COLUMNS: ClassVar = PROCESS_COLUMNS
-    NOUN = "process"
+    noun = "process"
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

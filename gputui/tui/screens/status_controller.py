@@ -47,7 +47,7 @@ class StatusController:
         """Show the snapshot; on a low screen a few words of the summary join the status line."""
         read_only = self._services.is_read_only
         found = self._services.conditions.look(snapshot, now)
-        words = status_line(snapshot, self._services.host, self.bar.room, found=found, read_only=read_only)
+        words = status_line(snapshot, self._services.place, self.bar.room, found=found, read_only=read_only)
         self._show_summary(snapshot, now)
         self.bar.show(words, f"{now.astimezone():{self._services.pace.clock}}")
         self.hint.show(self._services.hint.text)

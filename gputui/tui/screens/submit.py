@@ -78,7 +78,9 @@ class Submit(Dialog[None]):
         self.below = Below()
         here = Origin(services.user, str(Path.cwd()), os.environ, services.settings.scheduler)
         self._origin = here.at(snapshot)
-        self._forecast = Forecaster(self, services.settings, snapshot, self._now, self.purpose.instead)
+        self._forecast = Forecaster(
+            self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start
+        )
         self._loader = DraftLoader(self, services)
 
     @classmethod

@@ -66,7 +66,7 @@ class TimelineView:
 class TimelineTable(LineTable[BarRowKey]):
     """Table of GPUs with their bars; the cursor is on a GPU and on one of its bars."""
 
-    NOUN = "GPU"
+    noun = "GPU"
 
     def __init__(self, *, id: str, now: datetime, marks: BarMarks = UNICODE) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)

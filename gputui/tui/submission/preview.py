@@ -12,8 +12,8 @@ from textual.message_pump import MessagePump
 from textual.timer import Timer
 
 from gputui.domain.entries import Entries, new_entries, numbered
+from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.explain import why_never
@@ -28,6 +28,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED
 from gputui.tui.present.times import clock
@@ -59,6 +60,8 @@ class Prospect:
     stopped: int = 0
     """Number of running jobs that would be preempted."""
     failure: str = ""
+    has_others: bool = True
+    """True if the effect on other jobs is known."""
 
 
 def prospect(
@@ -91,6 +94,17 @@ def prospect(
         words, is_never = _why(change(base), jobs[0], settings, now)
         return Prospect(now, reason=words, is_never=is_never, elements=count, delayed=delayed, stopped=stopped)
     return Prospect(now, bars[0].start, bars[0].gpus, "", False, count, bars[-1].start, len(bars), delayed, stopped)
+
+
+def told(
+    expected_start: Callable[[Submission], datetime | None], asked: Submission, now: datetime, *, is_edit: bool
+) -> Prospect:
+    """Return the forecast of a cluster's engine, which does not say which jobs wait for it."""
+    try:
+        start = None if is_edit or asked.held else expected_start(asked)
+    except GputuiError as error:
+        return Prospect(now, reason=str(error), has_others=False)
+    return Prospect(now, start, reason="the cluster does not tell", has_others=False)
 
 
 def submitted_jobs(asked: Submission, first: JobId, now: datetime) -> list[Job]:
@@ -132,7 +146,7 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     words = f"{len(free)} of {plural(len(able), 'suitable GPU')} free" + (": " if free else "")
     enough = len(free) >= (len(views) if spec.gpus.everything else spec.gpus.minimum)
     style = GREEN if enough else AMBER if len(able) >= spec.gpus.minimum else RED
-    return (("GPUs  ", DIM), (words, style), (_named(free), PLAIN), (_sharing(spec, able), DIM))
+    return (("GPUs  ", DIM), (words, style), (_named(free, snapshot), PLAIN), (_sharing(spec, able), DIM))
 
 
 def _sharing(spec: JobSpec, able: Sequence[GpuView]) -> str:
@@ -140,8 +154,9 @@ def _sharing(spec: JobSpec, able: Sequence[GpuView]) -> str:
     return f", {shared} shared by others" if shared else ""
 
 
-def _named(views: Iterable[GpuView]) -> str:
-    names = [index_of(view) for view in views]
+def _named(views: Iterable[GpuView], snapshot: Snapshot) -> str:
+    labels = Labels.of(snapshot).by_uuid
+    names = [labels[view.gpu.uuid] for view in views]
     return ",".join(names[:_NAMED]) + (",…" if len(names) > _NAMED else "")
 
 
@@ -176,7 +191,7 @@ def end_line(job: Job, limit: timedelta | None, now: datetime) -> Cell:
 def _when(found: Prospect, snapshot: Snapshot) -> Cell:
     assert found.start is not None
     wait = found.start - found.at
-    names = _named(view for view in snapshot.gpus if view.gpu.uuid in found.gpus)
+    names = _named((view for view in snapshot.gpus if view.gpu.uuid in found.gpus), snapshot)
     where = f" on GPU {names}" if names else ""
     if wait <= AT_ONCE:
         first: Cell = ((f"now{where}", GREEN),)
@@ -189,6 +204,8 @@ def _when(found: Prospect, snapshot: Snapshot) -> Cell:
 
 
 def _others(found: Prospect) -> Cell:
+    if not found.has_others:
+        return ()
     words = [f"delays {plural(found.delayed, 'other job')}"] if found.delayed else []
     words += [f"{plural(found.stopped, 'job')} would make way"] if found.stopped else []
     return ((" · " + ", ".join(words), AMBER),) if words else ((" · delays no one", DIM),)
@@ -241,8 +258,16 @@ class Forecaster:
     """Latest forecast of the form's job, or None while it is being computed."""
 
     def __init__(
-        self, screen: MessagePump, settings: Settings, snapshot: Snapshot, now: datetime, instead: Job | None = None
+        self,
+        screen: MessagePump,
+        settings: Settings,
+        snapshot: Snapshot,
+        now: datetime,
+        instead: Job | None = None,
+        expected_start: Callable[[Submission], datetime | None] | None = None,
     ) -> None:
+        """`expected_start` asks a cluster, in place of a forecast made here."""
+        self._expected_start = expected_start
         self._screen = screen
         self._instead = instead
         """The waiting job that the form edits; None: a new job."""
@@ -292,11 +317,14 @@ class Forecaster:
 
     def _ask(self) -> None:
         base, asked, settings, instead = self._base, self._asked, self._settings, self._instead
+        expected_start = self._expected_start
         if asked is None:
             return
         self._pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
+            if expected_start is not None:
+                return ProspectSeen(asked, told(expected_start, asked, base.now, is_edit=instead is not None))
             if base.before is None:  # it serves every job based on this snapshot
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             found = prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted, instead)

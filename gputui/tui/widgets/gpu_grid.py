@@ -17,14 +17,13 @@ from textual.widget import Widget
 
 from gputui.domain.units import plural
 from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, changed_runs, segments
-from gputui.tui.present.gpu import gpu_cells, sick_words
+from gputui.tui.present.cells import Cell, Span, changed_runs, segments
 from gputui.tui.present.gpu_card import CardLine, card_lines, compact_line, compact_title
-from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuPicture
+from gputui.tui.present.gpu_rows import GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement, GridRoom, arrange
-from gputui.tui.present.graphs import span_words
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED
-from gputui.tui.widgets.line_table import CursorMoved, LineTable
+from gputui.tui.widgets.gpu_table import GpuTable
+from gputui.tui.widgets.line_table import CursorMoved
 from gputui.tui.widgets.mouse import tell_click
 
 _GROUND = Style(bgcolor=GROUND)
@@ -276,67 +275,6 @@ class GpuCards(Widget, can_focus=True):
         return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width)
 
 
-class GpuTable(LineTable[str]):
-    """Table of GPUs by UUID."""
-
-    BINDINGS: ClassVar = bindings(GRID_COMMANDS)
-    COLUMNS: ClassVar = GPU_COLUMNS
-    NOUN = "GPU"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._picture = GpuPicture()
-        self._unread: frozenset[str] = frozenset(("fan",))
-
-    def columns(self) -> tuple[Column, ...]:
-        """Return the columns for which any GPU has a reading."""
-        return tuple(column for column in GPU_COLUMNS if column.key not in self._unread)
-
-    def show(self, picture: GpuPicture, positions: Mapping[str, int], empty: tuple[Cell, ...]) -> None:
-        """Show the GPUs, or a text if there is none."""
-        seconds = self._span()
-        self._picture, unread = picture, picture.unread()
-        if self._span() != seconds:
-            self._refresh_titles()
-        if unread != self._unread:
-            self._unread = unread
-            self.keys = [key for key in self.keys if key in positions]  # drawn before the new ones are shown
-            self.lay_out()
-        self.show_rows(tuple(positions), positions, empty)
-
-    def title_of(self, placed: PlacedColumn) -> str:
-        """Return the title of a column; the history's shows how far back it goes."""
-        title = super().title_of(placed)
-        return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
-
-    def _span(self) -> int:
-        """Return the seconds that graphs show; 0: live."""
-        return next((row.look.seconds for row in self._picture.rows.values()), 0)
-
-    def cell_of(self, key: str, column: str, room: int) -> Cell:
-        """Return the content of a cell."""
-        return gpu_cells(self._picture.rows[key], column, room)
-
-    def whole_line(self, key: str) -> Cell | None:
-        """Return why a GPU is lost or sick, in place of missing readings."""
-        return sick_words(self._picture.rows[key], self.size.width)
-
-    def redraw(self) -> None:
-        """Update the visible rows; does nothing while the cards are shown instead."""
-        if self.display:
-            super().redraw()
-
-    def action_beside(self, step: int) -> None:
-        """Select the next GPU, or the previous one."""
-        self.move_to(self._row + step)
-
-    def _titles(self) -> Strip:
-        if self.keys:
-            return super()._titles()
-        words = segments([(" GPU", BLUE if self.has_focus else DIM)], _RAISED)
-        return Strip(words).adjust_cell_length(self.size.width, _RAISED)
-
-
 class GpuGrid(Vertical):
     """Contains a table and cards, one of which is shown; cursor and focus move from one to the other."""
 
@@ -368,6 +306,8 @@ class GpuGrid(Vertical):
         self.picture = picture
         positions = {key: row for row, key in enumerate(picture.rows)}
         before, self.arrangement = self.shown, arrange(len(positions), room, words=len(empty))
+        if _is_by_node(picture, self.arrangement, room.mode):
+            positions = self._by_node(picture, room)
         if self.shown is not before:
             self._change_over(before)
         self.styles.height = self.arrangement.rows
@@ -375,6 +315,59 @@ class GpuGrid(Vertical):
             self.cards.show(picture, positions, self.arrangement)
         else:
             self.table.show(picture, positions, empty)
+
+    def _by_node(self, picture: GpuPicture, room: GridRoom) -> dict[str, int]:
+        """Arrange the GPUs below their nodes; return the lines by key."""
+        folds, most = self.table.folds, room.fixed or room.most
+        was_closed = folds.are_closed
+        folds.show(picture, most - 1)
+        self.table.noun = "node" if folds.are_closed else "line"
+        keys = folds.keys
+        self.arrangement = Arrangement(rows=room.fixed or min(len(keys) + 1, max(2, most)))
+        if folds.are_closed != was_closed:
+            self.table.refresh()
+        return {key: row for row, key in enumerate(keys)}
+
+    @property
+    def node(self) -> str | None:
+        """Name of the node of the selected line while nodes are shown; None otherwise."""
+        key = self.table.folds.node_of(self.cursor) if self.has_nodes else None
+        return self.table.folds.rows[key].name if key else None
+
+    @property
+    def is_on_node(self) -> bool:
+        """Return whether the line of a node is selected."""
+        return self.has_nodes and self.cursor in self.table.folds.rows
+
+    @property
+    def has_nodes(self) -> bool:
+        """Return whether GPUs are grouped by node."""
+        return not self.has_tiles and bool(self.table.folds.rows)
+
+    def fold(self) -> None:
+        """Open the node of the selected line, or close it and select it."""
+        folds = self.table.folds
+        if (key := folds.node_of(self.cursor)) is not None:
+            folds.toggle(key)
+            self.table.cursor = key
+
+    def show_whole_node(self) -> None:
+        """Scroll so that the GPUs of the selected node are visible as far as they fit."""
+        row = self.keys.index(self.table.cursor) if self.table.cursor in self.keys else 0
+        count = len(self.table.folds.uuids(self.table.cursor))
+        self.move_to(row + min(count, self.height - 1))
+        self.move_to(row)
+
+    def fold_all(self) -> None:
+        """Open all nodes, or close them."""
+        self.table.cursor = self.table.folds.node_of(self.cursor)
+        self.table.folds.toggle_all()
+
+    def sort(self) -> bool:
+        """Show the idlest nodes first, or nodes in their own order; return whether by idleness."""
+        self.table.folds.by_idleness = not self.table.folds.by_idleness
+        self.table.rearrange()
+        return self.table.folds.by_idleness
 
     def _change_over(self, before: GpuTable | GpuCards) -> None:
         """Show the other widget, with the cursor and the focus of this one."""
@@ -421,3 +414,10 @@ class GpuGrid(Vertical):
     def move_to(self, row: int) -> None:
         """Select a GPU by its number."""
         self.shown.move_to(row)
+
+
+def _is_by_node(picture: GpuPicture, arrangement: Arrangement, mode: str) -> bool:
+    """Return whether GPUs are shown below their nodes: there are several, and cards would not fit or be empty."""
+    if not picture.nodes or mode == "compact":
+        return False
+    return arrangement.kind != "cards" or (mode == "auto" and picture.has_no_probe)

@@ -74,7 +74,7 @@ class JobTable(LineTable[Key], Grip):
         room = {placed.column.key: placed.width for placed in self.placed}
         self._known = replace(context, room=room, loads=self.rows.loads)
         sheet = self.sheet
-        self.NOUN = sheet.noun
+        self.noun = sheet.noun
         self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
         if (needs := (self.rows.id_width, self.rows.varied)) != self._needs:  # longer ids, or jobs of a second user
             self._needs = needs

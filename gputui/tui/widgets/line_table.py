@@ -55,7 +55,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
     BINDINGS: ClassVar = bindings(MOVE_COMMANDS)
     DEFAULT_CSS = "LineTable { height: 1fr; }"
     COLUMNS: ClassVar[tuple[Column, ...]] = ()
-    NOUN = "row"
+    noun = "row"
+    """Word for a row."""
     head = 1
     """Lines above the rows; the last of them has the titles."""
 
@@ -357,7 +358,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         if len(self.keys) <= self.height:
             return strip
         last = min(self.top + self.height, len(self.keys))
-        words = f" {self.top + 1}–{last} of {plural(len(self.keys), self.NOUN)} "
+        words = f" {self.top + 1}–{last} of {plural(len(self.keys), self.noun)} "
         if not self.has_cursor_in_sight:
             words = f" cursor in row {self._row + 1:,} ·{words}"
         room = self.size.width - len(words)

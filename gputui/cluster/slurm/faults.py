@@ -1,0 +1,82 @@
+"""What is in the way of jobs in a Slurm cluster: missing commands, no epilog, a short memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gputui.cluster.slurm.commands import Commands
+from gputui.domain.cluster import ClusterFault
+from gputui.domain.errors import ClusterUnavailableError
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+SHORT_MEMORY = 60
+"""Seconds below which the end of a job may be missed."""
+_LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
+_NONE = frozenset({"", "(null)", "n/a", "N/A"})
+
+
+def faults(commands: Commands) -> Iterator[ClusterFault]:
+    """Yield the faults that are found; one because of which nothing works ends them."""
+    try:
+        missing = _missing(commands)
+        if missing:
+            yield _not_installed(missing, commands.place)
+            return
+        values = dict(_LINE.findall(commands.ask("scontrol", "show", "config")))
+    except ClusterUnavailableError as error:
+        yield _silent(str(error))
+        return
+    yield from _of_settings({name: value.strip() for name, value in values.items()})
+
+
+def _missing(commands: Commands) -> list[str]:
+    """Return the programs that are not installed where commands run."""
+    lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
+    return commands.script(lines, "sh").out.split()
+
+
+def _not_installed(missing: list[str], place: str) -> ClusterFault:
+    where = f" on {place}" if place else ""
+    return ClusterFault(
+        "commands",
+        f"{', '.join(missing)}: not found{where}",
+        "gputui uses Slurm's own commands.",
+        "Debian: sudo apt install slurm-client\nor on another machine: GPUTUI_CLUSTER=slurm+ssh://LOGIN_NODE",
+        stops_jobs=True,
+    )
+
+
+def _silent(words: str) -> ClusterFault:
+    if re.search("munge|authentication", words, re.IGNORECASE):
+        hint = "systemctl status munge; munge -n | unmunge\nall machines need the same /etc/munge/munge.key and clock"
+        return ClusterFault("munge", words, "Slurm's programs trust each other by munge.", hint, stops_jobs=True)
+    hint = "scontrol ping; systemctl status slurmctld on the controller"
+    return ClusterFault("controller", words, "Without it nothing is submitted or shown.", hint, stops_jobs=True)
+
+
+def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
+    if values.get("Epilog", "").strip() in _NONE and values.get("Epilog[0]", "") in _NONE:
+        yield ClusterFault(
+            "epilog",
+            "no epilog is set",
+            "Containers stay where a batch script is killed, and on a node that was cut off and came back.",
+            "gputui cluster install, on every node",
+        )
+    if "gpu" not in values.get("GresTypes", "").split(","):
+        yield ClusterFault(
+            "gres",
+            "slurm.conf has no GresTypes=gpu",
+            "Slurm knows of no GPU.",
+            "GresTypes=gpu and NodeName=… Gres=gpu:MODEL:N in slurm.conf, the device files in gres.conf",
+            stops_jobs=True,
+        )
+    age = values.get("MinJobAge", "").partition(" ")[0]
+    has_accounting = values.get("AccountingStorageType", "").endswith("slurmdbd")
+    if age.isdigit() and int(age) < SHORT_MEMORY and not has_accounting:
+        yield ClusterFault(
+            "MinJobAge",
+            f"Slurm forgets jobs {age} s after their end, and has no slurmdbd",
+            "Their exit codes are lost unless gputui sees them in time.",
+            "MinJobAge=300 in slurm.conf, or slurmdbd",
+        )

@@ -1,0 +1,46 @@
+"""Console over a fake cluster."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from msgspec.structs import replace
+from textual.pilot import Pilot
+
+from gputui.bootstrap import clusters
+from gputui.console.cluster import console_services
+from gputui.domain.settings import ConsoleSettings, Settings
+from gputui.engine.cluster.logs import ClusterLogs
+from gputui.engine.cluster.store import ClusterStore
+from gputui.tui.app import PAGES, Gputui
+from gputui.tui.messages import ExitChoice
+from gputui.tui.services import Services
+from tests.cluster.fake import FakeCluster
+from tests.tui.console import Console
+
+
+class ClusterConsole(Console):
+    """Console whose queue belongs to a cluster; `refresh` shows the cluster as it is now."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self.cluster = cluster
+        ticks = count(0, 10)
+        self.queue = ClusterStore(cluster, lambda: float(next(ticks)))
+        super().__init__(cluster.snapshot())
+        services = Services(
+            ClusterLogs(self.queue),
+            replace(Settings(), console=ConsoleSettings("off")),
+            self.clock,
+            PAGES,
+            user="alice",
+            preferences=self.preferences,
+        )
+        self.app = Gputui(self.feed, clusters.actions(self.queue), console_services(services, self.queue))
+        self.app.animation_level = "none"
+
+    def keep(self, jobs: object) -> None:
+        """Store nothing: the cluster has the jobs."""
+
+    async def refresh(self, pilot: Pilot[ExitChoice]) -> None:
+        """Show the cluster as it is now."""
+        await self.show(pilot, self.cluster.snapshot())

@@ -1,0 +1,155 @@
+"""The console over a cluster: its nodes, its engine and what it lacks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.cluster import Capability
+from gputui.domain.job_spec import Submission
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.engine.cluster.poll import ClusterPoll
+from gputui.engine.feed import Feed
+from tests.cluster.console import ClusterConsole
+from tests.cluster.fake import FakeCluster
+from tests.factories import FakeClock, spec
+
+SINGLE = "Slurm drains nodes, not single GPUs"
+LACKING = {Capability.DRAIN_GPU: SINGLE, Capability.MOVE: "Slurm puts no job beside another"}
+
+
+def three_nodes() -> FakeCluster:
+    cluster = FakeCluster(FakeClock(), lacking=LACKING)
+    for name in ("llama", "vit", "bert"):
+        cluster.submit([Submission(spec(gpus=1, name=name, time_limit=timedelta(hours=8)))], name)
+    cluster.submit([Submission(spec(gpus=2, name="wide"))] * 2, "wide")
+    return cluster
+
+
+def many_nodes() -> FakeCluster:
+    cluster = FakeCluster(FakeClock(), {f"n{number:02}": 8 for number in range(1, 65)}, lacking=LACKING)
+    for number in range(100):
+        cluster.submit([Submission(spec(gpus=4, name=f"job{number}"))], str(number))
+    return cluster
+
+
+def line_with(console: ClusterConsole, text: str) -> str:
+    return next(line for line in console.screen_text.splitlines() if text in line)
+
+
+async def test_gpus_stand_below_their_nodes_with_the_allocation_and_say_that_they_are_not_read() -> None:
+    console = ClusterConsole(three_nodes())
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        lines = console.screen_text.splitlines()
+        assert "lab │ ● Slurm │" in lines[0]
+        place = next(number for number, line in enumerate(lines) if "▾ gpu1" in line)
+        assert "no readings: no probe on this node" in lines[place]
+        assert "#1 llama alice" in lines[place + 1]
+        assert "#2 vit alice" in lines[place + 2]
+        assert any(" wide " in line and "gpu3:0-1" in line for line in lines)
+        assert "GPUs are not read" not in console.screen_text
+
+
+async def test_many_nodes_have_a_line_each_that_opens() -> None:
+    console = ClusterConsole(many_nodes())
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        assert "112 of 512 GPUs free" in console.screen_text
+        assert "■■■■■■■■    0/8" in line_with(console, "▸ n01")
+        assert "#1×4 job0 alice · #2×4 job1 alice" in line_with(console, "▸ n01")
+        await console.press(pilot, "shift+tab", "enter")
+        assert "▾ n01" in console.screen_text
+        assert "#1 job0 alice" in console.screen_text
+        await console.press(pilot, "o")
+        assert "▸ n01" in console.screen_text
+        await console.press(pilot, "O")
+        assert "▾ n01" in console.screen_text
+
+
+async def test_the_idlest_nodes_come_first_on_request() -> None:
+    console = ClusterConsole(many_nodes())
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        assert "n01" in console.screen_text
+        await console.press(pilot, "shift+tab", "S")
+        assert "········    8/8" in line_with(console, "▸ n51")
+        assert "▸ n01" not in console.screen_text
+        await console.press(pilot, "S")
+        assert "▸ n01" in console.screen_text
+
+
+async def test_a_job_is_held_and_cancelled_by_key() -> None:
+    cluster = three_nodes()
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "end", "h")
+        assert cluster.job(5).held
+        await console.press(pilot, "home", "c", "y")
+        assert cluster.job(1).state is JobState.CANCELLED
+
+
+async def test_the_node_of_a_gpu_is_drained_and_resumed() -> None:
+    cluster = three_nodes()
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "shift+tab", "down", "d")
+        assert SINGLE in console.screen_text
+        await console.press(pilot, *"fans", "enter")
+        assert [view.drain.reason for view in cluster.snapshot().nodes[0].gpus if view.drain] == ["fans", "fans"]
+        await console.refresh(pilot)
+        assert "gpu1 drained" in console.screen_text
+        await console.press(pilot, "d")
+        assert not any(view.drain for view in cluster.snapshot().gpus)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("J", "Not in this cluster: Slurm puts no job beside another."),
+        ("x", "Not in this cluster: gputui has that for the queue of one machine, not for Fake."),
+    ],
+)
+async def test_a_key_says_what_the_cluster_lacks(key: str, words: str) -> None:
+    console = ClusterConsole(three_nodes())
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, key)
+        assert any(words in told for told in console.told)
+
+
+async def test_the_log_of_a_job_is_shown() -> None:
+    cluster = three_nodes()
+    cluster.write(1, "step 1", "step 2")
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        while "step 2" not in console.screen_text:
+            await pilot.pause(0.01)
+        cluster.end(1)
+
+
+async def test_a_cluster_that_is_away_is_told_in_the_status_line() -> None:
+    console = ClusterConsole(three_nodes())
+    async with console.app.run_test(size=(120, 30)) as pilot:
+        await console.begin(pilot)
+        await console.show(pilot, silent(console))
+        assert "○ Slurm not responding for 1m00s" in console.screen_text.splitlines()[0]
+        assert "Fake does not answer" in console.screen_text
+        assert "#1 llama" in console.screen_text
+
+
+def silent(console: ClusterConsole) -> Snapshot:
+    """Return what the poll publishes while the cluster is away."""
+
+    feed = Feed()
+    poll = ClusterPoll(console.queue, feed, console.clock, timedelta(seconds=2))
+    poll.poll()
+    console.cluster.answers = False
+    console.clock.advance(60)
+    poll.poll()
+    return feed.latest
