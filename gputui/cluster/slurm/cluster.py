@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -17,7 +18,7 @@ from gputui.cluster.slurm.commands import Commands
 from gputui.cluster.slurm.details import Detail
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.logs import FileLog, RemoteLog
-from gputui.cluster.slurm.notes import Records, Submissions
+from gputui.cluster.slurm.notes import Records, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
 from gputui.cluster.slurm.submission import Submitter, expanded
@@ -45,7 +46,7 @@ class SlurmCluster:
         self._suspensions = Suspensions(directory)
         self._poll = Poll(commands, directory, settings.cluster.poll_interval.total_seconds(), self._records.add)
         self._pictures = Pictures(self._submissions)
-        self._submitter = Submitter(commands, settings, self._submissions)
+        self._submitter = Submitter(commands, settings, self._submissions, self._forgotten)
         self._changes = Changes(commands)
         self._route = settings.cluster.container
         self._lock = Lock()
@@ -248,6 +249,15 @@ class SlurmCluster:
         """Return whether a batch script of ours runs the job in a container of Docker, beyond Slurm's reach."""
         submitted = self._pictures.submitted(row, self._latest().site.user)
         return self._route == "docker" and submitted is not None and not submitted.submission.spec.is_host
+
+    def _forgotten(self, key: str, since: datetime) -> int | None:
+        """Return the number of an ended job of this user with that key, from our records or Slurm's accounts."""
+        site = self._latest().site
+        every = self._records.all()
+        if site.has_accounting:
+            every = chain(every, accounting.ended_jobs(self._commands, since))
+        rows = (each.row for each in every if each.row.user == site.user and not is_refused(each.row))
+        return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
 
     def _recorded(self, job_id: JobId) -> Job | None:
         found = self._records.of(job_id)

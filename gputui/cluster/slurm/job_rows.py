@@ -83,6 +83,11 @@ class JobRow(Struct, frozen=True):
         return texts.numbers(self.index.partition("%")[0].strip("[]"))
 
     @property
+    def owner(self) -> int:
+        """Number of the job, or of the array that it belongs to: what sbatch printed."""
+        return int(self.array if self.index not in texts.NOTHING else self.number)
+
+    @property
     def array_limit(self) -> int | None:
         """Number of elements that may run at a time; None: no limit."""
         limit = self.index.partition("%")[2]

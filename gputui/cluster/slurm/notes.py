@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from gputui.cluster.journal import Journal
 from gputui.cluster.slurm.directives import COMMENT
+from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import Ended
 from gputui.domain.job_spec import JobId, Submission
 
@@ -39,6 +40,11 @@ def key_of_comment(comment: str) -> str:
     """Return the key in a job's comment; empty if gputui did not submit it."""
     words = comment.split(maxsplit=1)
     return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
+
+
+def is_refused(row: JobRow) -> bool:
+    """Return whether it is what Slurm keeps of a submission that it refused."""
+    return row.state == "FAILED" and row.reason == "BadConstraints"
 
 
 class Submissions:

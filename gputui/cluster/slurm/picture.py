@@ -56,8 +56,7 @@ class Pictures:
         if row.user != user or not key_of_comment(row.comment):
             return None
         found = self._submissions.of_key(key_of_comment(row.comment))
-        number = int(row.array if row.indices else row.number)
-        return found if found is not None and found.number in (None, number) else None
+        return found if found is not None and found.number in (None, row.owner) else None
 
     def _job(self, row: JobRow, polled: Polled, suspended: frozenset[JobId]) -> Job:
         job_id, detail = row.job_id, polled.details.get(row.run_key)

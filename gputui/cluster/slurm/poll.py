@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -66,6 +67,7 @@ class Poll:
         self._interval = interval
         self._record = record
         self._latest: Polled | None = None
+        self._on_disk: tuple[tuple[int, int, int], Polled] | None = None
         self._thread_lock = Lock()
 
     def latest(self) -> Polled:
@@ -96,12 +98,20 @@ class Poll:
         return 0 <= time.time() - polled.at < self._interval
 
     def _read(self) -> Polled | None:
+        """Return what the file has; decodes it only if another process wrote it."""
         with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-            return _DECODER.decode(self._file.read_bytes())
+            with self._file.open("rb") as file:
+                status = os.fstat(file.fileno())
+                version = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if self._on_disk is None or self._on_disk[0] != version:
+                    self._on_disk = version, _DECODER.decode(file.read())
+            return self._on_disk[1]
         return None
 
     def _write(self, polled: Polled) -> None:
         write_whole(self._file, msgspec.json.encode(polled))
+        status = self._file.stat()
+        self._on_disk = (status.st_ino, status.st_mtime_ns, status.st_size), polled
 
     def _made(self) -> Polled:
         before = self._read() or Polled(0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
@@ -42,10 +42,18 @@ exec sbatch --parsable
 class Submitter:
     """Submits jobs and remembers what it submitted."""
 
-    def __init__(self, commands: Commands, settings: Settings, submissions: Submissions) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        settings: Settings,
+        submissions: Submissions,
+        find: Callable[[str, datetime], int | None],
+    ) -> None:
+        """`find` returns the job with a key, submitted after a time, that Slurm may have forgotten."""
         self._commands = commands
         self._settings = settings
         self._submissions = submissions
+        self._find = find
 
     def submit(self, submissions: Sequence[Submission], key: str, home: str) -> tuple[JobId, ...]:
         """Submit jobs that were not submitted with this key before; return the ids of all."""
@@ -81,9 +89,11 @@ class Submitter:
 
     def _one(self, submission: Submission, key: str, script: str, output: str) -> int:
         known = self._submissions.of_key(key)
-        if known is not None and known.number is not None:
-            return known.number
-        if known is None:
+        if known is not None:  # tried before
+            number = known.number or self._find(key, known.at)
+            if number is not None:
+                return number
+        else:
             self._submissions.intend(key, submission, _pattern(output, submission))
         comment = (COMMENT + key).replace(".", "[.]")
         text = _SCRIPT.format(directory=shlex.quote(output), comment=comment)
