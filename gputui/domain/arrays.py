@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 
 from gputui.domain import runs
+from gputui.domain.cluster import array_of
 from gputui.domain.job import MAX_INDICES, Job
 from gputui.domain.runs import Run, Runs
 from gputui.domain.state import JobState
@@ -48,10 +49,13 @@ def count(group: Iterable[Job]) -> int:
 def elements_in_history(known: Collection[Job]) -> int:
     """Return how many elements have left the queue file, of an array of which these are all remaining entries.
 
-    The ids of an array are consecutive from its own id on. Elements behind the last entry are not counted.
+    The ids of an array are consecutive from its own id on. Elements behind the last entry are not counted. Of a
+    cluster's array, whose ids are others, none is known to have left.
     """
     array = next((job.array for job in known if job.array is not None), None)
-    return 0 if array is None else max(0, max(job.last_id for job in known) - array.id + 1 - count(known))
+    if array is None or any(array_of(job.id) == array.id for job in known):
+        return 0
+    return max(0, max(job.last_id for job in known) - array.id + 1 - count(known))
 
 
 def id_word(group: tuple[Job, ...]) -> str:

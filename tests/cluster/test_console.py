@@ -153,3 +153,14 @@ def silent(console: ClusterConsole) -> Snapshot:
     console.clock.advance(60)
     poll.poll()
     return feed.latest
+
+
+async def test_an_element_of_an_array_is_named_as_slurm_names_it() -> None:
+    cluster = FakeCluster(FakeClock(), {"gpu1": 2})
+    cluster.submit([Submission(spec(gpus=1, name="sweep"), array=tuple(range(5)))], "k")
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(140, 40)) as pilot:
+        await console.begin(pilot)
+        assert "3 waiting" in line_with(console, "[2-4]")
+        await console.press(pilot, "home", "Z")
+        assert console.told == ["job 1_0 will be suspended: Z lets it continue"]

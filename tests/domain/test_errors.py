@@ -8,6 +8,10 @@ import pytest
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import (
+    CapabilityError,
+    ClusterError,
+    ClusterRefusedError,
+    ClusterUnavailableError,
     GputuiError,
     InputError,
     InputErrors,
@@ -43,6 +47,10 @@ EXIT_CODES = {
     NotLeaderError: 1,
     RuntimeFault: 1,
     RuntimeUnavailableError: 1,
+    ClusterError: 1,
+    ClusterUnavailableError: 1,
+    ClusterRefusedError: 1,
+    CapabilityError: 1,
 }
 
 

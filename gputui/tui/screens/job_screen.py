@@ -112,14 +112,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
             self.propose(propose(jobs, name, self._snapshot))
             return
         order = Order(tuple(job_id for job in jobs for job_id in job.ids))
+        subject = _element_words(jobs)
         if not verb.question:
-            self.request(name, order)
+            self.request(name, order, subject)
             return
         from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.request(name, order)
+                self.request(name, order, subject)
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         self.app.push_screen(Confirm(f"{verb.question} {which}?", _what_cancel_does(jobs)), answered)
@@ -133,9 +134,9 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._request_of_all(UNSUSPEND)
 
     def _request_of_all(self, verb: Verb[Job]) -> None:
-        ids = tuple(job.id for job in self.subjects() if verb.may(job))
-        if ids:
-            self.request(verb.name, Order(ids))
+        jobs = [job for job in self.subjects() if verb.may(job)]
+        if jobs:
+            self.request(verb.name, Order(tuple(job.id for job in jobs)), _element_words(jobs))
 
     def action_signal(self) -> None:
         """Ask which signal to send to the present subject."""
@@ -312,6 +313,11 @@ class OverlayScreen(GpuScreen):
     def action_back(self) -> None:
         """Close the screen."""
         self.dismiss()
+
+
+def _element_words(jobs: Sequence[Job]) -> str:
+    """Return `job 12_5` for one element of an array, whose id need not be shown anywhere; empty for others."""
+    return f"job {jobs[0].shown_id}" if count(jobs) == 1 and jobs[0].array else ""
 
 
 def _what_cancel_does(jobs: Sequence[Job]) -> str:
