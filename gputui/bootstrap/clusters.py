@@ -33,13 +33,13 @@ def open_cluster(options: Options) -> Cluster:
     """Return the cluster that the settings name. Asks the engine nothing yet."""
     from gputui.cluster.slurm.cluster import SlurmCluster
     from gputui.cluster.slurm.commands import Commands
-    from gputui.cluster.ssh import SshConnection
+    from gputui.cluster.ssh import SshConnection, runtime_directory
 
     settings = options.settings.cluster
     engine = parse_engine(settings.engine)
     if engine is None:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
-    ssh = SshConnection(engine.host, engine.port) if engine.host else None
+    ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
     commands = Commands(ssh, settings.command_timeout.total_seconds())
     return SlurmCluster(commands, options.settings, _directory(options, engine))
 

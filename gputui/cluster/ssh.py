@@ -6,27 +6,36 @@ batch mode, and its first command opens the connection that the next ones use.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 _FAILED = 255
 """Exit code by which ssh says that it did not run the command."""
 _LOGIN_WITHIN = 15
+_LONGEST_RUNTIME = 30
+"""Characters of a runtime directory: with the socket's own name a path may have about 100."""
 _LASTS = 120
 """Seconds that the connection stays open without a command."""
 
 
 class SshConnection:
-    """A multiplexed connection; made by its first command."""
+    """A multiplexed connection; made by its first command.
 
-    def __init__(self, host: str, port: int | None = None, options: tuple[str, ...] = ()) -> None:
+    All processes of the user share it by a socket in her runtime directory, and it ends when it is idle; where the
+    system has no such directory, it is this process's own and ends with it.
+    """
+
+    def __init__(self, host: str, port: int | None = None, runtime: Path | None = None) -> None:
         self.host = host
         self._port = port
-        self._options = options
+        self._shared = runtime / "gputui" if runtime is not None else None
         self._directory: Path | None = None
 
     def argv(self, script: str) -> list[str]:
@@ -42,17 +51,17 @@ class SshConnection:
         return f"{told}; `ssh {self.host}` must work without a password"
 
     def close(self) -> None:
-        """End the connection."""
-        if self._directory is None:
+        """End the connection, unless others may use it."""
+        if self._directory is None or self._shared is not None:
             return
+        atexit.unregister(self.close)
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run([*self._ssh(), "-O", "exit", "--", self.host], capture_output=True, timeout=5, check=False)
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
 
     def _ssh(self) -> list[str]:
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="gputui-ssh-"))  # short: paths of sockets are
+        self._directory = self._directory or self._made_directory()
         options = {
             "BatchMode": "yes",
             "ControlMaster": "auto",
@@ -64,4 +73,21 @@ class SshConnection:
         }
         named = [f"-o{name}={value}" for name, value in options.items()]
         port = ["-p", str(self._port)] if self._port else []
-        return ["ssh", "-T", *named, *port, *self._options]
+        return ["ssh", "-T", *named, *port]
+
+    def _made_directory(self) -> Path:
+        """Return the directory of the socket, whose path has to be short."""
+        if self._shared is not None:
+            self._shared.mkdir(mode=0o700, exist_ok=True)
+            return self._shared
+        atexit.register(self.close)
+        return Path(tempfile.mkdtemp(prefix="gputui-ssh-"))
+
+
+def runtime_directory(environ: Mapping[str, str]) -> Path | None:
+    """Return the user's runtime directory if it is there, hers and short enough for sockets."""
+    path = Path(environ.get("XDG_RUNTIME_DIR", "").strip() or "/nonexistent")
+    with contextlib.suppress(OSError):
+        if path.is_absolute() and len(str(path)) <= _LONGEST_RUNTIME and path.stat().st_uid == os.getuid():
+            return path
+    return None

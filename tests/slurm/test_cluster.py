@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -78,7 +80,18 @@ class TestSlurm(ClusterContract):
 
 def test_a_users_own_job_through_the_whole_of_it(bed: Bed, tmp_path: Path) -> None:
     cluster = cluster_of(bed, tmp_path, "alice")
-    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",), name="hers"), held=True)], "k1")
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("true",), name="hers"), held=True)], str(uuid4()))
     job = cluster.job(job_id)
     assert (job.name, job.submitted_by, job.held) == ("hers", "alice", True)
     assert cluster.cancel([job_id]) == (job_id,)
+
+
+def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path)
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("sleep", "600")))], str(uuid4()))
+    deadline = time.monotonic() + PATIENCE
+    while not cluster.job(job_id).attempts:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert cluster.requeue([job_id]) == (job_id,)
+    assert " Requeue=0 Restarts=1 " in bed.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import Commands
-from gputui.cluster.ssh import SshConnection
+from gputui.cluster.ssh import SshConnection, runtime_directory
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -93,3 +94,16 @@ def test_a_login_node_that_does_not_answer(login: Sshd) -> None:
     with pytest.raises(ClusterUnavailableError, match="`ssh nowhere` must work without a password") as caught:
         commands_over(login, "nowhere").ask("squeue")
     assert caught.value.where == "nowhere"
+
+
+def test_processes_share_a_connection(login: Sshd) -> None:
+    with tempfile.TemporaryDirectory(prefix="rt-", dir="/tmp") as runtime:
+        environ = os.environ | {"PATH": login.path, "XDG_RUNTIME_DIR": runtime}
+        assert runtime_directory(environ) == Path(runtime)
+        for _ in range(2):
+            commands = Commands(SshConnection("lab", runtime=runtime_directory(environ)), PATIENCE, environ)
+            assert commands.ask("squeue", "--version").startswith("slurm")
+            commands.close()
+        assert len(login.sessions()) == 1
+        login.cut()
+    assert runtime_directory({"XDG_RUNTIME_DIR": runtime}) is None

@@ -52,6 +52,11 @@ class Changes:
 
         return self._each(chosen, "requeued", orders)
 
+    def never_requeue(self, chosen: Iterable[JobId]) -> None:
+        """Keep Slurm itself from running jobs again, for example after a node was lost."""
+        for named, _ in ids.grouped(chosen):
+            self._commands.run("scontrol", "update", f"JobId={named}", "Requeue=0")
+
     def set_priority(self, chosen: Iterable[JobId], value: int) -> tuple[JobId, ...]:
         """Set the nice value that stands for a priority."""
         return self._each(chosen, "given that priority", _update(f"Nice={nice_of(value)}"))

@@ -48,7 +48,7 @@ class SlurmCluster:
         self._pictures = Pictures(self._submissions)
         self._submitter = Submitter(commands, settings, self._submissions, self._forgotten)
         self._changes = Changes(commands)
-        self._route = settings.cluster.container
+        self._settings = settings.cluster
         self._lock = Lock()
         self._shown: tuple[float, Snapshot] | None = None
         self._polled: Polled | None = None
@@ -74,7 +74,7 @@ class SlurmCluster:
 
     def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
         """Submit jobs by sbatch."""
-        home = self._latest().site.home
+        home = self._poll.site().home
         try:
             return self._submitter.submit(submissions, key, home)
         finally:
@@ -82,7 +82,7 @@ class SlurmCluster:
 
     def expected_start(self, submission: Submission) -> datetime | None:
         """Return what `sbatch --test-only` says."""
-        return self._submitter.expected_start(submission, self._latest().site.home)
+        return self._submitter.expected_start(submission, self._poll.site().home)
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """End jobs by scancel."""
@@ -103,7 +103,10 @@ class SlurmCluster:
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Run jobs again under their ids."""
         chosen = tuple(ids)
+        ours = [job_id for job_id, row in self._rows(chosen) if self._is_ours(row)]
         done = self._change(chosen, lambda row: row.life.is_active, self._changes.restart)
+        if not self._settings.requeue:
+            self._changes.never_requeue(job_id for job_id in done if job_id in ours)
         return done + self._change(chosen, lambda row: row.life.is_terminal, self._changes.requeue)
 
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
@@ -245,10 +248,14 @@ class SlurmCluster:
         finally:
             self._poll.forget()
 
+    def _is_ours(self, row: JobRow) -> bool:
+        """Return whether it was submitted from here."""
+        return self._pictures.submitted(row, self._poll.site().user) is not None
+
     def _is_contained(self, row: JobRow) -> bool:
         """Return whether a batch script of ours runs the job in a container of Docker, beyond Slurm's reach."""
-        submitted = self._pictures.submitted(row, self._latest().site.user)
-        return self._route == "docker" and submitted is not None and not submitted.submission.spec.is_host
+        submitted = self._pictures.submitted(row, self._poll.site().user)
+        return self._settings.container == "docker" and submitted is not None and not submitted.submission.spec.is_host
 
     def _forgotten(self, key: str, since: datetime) -> int | None:
         """Return the number of an ended job of this user with that key, from our records or Slurm's accounts."""

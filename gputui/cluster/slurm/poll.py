@@ -81,6 +81,13 @@ class Poll:
             raise ClusterUnavailableError(found.error)
         return found
 
+    def site(self) -> Site:
+        """Return Slurm's configuration, from any recent poll."""
+        found = self._latest or self._read()
+        if found is None or not found.site.cluster or not 0 <= time.time() - found.site_at < _SITE_LASTS:
+            return self.latest().site
+        return found.site
+
     def forget(self) -> None:
         """Make the next call ask Slurm: something was changed."""
         with self._thread_lock, locked(self._file.with_suffix(".lock")):
