@@ -97,6 +97,24 @@ def test_the_commands_called_most_start_fast(tmp_path: Path) -> None:
         assert ratios(found, name)[1] <= most
 
 
+LOCAL = """
+import sys
+from gputui.cli.main import run
+code = run(sys.argv[1:])
+beginnings = ("gputui.cluster", "gputui.engine.cluster", "gputui.bootstrap.cl")
+found = [name for name in sys.modules if name.startswith(beginnings)]
+sys.exit(code or (f"loaded: {found}" if found else 0))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["submit", "--gpus", "1", "busybox"], ["queue"], ["hold", "1"]], ids=" ".join)
+def test_the_queue_of_this_machine_needs_nothing_of_clusters(state: Path, arguments: list[str]) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(state.parent)}
+    command = [sys.executable, "-c", LOCAL, "--state", str(state), *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.replace("held job 1; the time waited so far still counts\n", "")) == (0, "")
+
+
 def test_lists_of_heavy_modules_name_real_modules() -> None:
     """Without this check the test would pass for a renamed module."""
     import importlib.util

@@ -164,3 +164,23 @@ async def test_an_element_of_an_array_is_named_as_slurm_names_it() -> None:
         assert "3 waiting" in line_with(console, "[2-4]")
         await console.press(pilot, "home", "Z")
         assert console.told == ["job 1_0 will be suspended: Z lets it continue"]
+
+
+async def test_the_form_changes_what_the_cluster_can_change() -> None:
+    cluster = FakeCluster(FakeClock(), lacking={Capability.EDIT: "a job in Slurm is not changed"})
+    limit = timedelta(hours=8)
+    cluster.submit([Submission(spec(gpus=1, name="train", time_limit=limit), held=True)], "k")
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "e")
+        assert "Only time limit, priority and hold can be changed: a job in Slurm is not changed." in screen_words(
+            console
+        )
+        await console.press(pilot, "ctrl+s")
+        assert cluster.job(1).spec.time_limit == limit
+
+
+def screen_words(console: ClusterConsole) -> str:
+    """Return the text of the screen in one line, without frames."""
+    return " ".join(console.screen_text.replace("│", " ").split())

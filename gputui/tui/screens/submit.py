@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from gputui.domain.cluster import Capability
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
@@ -91,7 +92,7 @@ class Submit(Dialog[None]):
     @classmethod
     def edit(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
         """Return the form in which a waiting or running job is edited."""
-        return cls(services, snapshot, JobEdit(job, services.clock.now()))
+        return cls(services, snapshot, JobEdit(job, services.clock.now(), services.lacking.get(Capability.EDIT, "")))
 
     @property
     def _now(self) -> datetime:

@@ -38,6 +38,8 @@ Tell = Callable[[Exception | None], object]
 EMPTY: Draft = MappingProxyType({})
 _ELSEWHERE = frozenset({"recent", "older", "templates"})
 """Actions that fill a form with another job."""
+_IN_CLUSTER = frozenset({"time_limit", "priority", "hold"})
+"""Fields of a waiting job that a cluster changes."""
 _SECRET = frozenset({"env"})
 _MOST_WORDS = 40
 _WELCOME = "Enter shows the effects before the change is made."
@@ -198,8 +200,12 @@ class JobEdit:
     first = "time_limit"
     is_remembered = False
 
-    def __init__(self, job: Job, now: datetime) -> None:
+    def __init__(self, job: Job, now: datetime, why_few: str = "") -> None:
+        """`why_few` is a cluster's reason why only few fields can be changed; empty: it has none."""
+        self._why_few = why_few
         self.welcome = _WELCOME if job.state is JobState.PENDING else _WELCOME_RUNNING
+        if why_few:
+            self.welcome = f"Only time limit, priority and hold can be changed: {why_few}."
         self.title = f"Edit job {job_title(job)}"
         self.instead: Job | None = job
         self._take(job, now)
@@ -211,7 +217,7 @@ class JobEdit:
 
     def commands(self) -> tuple[Command, ...]:
         """Return the form's commands except those that fill in another job."""
-        others = _ELSEWHERE if self._waits else _ELSEWHERE | {MORE_FIELDS.action_name}
+        others = _ELSEWHERE | {MORE_FIELDS.action_name} if self._has_few else _ELSEWHERE
         kept = (command for command in SUBMIT_COMMANDS if command.action_name not in others)
         return tuple(
             dataclasses.replace(command, title="save") if command.action_name == "send" else command for command in kept
@@ -219,18 +225,30 @@ class JobEdit:
 
     def locked(self) -> Mapping[str, str]:
         """Return the fields that cannot be changed, each with the reason."""
-        locked = edits.locked(self._job)
-        return locked if self._waits else dict.fromkeys(locked, "")  # the form says it once, not at every field
+        locked = self._reasons()
+        return dict.fromkeys(locked, "") if self._has_few else locked  # the form says it once, not at every field
+
+    def _reasons(self) -> dict[str, str]:
+        """Return the reasons why fields cannot be changed."""
+        if not self._why_few:
+            return edits.locked(self._job)
+        few = _IN_CLUSTER if self._waits else {"time_limit"}
+        return {name: self._why_few for name in drafts.NAMES if name not in few}
+
+    @property
+    def _has_few(self) -> bool:
+        """Return whether only few fields can be changed."""
+        return bool(self._why_few) or not self._waits
 
     def changeable(self) -> tuple[str, ...]:
-        """Return the few editable fields of a running job; empty for a waiting one: all."""
-        locked = edits.locked(self._job)
-        return () if self._waits else tuple(name for name in FIELDS if name in BY_NAME and name not in locked)
+        """Return the few editable fields of a running job, or of one in a cluster; empty for others: all."""
+        locked = self._reasons()
+        return tuple(name for name in FIELDS if name in BY_NAME and name not in locked) if self._has_few else ()
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
         """Return the draft with locked fields reset, and words on those that it would have changed."""
         locked = self.locked()
-        why = edits.locked(self._job)
+        why = self._reasons()
         told = [f"{label(name)}: {why[name]}" for name in edits.changed(self.start, draft) if name in locked]
         return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
 
