@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.config import Options
+from gputui.config.options import user_directory
 from gputui.domain.cluster import Engine, parse_engine
-from gputui.domain.errors import InputError
+from gputui.domain.errors import InputError, StoreAccessError
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps, ClusterFault
@@ -41,7 +43,11 @@ def open_cluster(options: Options) -> Cluster:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
     ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
     commands = Commands(ssh, settings.command_timeout.total_seconds())
-    return SlurmCluster(commands, options.settings, _directory(options, engine))
+    directory = _directory(options, engine)
+    try:
+        return SlurmCluster(commands, options.settings, directory)
+    except OSError as error:
+        raise StoreAccessError(f"{error.strerror}", where=str(directory)) from error
 
 
 def _directory(options: Options, engine: Engine) -> Path:
@@ -49,7 +55,15 @@ def _directory(options: Options, engine: Engine) -> Path:
     conf = os.environ.get("SLURM_CONF", "") if engine.host is None else ""
     configuration = hashlib.sha256(conf.encode()).hexdigest()[:8] if conf else ""
     parts = [engine.kind, engine.host or "", str(engine.port or ""), configuration]
-    return options.state / DIRECTORY / "-".join(part for part in parts if part)
+    return _own_state(options) / DIRECTORY / "-".join(part for part in parts if part)
+
+
+def _own_state(options: Options) -> Path:
+    """Return the state directory, or this user's default one if the named one is shared by another."""
+    with contextlib.suppress(OSError):
+        if options.state.stat().st_uid != os.geteuid():
+            return user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
+    return options.state
 
 
 def open_store(options: Options) -> ClusterStore:

@@ -206,6 +206,21 @@ def test_elements_that_wait_for_different_reasons_are_apart() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        (
+            "scontrol: show nodes\nA\nB\nscontrol: show hostnames m1\nm1\nscontrol: show job 7\nC\n"
+            "scontrol: show hostnames m1\nm1\nscontrol: \n"
+        ),  # with readline
+        "scontrol: A\nB\nscontrol: m1\nscontrol: C\nscontrol: m1\nscontrol: ",  # without it
+        "A\nB\nm1\nC\nm1\n",
+    ],
+)
+def test_answers_are_parted_with_and_without_prompts(output: str) -> None:
+    assert parted(output, "m1")[:2] == ["A\nB", "C"]
+
+
 NEWER_NODE = (
     "NodeName=dgx01 Arch=x86_64 CoresPerSocket=56  CPUAlloc=64 CPUEfctv=112 CPUTot=112 CPULoad=31.04 "
     "AvailableFeatures=h100 ActiveFeatures=h100 Gres=gpu:h100:8(S:0-1),gpu:1g.10gb:2 GresDrain=N/A "

@@ -227,7 +227,7 @@ class SlurmCluster:
 
     def _signalled(self, chosen: Iterable[JobId], number: int, may: Callable[[JobRow], bool]) -> tuple[JobId, ...]:
         pairs = [(job_id, row) for job_id, row in self._rows(chosen) if may(row)]
-        contained = [job_id for job_id, row in pairs if self._is_contained(row)]
+        contained = {job_id: row for job_id, row in pairs if self._is_contained(row)}
         others = [job_id for job_id, row in pairs if job_id not in contained]
         done = self._changes.signal(contained, number, whole=False)
         return done + self._changes.signal(others, number, whole=True)

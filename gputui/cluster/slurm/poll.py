@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -175,14 +176,15 @@ def mark_of() -> str:
 
 
 def parted(output: str, mark: str) -> list[str]:
-    """Return the answers between the lines of `mark`, without the prompts."""
-    return [_without_prompts(text, mark) for text in output.split(f"\n{mark}\n")]
+    """Return the answers between the lines of `mark`, without prompts: some builds repeat each command, some do not."""
+    return [_without_prompts(text, mark) for text in re.split(rf"(?:^|\n)(?:scontrol: )*{mark}\n", output)]
 
 
 def _without_prompts(text: str, mark: str) -> str:
-    """Return an answer without the lines in which scontrol repeats its prompt and its commands."""
-    before, prompt, after = text.partition("scontrol: ")
-    text = after.partition("\n")[2] if prompt and not before else text
+    while text.startswith("scontrol: "):
+        text = text.removeprefix("scontrol: ")
+        if text.startswith("show "):
+            text = text.partition("\n")[2]
     return text.removesuffix(f"\nscontrol: show hostnames {mark}")
 
 

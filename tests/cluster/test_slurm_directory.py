@@ -1,0 +1,58 @@
+"""The directory in which what is known about a cluster is kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gputui.bootstrap.clusters import open_cluster
+from gputui.config import Options
+from gputui.domain.errors import InputError, StoreAccessError
+from gputui.domain.settings import ClusterSettings, Settings
+
+
+def options(state: Path, engine: str = "slurm") -> Options:
+    return Options(state, settings=Settings(cluster=ClusterSettings(engine=engine)))
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the user's own state directory."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return tmp_path / "own" / "gputui"
+
+
+def kept(state: Path) -> list[str]:
+    return sorted(path.name for path in (state / "clusters").glob("*"))
+
+
+def test_each_cluster_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("slurm", "slurm+ssh://ann@login1:2222"):
+        open_cluster(options(tmp_path, engine)).close()
+    monkeypatch.setenv("SLURM_CONF", "/etc/other/slurm.conf")
+    open_cluster(options(tmp_path)).close()
+    assert kept(tmp_path) == ["slurm", "slurm-6c66d07e", "slurm-ann@login1-2222"]
+    assert {(tmp_path / "clusters" / name).stat().st_mode & 0o777 for name in kept(tmp_path)} == {0o700}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_the_directory_of_another_user_is_left_alone(tmp_path: Path, own_state: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, 65534, 65534)
+    open_cluster(options(shared)).close()
+    assert (kept(shared), kept(own_state)) == ([], ["slurm"])
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreAccessError, match="Not a directory"):
+        open_cluster(options(tmp_path / "file" / "state"))
+
+
+def test_no_cluster_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no cluster is named"):
+        open_cluster(options(tmp_path, ""))
