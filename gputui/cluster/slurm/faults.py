@@ -25,7 +25,7 @@ def faults(commands: Commands) -> Iterator[ClusterFault]:
             return
         values = dict(_LINE.findall(commands.ask("scontrol", "show", "config")))
     except ClusterUnavailableError as error:
-        yield _silent(str(error))
+        yield _silent(str(error), commands.place)
         return
     yield from _of_settings({name: value.strip() for name, value in values.items()})
 
@@ -47,7 +47,10 @@ def _not_installed(missing: list[str], place: str) -> ClusterFault:
     )
 
 
-def _silent(words: str) -> ClusterFault:
+def _silent(words: str, place: str) -> ClusterFault:
+    if place and "ssh" in words:
+        hint = f"ssh {place} true must work without a question: a key in an agent, the host in known_hosts"
+        return ClusterFault("ssh", words, "Slurm's commands run on the login node.", hint, stops_jobs=True)
     if re.search("munge|authentication", words, re.IGNORECASE):
         hint = "systemctl status munge; munge -n | unmunge\nall machines need the same /etc/munge/munge.key and clock"
         return ClusterFault("munge", words, "Slurm's programs trust each other by munge.", hint, stops_jobs=True)
