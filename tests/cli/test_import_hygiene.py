@@ -15,7 +15,18 @@ from bench._jobs import store_waiting_jobs
 from bench.commands import BARE, commands, compare, ratios
 
 HEAVY = frozenset(
-    {"textual", "rich", "docker", "requests", "urllib3", "apscheduler", "prometheus_client", "pynvml", "asyncio"}
+    {
+        "textual",
+        "rich",
+        "docker",
+        "requests",
+        "urllib3",
+        "apscheduler",
+        "prometheus_client",
+        "pynvml",
+        "pygal",
+        "asyncio",
+    }
 )
 SLOW = frozenset(
     {"dataclasses", "difflib", "email", "logging", "platformdirs", "random", "shutil", "subprocess", "tempfile"}
