@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 def of_directory(state: Path) -> list[int]:

@@ -86,7 +86,7 @@ async def over(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 async def at_its_error(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait until the log has been read and searched for errors."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "error 1 of 4" not in console.screen_text:
             await pilot.pause(0.002)
 

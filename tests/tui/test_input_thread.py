@@ -53,7 +53,7 @@ async def test_a_click_in_two_parts_is_a_click_on_a_machine_that_just_stood_stil
     monkeypatch.setattr(textual_internals, "XTermParser", Standing)
     driver = Collecting(App(), reads)
     os.write(writes, PRESSED[:cut])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(driver.run_input_thread)
     os.close(reads)
     os.close(writes)

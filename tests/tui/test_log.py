@@ -94,7 +94,7 @@ def test_a_follower_counts_skipped_lines() -> None:
     logs.lines[1] = [b"x"] * (INBOX + 500)
     follower = LogFollower(logs, 1, None)
     follower.start()
-    assert follower.join(10)
+    assert follower.join(60)
     lines, _, skipped = follower.take()
     assert (len(lines), skipped) == (INBOX, 500)
     assert follower.take() == ([], [], 0)
@@ -106,7 +106,7 @@ def test_a_log_that_cannot_be_opened_is_reported() -> None:
     logs.error = NotFoundError("job 1 has not started yet")
     follower = LogFollower(logs, 1, None)
     follower.start()
-    assert follower.join(10)
+    assert follower.join(60)
     assert follower.error == "job 1 has not started yet"
 
 
@@ -114,10 +114,10 @@ def test_closing_ends_the_thread_even_while_nothing_is_written() -> None:
     logs = FakeLogs()
     follower = LogFollower(logs, 1, None)
     follower.start()
-    assert logs.opened_event.wait(10)
-    assert logs.streams[1].all_read.wait(10)
+    assert logs.opened_event.wait(60)
+    assert logs.streams[1].all_read.wait(60)
     follower.close()
-    assert follower.join(10)
+    assert follower.join(60)
 
 
 def flood(count: int, done: threading.Event) -> Iterator[bytes]:
@@ -203,7 +203,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         again = sample.secret_job()
         console.logs.opened_event.clear()
         await console.show(pilot, sample.with_job(console.snapshot, [again]))
-        assert await asyncio.to_thread(console.logs.opened_event.wait, 10)
+        assert await asyncio.to_thread(console.logs.opened_event.wait, 60)
         assert [opened[0] for opened in console.logs.opened] == [101, 101]
         await console.show(pilot, sample.with_job(console.snapshot, [again.evolve(priority=1)]))
         assert len(console.logs.opened) == 2
@@ -319,7 +319,7 @@ async def test_new_lines_are_shown_at_once_and_a_silent_log_costs_nothing() -> N
         pane = console.app.screen.query_one(LogPane)
         for word in (b"one", b"two", b"three"):
             more.put(word)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while word.decode() not in console.screen_text:
                     await pilot.pause(0.01)
         timers = list(pane._timers)  # noqa: SLF001 - Textual has no public list of them

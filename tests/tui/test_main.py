@@ -319,7 +319,7 @@ async def test_detail_follows_its_job() -> None:
         assert "RUNNING" in console.screen_text
         ended = sample.jobs()[3].evolve(state=JobState.COMPLETED, exit_code=0, ended_at=NOW)
         await console.show(pilot, sample.with_job(console.snapshot, [ended]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "COMPLETED" not in console.screen_text:  # the page lays out its log first
                 await pilot.pause()
         await console.show(pilot, replace(console.snapshot, jobs=()))
