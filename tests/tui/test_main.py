@@ -31,7 +31,7 @@ from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.status_bars import NoticeBar
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 from tests.tui.foresight import until
 
 SIZE = (100, 30)
@@ -397,6 +397,7 @@ async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch)
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
         await console.show(pilot, sample.with_node(gpus=tuple(sample.busy(i, 101) for i in range(8))))
+        await steady(pilot)
 
         def spy(screen: object, update: object) -> None:
             if isinstance(update, ExactUpdate):
