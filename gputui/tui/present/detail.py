@@ -106,11 +106,6 @@ def job_lines(
     return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
 
 
-def job_title(job: Job) -> str:
-    """Return `#17 train`, `#18_1 sweep`, without control characters."""
-    return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
-
-
 def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
     """Return the states of the elements of the job's array, as far as they are in the queue; empty for a single job."""
     array = job.array

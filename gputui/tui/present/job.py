@@ -24,6 +24,11 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, S
 from gputui.tui.present.times import minute
 
 
+def job_title(job: Job) -> str:
+    """Return `#17 train`, `#18_1 sweep`, without control characters."""
+    return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
+
+
 def moment(at: datetime | None, now: datetime) -> str:
     """Return the local time; empty for None."""
     return "" if at is None else minute(at, now)

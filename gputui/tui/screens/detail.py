@@ -35,10 +35,9 @@ from gputui.tui.present.detail import (
     gpu_rows_of,
     job_gpu_lines,
     job_lines,
-    job_title,
 )
 from gputui.tui.present.gpu_graphs import several_graph_lines
-from gputui.tui.present.job import JobContext, gpus_wanted
+from gputui.tui.present.job import JobContext, gpus_wanted, job_title
 from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, GROUND, STRONG
 from gputui.tui.present.telemetry import telemetry_lines

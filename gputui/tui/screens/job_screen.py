@@ -20,11 +20,10 @@ from gputui.domain.state import JobState
 from gputui.domain.text import fit
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB
-from gputui.request.job_values import signal_number
 from gputui.tui.actions import call_of
 from gputui.tui.commands import CHANGING, place_of
 from gputui.tui.messages import ActionRequested
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.suspend import open_shell
@@ -134,6 +133,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         jobs = [job for job in self.subjects() if SIGNAL.may(job)]
         if not jobs:
             return
+        from gputui.request.job_values import signal_number
         from gputui.tui.screens.questions import Choose
 
         def chosen(place: int | None) -> None:

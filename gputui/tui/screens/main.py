@@ -30,9 +30,8 @@ from gputui.tui.commands import (
 from gputui.tui.commands.places import MENUS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.pace import Repaints
-from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_rows import holder
-from gputui.tui.present.job import JobContext
+from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.status import no_gpu_words
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.screens.job_screen import GpuScreen
