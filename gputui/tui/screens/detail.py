@@ -255,8 +255,7 @@ class Detail(JobScreen):
         if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
             each = reasons.get(entry.id)  # it waits for what its entry does
             reasons = {**reasons, job.id: each} if each else reasons
-        now, beside = self._services.clock.now(), snapshot.sharing()
-        return JobContext(now, reasons, snapshot.expected_starts, snapshot.progress, names, beside)
+        return replace(JobContext.of(snapshot, self._services.clock.now(), names), reasons=reasons)
 
     def _lines(self, job: Job, context: JobContext, room: int) -> tuple[Line, ...]:
         is_compact = self.app.size.height < _COMPACT
