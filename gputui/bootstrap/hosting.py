@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options
+from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
     from gputui.domain.entries import Entries
     from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
@@ -79,16 +81,35 @@ def relay_of(options: Options) -> Relay:
     return Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
 
 
-def demo_adapters(options: Options, store_id: str) -> Adapters:
-    """Return the simulated GPUs and the runtime of the demo."""
-    from gputui.engine.process.host import Adapters
-    from gputui.gpus.simulated import furnish
-    from gputui.runtime.process.runtime import DemoRuntime
+class DemoMachine:
+    """Simulated machine of the demo: its GPUs, the runtime of its jobs, and the processes on its GPUs."""
 
-    probe = adapters.simulated_probe(options, store_id)
-    others = furnish(probe)
-    runtime = DemoRuntime(store_id, options.state, options.settings.runtime, bootstrap.clock(), others)
-    return Adapters({runtime.name: runtime}, probe)
+    def __init__(self, options: Options, store: JobStore) -> None:
+        self._options = options
+        self._store = store
+        self._latest: Callable[[], ProbeReading] = ProbeReading
+
+    def adapters(self) -> Adapters:
+        """Return new GPUs and their runtime."""
+        from gputui.engine.process.host import Adapters
+        from gputui.gpus.simulated import furnish
+        from gputui.runtime.process.runtime import DemoRuntime
+
+        options, store_id = self._options, self._store.store_id
+        probe = adapters.simulated_probe(options, store_id)
+        others = furnish(probe)
+        self._latest = probe.latest
+        runtime = DemoRuntime(store_id, options.state, options.settings.runtime, bootstrap.clock(), others)
+        return Adapters({runtime.name: runtime}, probe)
+
+    def foreign_use(self) -> ForeignUse:
+        """Return actions on its foreign processes, all of which are refused, and their values."""
+        from gputui.engine.actions.foreign_use import ForeignUse
+        from gputui.gpus.simulated_processes import SimulatedProcesses
+
+        clock = bootstrap.clock()
+        processes = SimulatedProcesses(lambda: self._latest(), clock)
+        return ForeignUse(self._store, clock, bootstrap.actor(), processes, lambda: None)
 
 
 def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:

@@ -65,8 +65,10 @@ def run(options: Options) -> int:
     try:
         own_log.log_to_file(here.state)
         opened_at = _furnish(here, store)
+        machine = hosting.DemoMachine(here, store)
         demo = Demo(
-            partial(hosting.demo_adapters, here, store.store_id),
+            machine.adapters,
+            machine.foreign_use,
             partial(hosting.demo_past, here, store, opened_at - HISTORY),
             HINT,
         )

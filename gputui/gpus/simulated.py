@@ -266,6 +266,7 @@ class SimulatedProbe:
             command=" ".join(job.spec.command)[:200] or job.spec.name or None,
             container_id=None if job.spec.is_host else attempt.container_id,
             attempt=self._tag(job, attempt),
+            ticks=_ticks(attempt.started_at),
         )
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
@@ -432,6 +433,9 @@ FOREIGN, DRAINED, CAPPED = 5, 6, 2
 _CAP = 0.65
 """Share of the board's power limit."""
 _CONTAINER = "c4a01" + "5ea5ide" * 8 + "bad"
+_FOREIGN_AGE = timedelta(hours=5, minutes=48)
+_TICKS = 100
+"""Ticks per second; simulated processes count them from 1970."""
 
 
 def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
@@ -441,10 +445,21 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
         return ()
     probe.cap(CAPPED, round(_CAP * (gpus[CAPPED].power_limit or 0)))
     memory = (gpus[FOREIGN].memory_total or 0) // 4
+    began = (probe.latest().taken_at or datetime.now(UTC)) - _FOREIGN_AGE
     command = "python -m ipykernel_launcher"
-    probe.foreign(FOREIGN, GpuProcess(22_110, memory, "carol", command, _CONTAINER))
+    process = GpuProcess(22_110, memory, "carol", command, _CONTAINER, ticks=_ticks(began))
+    probe.foreign(FOREIGN, process)
     image = "jupyter/pytorch:cuda12"
     return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image),)
+
+
+def _ticks(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * _TICKS)  # never after it: no process is younger than its job
+
+
+def started_at(process: GpuProcess) -> datetime | None:
+    """Return the start time of a simulated process."""
+    return None if process.ticks is None else datetime.fromtimestamp(process.ticks / _TICKS, UTC)
 
 
 def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:

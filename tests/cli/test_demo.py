@@ -15,12 +15,15 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, hosting
 from gputui.cli.demo import MOST_WAITING, PAST, Arrivals, coming_jobs, first_jobs, record_past
 from gputui.config import Options, ProbeSpec
+from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP
+from gputui.domain.gpu_processes import process_rows, process_target, with_host_values
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
+from gputui.gpus.simulated import SimulatedProbe
 from gputui.store.memory import MemoryJobStore
-from tests.factories import ACTOR, NOW, FakeClock
+from tests.factories import ACTOR, NOW, FakeClock, running, snapshot, view
 
 CAPPED, FOREIGN, DRAINED = 2, 5, 6
 
@@ -68,8 +71,8 @@ def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: Me
     assert all(any((step.gpus[gpu.uuid].utilization or 0) > 0.5 for step in last) for gpu in gpus[:5])
 
 
-def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(tmp_path: Path) -> None:
-    made = hosting.demo_adapters(options(tmp_path), "store")
+def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(store: MemoryJobStore, tmp_path: Path) -> None:
+    made = hosting.DemoMachine(options(tmp_path), store).adapters()
     (container,) = made.runtimes["process"].foreign()
     reading = made.probe.latest()
     uuids = [gpu.uuid for gpu in reading.gpus]
@@ -81,9 +84,32 @@ def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(tmp_path: Path)
     assert limits[CAPPED] < 0.7 * limits[0]
 
 
-def test_small_demo_has_no_foreign_container(tmp_path: Path) -> None:
-    made = hosting.demo_adapters(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), "store")
+def test_small_demo_has_no_foreign_container(store: MemoryJobStore, tmp_path: Path) -> None:
+    made = hosting.DemoMachine(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), store).adapters()
     assert made.runtimes["process"].foreign() == ()
+
+
+def test_processes_have_memory_processor_use_and_age_but_get_no_signals(store: MemoryJobStore, tmp_path: Path) -> None:
+    machine = hosting.DemoMachine(options(tmp_path), store)
+    use = machine.foreign_use()
+    assert use.rows((22_110,)) == {}, "before there are GPUs"
+    made = machine.adapters()
+    assert isinstance(made.probe, SimulatedProbe)
+    now = bootstrap.clock().now()
+    begun = [running(7, on=[gpu.uuid]) for gpu in made.probe.gpus[:1]]
+    made.probe.follow([job.with_attempt(started_at=now - timedelta(minutes=3)) for job in begun])
+    rows = process_rows(snapshot(gpus=[view(sample=found) for found in made.probe.latest().samples.values()]))
+    known = with_host_values(rows, use.rows(tuple(row.pid for row in rows if row.pid is not None)))
+    minutes = sorted(row.age // timedelta(minutes=1) for row in known if row.age is not None)
+    assert minutes == [3, 5 * 60 + 48]
+    assert all(1 < row.cpu < 5 for row in known if row.cpu is not None)
+    assert all(3 < row.memory / 2**30 < 19 for row in known if row.memory is not None)
+    assert all(row.cpu and row.memory for row in known)
+    target = process_target(next(row for row in known if row.pid == 22_110))
+    assert target is not None
+    for act in (lambda: use.signal(target, "TERM"), lambda: use.environment(target)):
+        with pytest.raises(GputuiError, match="pid 22110 is simulated"):
+            act()
 
 
 def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:
