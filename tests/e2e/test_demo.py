@@ -100,3 +100,21 @@ def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:
         terminal.press("q")
         terminal.until("EXIT 0", seconds=60)
     assert (told.exists(), list(mapping.iterdir())) == (False, [])
+
+
+def test_keys_that_arrive_together_with_an_escape_act_as_if_pressed_one_by_one(tmp_path: Path) -> None:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
+    with Terminal([*CONSOLE, "demo"], environ, 120, 36) as terminal:
+        terminal.until("llama-7b-sft", HINT)
+        terminal.press("?")
+        terminal.until("/ search")
+        terminal.press_at_once("Escape", "s")
+        terminal.until("Submit a job")
+        terminal.leave("Submit a job")
+        terminal.press("j", "c")  # on the first running job
+        terminal.until("cancel it")
+        terminal.press_at_once("Escape", "Enter")
+        terminal.until_that(lambda shown: re.search(r" Job #\d+ ", shown) is not None)
+        terminal.until_that(lambda shown: "cancel it" not in shown and "being cancelled" not in shown)
+        terminal.press_at_once("Escape", "q")
+        terminal.until("EXIT 0", seconds=60)
