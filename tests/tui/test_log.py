@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import NotFoundError
+from gputui.domain.settings import ConsoleSettings
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.follower import INBOX, LogFollower
 from gputui.tui.present.log import log_spans
@@ -278,8 +279,16 @@ async def test_without_a_running_job_the_pane_has_a_hint() -> None:
     console = Console(sample.empty_queue())
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        assert "press f to follow its log" in console.screen_text
+        assert "No log, for the queue is empty. s submits a job" in console.screen_text
         assert console.logs.opened == []
+
+
+async def test_in_a_read_only_console_the_hint_offers_no_submission() -> None:
+    console = Console(sample.empty_queue(), console=ConsoleSettings("off", read_only=True))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        assert "No log, for the queue is empty." in console.screen_text
+        assert "submits a job" not in console.screen_text
 
 
 async def test_a_pane_without_a_log_lists_the_keys_of_logs() -> None:
