@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -235,8 +237,10 @@ def test_a_host_job_without_limits_reports_its_memory_in_version_1(tmp_path: Pat
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Provide a disk of 8 MiB whose use the kernel counts: from Linux 6.10 on, only where a group may have a limit."""
-    file, group = tmp_path / "disk", MOUNT / "blkio" / tmp_path.name
+    file, group = tmp_path / "disk", MOUNT / "blkio" / f"gputui-test-{secrets.token_hex(4)}"
     file.write_bytes(bytes(8 * MIB))
+    if shutil.which("losetup") is None:
+        pytest.skip("no losetup")
     found = subprocess.run(["losetup", "-f", "--show", file], capture_output=True, text=True, check=False)
     if found.returncode:
         pytest.skip(f"no loop device: {found.stderr.strip()}")

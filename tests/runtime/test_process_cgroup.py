@@ -11,10 +11,12 @@ import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container_options import ContainerOptions
+from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.host_processes import read_stat
 from gputui.runtime.process import cgroup
 from gputui.runtime.process.cgroup import Trees
-from tests.runtime.contract import seen, shell, until
+from gputui.runtime.process.runtime import ProcessRuntime
+from tests.runtime.contract import STORE, seen, shell, until
 from tests.runtime.test_process import process_harness
 
 LIMITS = ContainerOptions(memory=2**30, cpus=1.5, cpu_shares=1024)
@@ -160,8 +162,27 @@ def test_groups_that_a_crash_left_without_an_attempt_are_removed(tmp_path: Path)
     assert left(timedelta(hours=2)) == set(names[1:])
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
+def test_a_scheduler_removes_groups_that_a_crash_left_without_an_attempt(tmp_path: Path) -> None:
+    class Later:
+        def now(self) -> datetime:
+            return datetime.now(UTC) + timedelta(hours=2)
+
+    harness = process_harness(tmp_path / "state")
+    created = harness.open().create(harness.launch(("true",)))
+    left = harness.launch(("true",))
+    if not cgroup.make(left.name, ContainerOptions()).folders:
+        pytest.skip("this host lets root make no control groups")
+    runtime = ProcessRuntime(STORE, tmp_path / "state", RuntimeSettings(), Later())
+    runtime.watch(lambda: None)
+    assert groups_of(left.name) == set()
+    assert groups_of(created.id)
+    runtime.close()
+    harness.clean()
+
+
 def test_a_host_without_control_groups_is_reported(tmp_path: Path) -> None:
-    group = cgroup.make("one", LIMITS, Trees(tmp_path))
+    group = cgroup.make("one", LIMITS, Trees(tmp_path / "none", tmp_path / "missing"))
     assert group.folders == ()
     assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]
     assert "not enforced" in group.notes[0]
@@ -188,7 +209,8 @@ def test_a_job_over_its_memory_limit_is_killed_and_reported(tmp_path: Path) -> N
 
 def groups_of(container_id: str) -> set[str]:
     """Return the trees of this host in which an attempt has a group."""
-    return {place.parent.parent.name for place in cgroup.MOUNT.glob(f"*/gputui/{container_id}")}
+    places = (*cgroup.MOUNT.glob(f"gputui/{container_id}"), *cgroup.MOUNT.glob(f"*/gputui/{container_id}"))
+    return {place.parent.parent.name for place in places}
 
 
 @pytest.mark.skipif(

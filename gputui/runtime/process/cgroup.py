@@ -70,7 +70,7 @@ class Trees:
         return self._highest(tree, controller)
 
     def _highest(self, tree: Path, controller: str) -> Path | None:
-        if not controller and not (tree / "cgroup.controllers").exists():
+        if not (tree if controller else tree / "cgroup.controllers").exists():
             return None
         here = tree / self._own_path(controller)
         writable = [each for each in (here, *here.parents) if each.is_relative_to(tree) and os.access(each, os.W_OK)]
