@@ -134,8 +134,16 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Reduce the work of the five collections with which pytest ends."""
+    gc.unfreeze()
     gc.collect()
     gc.collect()
     gc.freeze()
