@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
     from gputui.ports import GpuProbe, JobStore, Monitor
+    from gputui.ports.foreign import ForeignContainers
 
 
 def make_host(
@@ -88,28 +89,38 @@ class DemoMachine:
         self._options = options
         self._store = store
         self._latest: Callable[[], ProbeReading] = ProbeReading
+        self._containers: ForeignContainers | None = None
 
     def adapters(self) -> Adapters:
         """Return new GPUs and their runtime."""
         from gputui.engine.process.host import Adapters
-        from gputui.gpus.simulated import furnish
+        from gputui.gpus.simulated import FOREIGN, furnish
+        from gputui.gpus.simulated_containers import SimulatedContainers
         from gputui.runtime.process.runtime import DemoRuntime
 
-        options, store_id = self._options, self._store.store_id
+        options, store_id, clock = self._options, self._store.store_id, bootstrap.clock()
         probe = adapters.simulated_probe(options, store_id)
-        others = furnish(probe)
-        self._latest = probe.latest
-        runtime = DemoRuntime(store_id, options.state, options.settings.runtime, bootstrap.clock(), others)
+
+        def removed() -> None:
+            probe.foreign(FOREIGN)
+            runtime.wake()
+
+        containers = SimulatedContainers(furnish(probe), removed, clock)
+        self._latest, self._containers = probe.latest, containers
+        runtime = DemoRuntime(store_id, options.state, options.settings.runtime, clock, lambda: containers.running)
         return Adapters({runtime.name: runtime}, probe)
 
     def foreign_use(self) -> ForeignUse:
-        """Return actions on its foreign processes, all of which are refused, and their values."""
+        """Return the values of its processes, which get no signals, and actions on its foreign containers."""
         from gputui.engine.actions.foreign_use import ForeignUse
         from gputui.gpus.simulated_processes import SimulatedProcesses
 
         clock = bootstrap.clock()
         processes = SimulatedProcesses(lambda: self._latest(), clock)
-        return ForeignUse(self._store, clock, bootstrap.actor(), processes, lambda: None)
+        is_read_only = self._options.settings.console.read_only
+        return ForeignUse(
+            self._store, clock, bootstrap.actor(), processes, lambda: self._containers, is_read_only=is_read_only
+        )
 
 
 def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu import GpuProcess, ProbeReading
+from gputui.domain.gpu import GpuProcess, GpuSample, ProbeReading
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
 from gputui.gpus.simulated import chance, started_at, wave
 from gputui.ports import Clock
@@ -30,8 +30,8 @@ class SimulatedProcesses:
         """Return the processes that are on GPUs, by pid; none has a parent."""
         del with_parents
         samples, now = self._latest().samples.values(), self._clock.now()
-        listed = {process.pid: process for sample in samples for process in sample.processes or ()}
-        return {pid: _row(listed[pid], now) for pid in pids if pid in listed}
+        listed = {each.pid: (each, sample) for sample in samples for each in sample.processes or ()}
+        return {pid: _row(*listed[pid], now) for pid in pids if pid in listed}
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
         """Raise GputuiError."""
@@ -43,13 +43,13 @@ class SimulatedProcesses:
         raise GputuiError(f"pid {target.pid} is simulated: it gets no signals")
 
 
-def _row(process: GpuProcess, now: datetime) -> ProcessRow:
+def _row(process: GpuProcess, sample: GpuSample, now: datetime) -> ProcessRow:
     """Return the values of a process: a few cores that feed its GPU, and memory that grows while it loads its data."""
     began = started_at(process)
     age = None if began is None else max(timedelta(0), now - began)
     loaded = 1.0 if age is None else min(1.0, 0.1 + age / _LOADED)
     at = now.timestamp() // _EVERY * _EVERY
-    cores = 1.1 + 2.5 * chance(process.pid, "cores")
+    cores = 1.1 + 2.5 * chance(process.pid, "cores") if sample.utilization else 0.0  # none while its job is suspended
     return ProcessRow(
         process.pid,
         user=process.user or "",

@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from threading import Event
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, hosting
 from gputui.cli.demo import MOST_WAITING, PAST, Arrivals, coming_jobs, first_jobs, record_past
 from gputui.config import Options, ProbeSpec
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_history import STEP
 from gputui.domain.gpu_processes import process_rows, process_target, with_host_values
 from gputui.domain.job_spec import Submission
@@ -110,6 +111,31 @@ def test_processes_have_memory_processor_use_and_age_but_get_no_signals(store: M
     for act in (lambda: use.signal(target, "TERM"), lambda: use.environment(target)):
         with pytest.raises(GputuiError, match="pid 22110 is simulated"):
             act()
+
+
+def test_its_foreign_container_has_a_page_and_output_and_can_be_stopped(store: MemoryJobStore, tmp_path: Path) -> None:
+    machine = hosting.DemoMachine(options(tmp_path), store)
+    made, use = machine.adapters(), machine.foreign_use()
+    (container,) = made.runtimes["process"].foreign()
+    detail = use.container("jupyter-carol")
+    assert (detail.id, detail.user, detail.is_running) == (container.id, "carol", True)
+    whole = list(use.logs(container.id, tail=None, follow=False))
+    assert list(use.logs(container.id, tail=2, follow=False)) == whole[-2:]
+    followed = use.logs(container.id, tail=None, follow=True, stamped=True)
+    lines = iter(followed)
+    assert whole[0] in next(lines)
+    followed.close()
+    assert len(list(lines)) == len(whole) - 1
+    woken = Event()
+    made.runtimes["process"].watch(woken.set)
+    assert use.stop(container.id).startswith("container jupyter-carol: stopped after 0.0 s")
+    assert woken.is_set(), "the scheduler sees at once that the GPU is free"
+    assert made.runtimes["process"].foreign() == ()
+    assert not any(sample.processes for sample in made.probe.latest().samples.values())
+    assert not use.container("jupyter-carol").is_running
+    with pytest.raises(NotFoundError, match="there is no container other"):
+        use.container("other")
+    assert [entry.verb for entry in store.audit_log()] == ["stop-container", "stop-container"]
 
 
 def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:

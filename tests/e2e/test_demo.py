@@ -82,6 +82,36 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.is_back()
     operator.leave("Esc shows all")
 
+    # a checkpoint of a running job, which goes on
+    operator.pressed = 0
+    operator.press("/")
+    operator.type("llama-7b-sft is:running")
+    operator.press("Enter")
+    operator.sees(" jobs   Esc shows all", "llama-7b-sft")
+    operator.press("I")
+    operator.sees("USR1")
+    operator.press("Enter")
+    operator.sees("SIGUSR1 received, saving at step", "checkpoint saved")
+    operator.is_back()
+    operator.leave("Esc shows all")
+
+    # somebody else's container
+    operator.pressed = 0
+    operator.press("U")
+    operator.sees("GPU USERS", "jupyter-carol")
+    operator.press("/")
+    operator.type("kind:foreign")
+    operator.press("Enter")
+    operator.sees_that(lambda shown: "jupyter-carol" in shown and "#" not in shown)
+    operator.press("X")
+    operator.sees("Stop container jupyter-carol", "stop timeout")
+    operator.press("y")
+    operator.sees("container jupyter-carol: stopped after")
+    assert operator.pressed <= MOST_KEYS
+    operator.press("q")
+    operator.sees_no_more("GPU USERS")
+    operator.sees_no_more("jupyter-carol")
+
 
 def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:
     hook, told, mapping, config = (tmp_path / name for name in ("hook", "told", "mapping", "config.toml"))

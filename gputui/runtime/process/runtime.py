@@ -420,11 +420,22 @@ class DemoRuntime(ProcessRuntime):
         directory: Path,
         settings: RuntimeSettings,
         clock: Clock,
-        others: tuple[ForeignContainer, ...] = (),
+        others: Callable[[], tuple[ForeignContainer, ...]] = tuple,
     ) -> None:
         super().__init__(store_id, directory, settings, clock)
         self._others = others
+        self._wakes: list[Callable[[], None]] = []
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when an attempt of this store may have ended, or a simulated container has."""
+        super().watch(wake)
+        self._wakes.append(wake)
+
+    def wake(self) -> None:
+        """Report that a simulated container has ended."""
+        for wake in self._wakes:
+            wake()
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         """Return the simulated containers."""
-        return self._others
+        return self._others()
