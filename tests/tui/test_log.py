@@ -175,7 +175,7 @@ async def test_the_log_follows_the_cursor_and_f_goes_into_it_and_back() -> None:
         await pilot.press("f")
         assert console.app.focused is not pane
         await pilot.press("j", "j")
-        await until(pilot, lambda: "Job 106 has not started. needs 8 GPUs" in console.screen_text)
+        await until(pilot, lambda: "Job 106 has not started: needs 8 GPUs" in console.screen_text)
         assert pane.follower is None
     assert console.logs.streams[104].closed.is_set()
 

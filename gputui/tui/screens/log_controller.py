@@ -86,9 +86,9 @@ class LogController:
 
     def _why_none(self, job: Job) -> str:
         """Return text for a log that is empty because no attempt has started."""
-        words = f"Job {job.shown_id} has not started."
+        words = f"Job {job.shown_id} has not started"
         reason = self._screen.snapshot.reasons.get(job.id)
-        return f"{words} {plain(reason.local(self._services.clock.now()), 300)}" if reason else words
+        return f"{words}: {plain(reason.local(self._services.clock.now()), 300)}" if reason else f"{words}."
 
     def _no_job(self) -> str:
         """Return text for the pane while the queue is empty."""
