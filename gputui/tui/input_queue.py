@@ -41,9 +41,9 @@ class KeyAfterEscape(events.Key):
         """The key as it is without the Escape."""
 
     @property
-    def is_alt(self) -> bool:
-        """Return whether it can only be a key with Alt: text fields have other keys that begin with an Escape."""
-        return self.key.startswith("alt+")
+    def is_apart(self) -> bool:
+        """Return whether Textual tells it from the key alone: Alt and a letter, but not Alt and Enter."""
+        return self.key != self.alone.key
 
 
 KeyAfterEscape.handler_name = events.Key.handler_name  # widgets handle it as they do any key
@@ -110,11 +110,14 @@ class InputQueue:
     def _parted(self, event: events.InputEvent | events.Paste) -> events.InputEvent | events.Paste:
         """Return the event; Escape for a key that came with it, which is next then.
 
-        Outside of text fields no key has Alt, unless the user's settings bind one.
+        Only text fields have keys with Alt, as to move by words, and the user's settings.
         """
-        if not isinstance(event, KeyAfterEscape) or isinstance(self._app.focused, Input):
+        if not isinstance(event, KeyAfterEscape):
             return event
-        if event.is_alt and event.key in self._app.screen.active_bindings:
+        has_alt = isinstance(self._app.focused, Input) or (
+            event.key.startswith("alt+") and event.key in self._app.screen.active_bindings
+        )
+        if has_alt and event.is_apart:
             return event
         self._waiting.appendleft(event.alone)
         return events.Key("escape", "\x1b")

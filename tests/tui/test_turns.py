@@ -156,6 +156,19 @@ async def test_keys_with_alt_still_edit_text_fields() -> None:
         assert console.app.screen.query_one("#filter", Input).value == "ab "
 
 
+async def test_escape_and_enter_in_one_read_leave_a_form_instead_of_submitting_it() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        burst(console, "s", *"busybox")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+        after_escape(console, "enter", "enter")  # Enter answers whether to leave it
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Main)
+    assert console.audited() == []
+
+
 async def test_a_key_with_alt_of_the_settings_stays_one_key() -> None:
     console = Console(console=ConsoleSettings("off", keys={"submit": ("alt+s",)}))
     async with console.app.run_test(size=(120, 36)) as pilot:
