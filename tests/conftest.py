@@ -6,6 +6,7 @@ import gc
 import importlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,6 +23,10 @@ settings.load_profile("any load")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of the many commands that tests start is compiled anew,
 sys.dont_write_bytecode = False  # and all test modules by each worker
+
+for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's background jobs and nohup ignore them, and
+    if signal.getsignal(_number) is signal.SIG_IGN:  # so would every process that a test starts and interrupts
+        signal.signal(_number, signal.SIG_DFL if _number != signal.SIGINT else signal.default_int_handler)
 
 YOUNG_OBJECTS = 50_000
 """Number of new objects that triggers a garbage collection: Python's 700 took a quarter of the time."""
@@ -137,8 +142,16 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Reduce the work of the five collections with which pytest ends."""
+    gc.unfreeze()
     gc.collect()
     gc.collect()
     gc.freeze()

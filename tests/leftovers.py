@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_PATIENCE = 30.0
+from gputui.runtime.process.cgroup import MOUNT
+
+_PATIENCE = 60.0
 
 
 def of_directory(state: Path) -> list[int]:
@@ -18,13 +20,20 @@ def of_directory(state: Path) -> list[int]:
 
 
 def end(state: Path) -> None:
-    """End these processes repeatedly until none is left, because an ending console may start a scheduler."""
+    """End these processes repeatedly until none is left, because an ending console may start a scheduler.
+
+    Then remove the control groups of the host jobs, which nobody does once their state directory is gone.
+    """
     deadline = time.monotonic() + _PATIENCE
     while found := list(_found(state)):
         assert time.monotonic() < deadline, f"these do not end: {found}"
         for pid, words in found:
             _kill(pid, words)
         time.sleep(0.02)
+    for attempt in state.rglob("attempts/gputui-*"):
+        for group in (*MOUNT.glob(f"gputui/{attempt.name}"), *MOUNT.glob(f"*/gputui/{attempt.name}")):
+            with suppress(OSError):  # a killed process may leave it a moment later
+                group.rmdir()
 
 
 def _kill(pid: int, words: bytes) -> None:

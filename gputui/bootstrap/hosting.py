@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options
+from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
 
 if TYPE_CHECKING:
     from gputui.domain.entries import Entries
     from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
     from gputui.ports import GpuProbe, JobStore, Monitor
+    from gputui.ports.foreign import ForeignContainers
 
 
 def make_host(
@@ -79,16 +82,45 @@ def relay_of(options: Options) -> Relay:
     return Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
 
 
-def demo_adapters(options: Options, store_id: str) -> Adapters:
-    """Return the simulated GPUs and the runtime of the demo."""
-    from gputui.engine.process.host import Adapters
-    from gputui.gpus.simulated import furnish
-    from gputui.runtime.process.runtime import DemoRuntime
+class DemoMachine:
+    """Simulated machine of the demo: its GPUs, the runtime of its jobs, and the processes on its GPUs."""
 
-    probe = adapters.simulated_probe(options, store_id)
-    others = furnish(probe)
-    runtime = DemoRuntime(store_id, options.state, options.settings.runtime, bootstrap.clock(), others)
-    return Adapters({runtime.name: runtime}, probe)
+    def __init__(self, options: Options, store: JobStore) -> None:
+        self._options = options
+        self._store = store
+        self._latest: Callable[[], ProbeReading] = ProbeReading
+        self._containers: ForeignContainers | None = None
+
+    def adapters(self) -> Adapters:
+        """Return new GPUs and their runtime."""
+        from gputui.engine.process.host import Adapters
+        from gputui.gpus.simulated import FOREIGN, furnish
+        from gputui.gpus.simulated_containers import SimulatedContainers
+        from gputui.runtime.process.runtime import DemoRuntime
+
+        options, store_id, clock = self._options, self._store.store_id, bootstrap.clock()
+        probe = adapters.simulated_probe(options, store_id)
+
+        def removed() -> None:
+            probe.foreign(FOREIGN)
+            runtime.wake()
+
+        containers = SimulatedContainers(furnish(probe), removed, clock)
+        self._latest, self._containers = probe.latest, containers
+        runtime = DemoRuntime(store_id, options.state, options.settings.runtime, clock, lambda: containers.running)
+        return Adapters({runtime.name: runtime}, probe)
+
+    def foreign_use(self) -> ForeignUse:
+        """Return the values of its processes, which get no signals, and actions on its foreign containers."""
+        from gputui.engine.actions.foreign_use import ForeignUse
+        from gputui.gpus.simulated_processes import SimulatedProcesses
+
+        clock = bootstrap.clock()
+        processes = SimulatedProcesses(lambda: self._latest(), clock)
+        is_read_only = self._options.settings.console.read_only
+        return ForeignUse(
+            self._store, clock, bootstrap.actor(), processes, lambda: self._containers, is_read_only=is_read_only
+        )
 
 
 def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+
 import click
 
 from gputui.bootstrap import job_access
 from gputui.cli import ends
 from gputui.cli.attached import detach_keys
-from gputui.cli.attached.attendance import LEFT, Attendance
+from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
@@ -49,4 +51,4 @@ def _follow(session: Session, store: JobStore, job_id: JobId) -> int:
         return max(map(ends.exit_code, ends.wait_for(store, (job_id,))))
     except KeyboardInterrupt:
         click.echo(f"gputui: job {job_id} keeps running", err=True)
-        return LEFT
+        return 128 + signal.SIGINT

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.container import ContainerState
 from gputui.domain.error_line import find_error_line
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
@@ -72,8 +73,10 @@ def run(options: Options) -> int:
     try:
         own_log.log_to_file(here.state)
         opened_at = _furnish(here, store)
+        machine = hosting.DemoMachine(here, store)
         demo = Demo(
-            partial(hosting.demo_adapters, here, store.store_id),
+            machine.adapters,
+            machine.foreign_use,
             partial(hosting.demo_past, here, store, opened_at - HISTORY),
             HINT,
         )
@@ -119,6 +122,9 @@ def _tidy_up(options: Options, store: JobStore, directory: Path, arrivals: Arriv
         for record in runtime.containers():
             runtime.kill(record.id)
         _wait_for_ends(runtime)
+        for record in runtime.containers():
+            with suppress(RuntimeFault):  # one that does not end keeps its control groups
+                runtime.remove(record.id)
         runtime.close()
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 import click
@@ -15,8 +14,6 @@ from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
-
-HUNG_UP = 128 + signal.SIGHUP
 
 
 @click.command(
@@ -59,10 +56,8 @@ def command(
             finally:
                 channel.close()
                 entrance.close()
-    if outcome is conversation.Ending.HUNG_UP:
-        return HUNG_UP
-    if outcome is conversation.Ending.LEFT:
-        return 130
+    if outcome in {conversation.Ending.HUNG_UP, conversation.Ending.LEFT}:
+        return talk.exit_code
     if outcome is conversation.Ending.DETACHED:
         return 0
     if code is None:
@@ -78,5 +73,4 @@ def check_terminal(*, stdin: bool, is_tty: bool) -> None:
 
 
 def _interrupted(number: int) -> None:
-    del number
-    raise conversation.Leaving
+    raise conversation.Leaving(number)

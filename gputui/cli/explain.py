@@ -62,7 +62,7 @@ def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
 
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     """Return the explanation as lines of text."""
-    yield f"job {job.shown_id} {job.name}: number {told.position} of {told.waiting} waiting"
+    yield f"job {job.shown_id} {plain(job.name, 120)}: number {told.position} of {told.waiting} waiting"
     yield f"why       {told.reason.local(now) if told.reason else 'it starts in the next pass of the scheduler'}"
     if told.expected_start_at is not None:
         left = format_duration(told.expected_start_at - now)

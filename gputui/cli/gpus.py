@@ -60,7 +60,7 @@ def command(session: Session, as_json: bool) -> None:
 
 def row(view: GpuView, uuid: str, names: Names = NO_NAMES) -> tuple[str, ...]:
     """Return a GPU's cells, with its UUID in that short form; values that could not be read are dashes, never 0."""
-    gpu, sample = view.gpu, view.sample
+    gpu, sample = view.gpu, view.current
     total = (sample.memory_total if sample else None) or gpu.memory_total
     return (
         str(gpu.index),
@@ -91,8 +91,8 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
     parts += [] if view.holders and says_all else [view.why]
     parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
     parts += [f"no job may join: {view.closed}"] if view.sharers and view.closed else []
-    if view.idle_since and view.sample:
-        parts.append(f"idle for {format_duration(view.sample.sampled_at - view.idle_since)}")
+    if view.idle_since and view.current:
+        parts.append(f"idle for {format_duration(view.current.sampled_at - view.idle_since)}")
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []

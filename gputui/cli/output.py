@@ -244,7 +244,7 @@ def _plain(value: object) -> object:
 
 def gpu_json(view: GpuView) -> Json:
     """Return a GPU as JSON."""
-    gpu, sample = view.gpu, view.sample
+    gpu, sample = view.gpu, view.current
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,

@@ -16,6 +16,7 @@ from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import InputError
+from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.idle_gpus import idle_gpus
@@ -229,7 +230,7 @@ def why(job: Job, snapshot: Snapshot) -> str:
     if job.state.is_active:
         doing = snapshot.progress.get(job.id, "") or _beside(snapshot.sharing_with(job))
         doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
-        return f"ending: {job.stopping.cause.text}" if job.stopping else doing
+        return f"ending: {job.stopping.cause.text}" if job.stopping else _faulty(job, snapshot) or doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     sentence = f"{reason.code}: {_local(reason, snapshot.taken_at, time.tzname)}" if reason else _of_itself(job)
     if expected is None or (reason is not None and reason.mentions(expected)):
@@ -247,6 +248,11 @@ def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
 
 def _beside(others: tuple[JobId, ...]) -> str:
     return f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
+
+
+def _faulty(job: Job, snapshot: Snapshot) -> str:
+    """Return `GPU 4 lost` for a job that holds lost or sick GPUs."""
+    return faulty_gpus(view for view in snapshot.gpus if view.gpu.uuid in job.gpus).get(job.id, "")
 
 
 def _idle(job: Job, snapshot: Snapshot) -> str:

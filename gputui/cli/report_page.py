@@ -1,13 +1,9 @@
-"""A report as one HTML page that needs no network: own inline SVG, light and dark, sortable tables.
-
-The bars are a few rectangles. Plotting libraries either add too much script for one page (plotly.js 3 MB), or half a
-second of imports and 30 MB of packages (matplotlib) that a server for GPU jobs should not need.
-"""
+"""A report as one HTML page that needs no network: a chart as inline SVG, light and dark, sortable tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -15,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gputui import __version__
 from gputui.cli import report_text
+from gputui.cli.report_chart import chart
 from gputui.cli.report_figures import HOUR, Report, cost, order
 from gputui.domain.accounting import OUTCOMES, UsageAccount, days_of
 from gputui.domain.text import plain
@@ -26,10 +23,6 @@ MOST_BARS = 120
 """Maximum number of bars of the chart over time; a longer period has several days per bar."""
 MOST_ROWS = 200
 """Maximum number of rows of a table; further groups are added up in one row."""
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1120, 240, 56, 22
-_LABEL = 66
-"""Width of a date below the chart."""
-_ROW_BAR = 150
 
 
 def page(found: Report, replayed: Replayed | None = None) -> str:
@@ -76,6 +69,8 @@ def _tile(figure: str, words: str) -> str:
 
 def _of_known(seconds: float | None, sums: UsageAccount) -> str:
     """Return GPU time as a share of the GPU time whose use is known."""
+    if not sums.allocated:
+        return "-"
     return report_text.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
 
 
@@ -83,17 +78,14 @@ def _chart_over_time(found: Report) -> str:
     """Return stacked bars of GPU-hours by day."""
     by_day = found.grouped("day").groups
     days = [(day, by_day.get(day, UsageAccount())) for day in days_of(found.period)]
-    if not by_day:
-        return "<h2>GPU-hours by day</h2><p>Nothing ran in this period.</p>"
+    if not found.accounts.total.allocated:
+        what = "No job used a GPU" if by_day else "Nothing ran"
+        return f"<h2>GPU-hours by day</h2><p>{what} in this period.</p>"
     step = math.ceil(len(days) / MOST_BARS)
     bars = [(days[at][0], _added(sums for _, sums in days[at : at + step])) for at in range(0, len(days), step)]
     each = "day" if step == 1 else f"{step} days"
-    return f"<h2>GPU-hours by {each}</h2>{_legend()}{_columns(bars)}"
-
-
-def _legend() -> str:
-    words = "".join(f'<span><i class="{each}"></i>{each}</span>' for each in OUTCOMES)
-    return f'<div class="legend">{words}</div>'
+    title = f"GPU-hours by {each}"
+    return f'<h2>{title}</h2><div class="wide">{chart(bars, title)}</div>'
 
 
 def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
@@ -103,40 +95,6 @@ def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
         for name, seconds in each.gpu_time.items():
             sums[name] += seconds / HOUR
     return sums
-
-
-def _columns(bars: Sequence[tuple[str, dict[str, float]]]) -> str:
-    """Return a column chart with its axes."""
-    top = _nice(max(sum(sums.values()) for _, sums in bars))
-    wide = (_WIDTH - _LEFT) / len(bars)
-    height = _HEIGHT - _BOTTOM - 10
-    parts = []
-    for line in range(5):
-        y = 10 + height * (4 - line) / 4
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{top * line / 4:,.4g}</text>')
-    every = math.ceil(len(bars) / 12)
-    for place, (day, sums) in enumerate(bars):
-        x, y = _LEFT + place * wide, 10.0 + height
-        for name in OUTCOMES:
-            tall = height * sums[name] / top
-            if tall > 0:
-                y -= tall
-                told = f"{day}: {sums[name]:,.1f} GPU-hours {name}"
-                shape = f'x="{x + 0.1 * wide:.1f}" y="{y:.1f}" width="{0.8 * wide:.1f}" height="{tall:.1f}"'
-                parts.append(f'<rect class="{name}" {shape}><title>{told}</title></rect>')
-        if place % every == 0 and x < _WIDTH - _LABEL:
-            parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 5}">{day}</text>')
-    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="GPU-hours over time"'
-    return f"<svg {box}>{''.join(parts)}</svg>"
-
-
-def _nice(value: float) -> float:
-    """Return a round number, no less than the value."""
-    if value <= 0:
-        return 1.0
-    unit = 10.0 ** math.floor(math.log10(value))
-    return next(unit * each for each in (1, 2, 4, 6, 8, 10) if unit * each >= value * 0.9999)
 
 
 def _table(found: Report, by: str) -> str:
@@ -179,16 +137,12 @@ def _figure_cells(found: Report, sums: UsageAccount) -> str:
 
 def _bar(sums: UsageAccount, longest: float) -> str:
     """Return a bar of the GPU time by outcome."""
-    x, parts = 0.0, []
+    parts = []
     for name in OUTCOMES:
-        wide = _ROW_BAR * sums.gpu_time.get(name, 0.0) / longest if longest else 0.0
-        if wide:
-            told = f"{report_text.hours(sums.gpu_time[name])} GPU-hours {name}"
-            parts.append(
-                f'<rect class="{name}" x="{x:.1f}" width="{wide:.1f}" height="10"><title>{told}</title></rect>'
-            )
-            x += wide
-    return f'<svg viewBox="0 0 {_ROW_BAR} 10">{"".join(parts)}</svg>'
+        if (seconds := sums.gpu_time.get(name, 0.0)) and longest:
+            told = f"{report_text.hours(seconds)} GPU-hours {name}"
+            parts.append(f'<i class="{name}" style="width:{seconds / longest:.2%}" title="{told}"></i>')
+    return f'<div class="outcomes">{"".join(parts)}</div>'
 
 
 def _what_if(replayed: Replayed) -> str:

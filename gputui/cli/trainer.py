@@ -68,6 +68,8 @@ class TrainingRun:
         self.gpus = max(1, len(self.uuids))
         self.step = 0
         self.best = math.inf
+        self.must_save = False
+        """True once SIGUSR1 has asked for a checkpoint, until it is written."""
 
     def loss(self, step: int) -> float:
         """Return the loss: a power law with noise and occasional spikes."""
@@ -99,6 +101,10 @@ class TrainingRun:
         """Sleep for the duration of that many steps."""
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
 
+    def save_soon(self) -> None:
+        """Write a checkpoint after the current step."""
+        self.must_save = True
+
     def say(self, text: str) -> None:
         """Print a line and flush it."""
         print(f"{DIM}{self.clock(self.step)}{END} {text}", flush=True)
@@ -109,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _on_terminate)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     run = TrainingRun(_options(arguments))
+    signal.signal(signal.SIGUSR1, lambda *_: run.save_soon())
     try:
         return train(run)
     except Stopped:
@@ -137,6 +144,10 @@ def train(run: TrainingRun) -> int:
             fall_over(run)
             return int(run.options.exit_code)
         report(run, loss)
+        if run.must_save:
+            run.must_save = False
+            run.say(f"{YELLOW}WARN{END}  SIGUSR1 received, saving at step {run.step}")
+            run.say(f"{GREEN}SAVE{END}  checkpoint saved: {checkpoint(run)}")
     run.say(f"{BOLD}{GREEN}DONE{END}  {run.options.steps} steps, best eval loss {run.best:.4f}")
     return 0
 

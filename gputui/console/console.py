@@ -41,6 +41,7 @@ from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.process.host import Adapters
 
 
@@ -161,6 +162,8 @@ class Demo:
 
     adapters: Callable[[], Adapters]
     """Returns GPUs and runtime."""
+    foreign_use: Callable[[], ForeignUse]
+    """Returns the actions on foreign processes, and the values of all processes on GPUs."""
     gpu_past: Callable[[], Iterable[TakenStep]]
     """Returns readings from before the console was opened. May block."""
     hint: str
@@ -235,9 +238,7 @@ class Console:
             user=bootstrap.actor().user,
             preferences=self._remembered,
             job_access=job_access.open_job_exec(self._options, self._store),
-            foreign=job_access.open_foreign_use(
-                self._options, self._store, is_read_only=self._options.settings.console.read_only
-            ),
+            foreign=self._demo.foreign_use() if self._demo else self._foreign_use(),
             want_pcie=self._behind.want_pcie,
             past=self._store.history,
             gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
@@ -252,6 +253,10 @@ class Console:
         if self._waiting is not None:
             self._waiting.show = app.tell_wait
         return app
+
+    def _foreign_use(self) -> ForeignUse:
+        is_read_only = self._options.settings.console.read_only
+        return job_access.open_foreign_use(self._options, self._store, is_read_only=is_read_only)
 
     def _hint(self) -> str:
         """Return the demo's line for newcomers, or the line for a user's first console."""

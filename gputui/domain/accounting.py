@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -112,7 +112,7 @@ class UsageAccounts(Struct, frozen=True):
     groups: Mapping[str, UsageAccount]
 
 
-class AttemptUse(NamedTuple):
+class AttemptUse(Struct, frozen=True, gc=False):
     """Figures of a whole attempt, in GPU-seconds and joules."""
 
     known: float = 0.0
@@ -122,7 +122,7 @@ class AttemptUse(NamedTuple):
     joules: float = 0.0
 
 
-class _Whole(NamedTuple):
+class _Whole(Struct, frozen=True, gc=False):
     """A whole attempt; times in seconds."""
 
     outcome: str
@@ -215,6 +215,7 @@ class _Books:
     def add(self, job: JobRecord) -> None:
         """Add a job, or those of an entry."""
         key = self._key(job) or NOTHING if self._key else ""
+        count = job.count
         groups: set[str] = set()
         is_first = True
         for attempt in job.attempts:
@@ -228,11 +229,11 @@ class _Books:
             if start < self._high and (end > self._low or start >= self._low):
                 self._add_part(attempt, start, end, key, groups)
         if job.state in _ENDS:
-            self._add_end(job, key, groups)
+            self._add_end(job, count, key, groups)
         for group in groups:
-            self.groups[group].jobs += job.count
+            self.groups[group].jobs += count
         if groups:
-            self._overall.jobs += job.count
+            self._overall.jobs += count
 
     def _pieces(self, attempt: AttemptRecord, low: float, high: float, key: str) -> Sequence[_Piece]:
         return self._split(attempt, low, high) if self._split else ((key, low, high, 1.0),)
@@ -240,20 +241,20 @@ class _Books:
     def _add_wait(self, job: JobRecord, attempt: AttemptRecord, start: float, key: str) -> None:
         wait = max(0.0, start - waiting_since(job).timestamp())
         self._overall.waits.append(wait)
-        for group, *_ in self._pieces(attempt, start, start, key):
-            self.groups[group].waits.append(wait)
+        for piece in self._pieces(attempt, start, start, key):
+            self.groups[piece[0]].waits.append(wait)
 
-    def _add_end(self, job: JobRecord, key: str, groups: set[str]) -> None:
+    def _add_end(self, job: JobRecord, count: int, key: str, groups: set[str]) -> None:
         """Count the end of the job, if it is in the period."""
         moment = job.ended_at or job.submitted_at
         at = moment.timestamp()
         if self._low <= at < self._high:
             end = _ENDS[job.state]
-            _count(self._overall, end, job.count)
+            _count(self._overall, end, count)
             last = job.attempts[-1] if job.attempts else AttemptRecord(cause=job.cause, ended_at=moment)
-            for group, *_ in self._pieces(last, at, at, key):
-                _count(self.groups[group], end, job.count)
-                groups.add(group)
+            for piece in self._pieces(last, at, at, key):
+                _count(self.groups[piece[0]], end, count)
+                groups.add(piece[0])
 
     def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
         """Add the part of an attempt that lies in the period."""
@@ -262,10 +263,9 @@ class _Books:
         for group, low, high, share in pieces:
             _add_piece(self.groups[group], part, low, high, share)
         self._overall.attempts += 1
-        touched = {piece[0] for piece in pieces} if len(pieces) > 1 else (pieces[0][0],)
-        for group in touched:
+        for group in {piece[0] for piece in pieces} if len(pieces) > 1 else (pieces[0][0],):
             self.groups[group].attempts += 1
-        groups.update(touched)
+            groups.add(group)
 
 
 def _count(target: UsageAccount, end: str, jobs: int) -> None:

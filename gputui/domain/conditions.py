@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from gputui.domain.event import ended
-from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, ProbeCode
+from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
+from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
 from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
@@ -198,20 +199,9 @@ def _dated(entry: _Entry) -> Condition:
     return entry.condition if entry.condition.since else replace(entry.condition, since=entry.first, is_seen=True)
 
 
-_UNREAD = frozenset({HealthCode.OK, HealthCode.UNKNOWN, HealthCode.REMAP_PENDING})
-LOST, SICK, NOT_READ = "lost", "sick", "not read"
 CAP = "power cap"
 _BY_DESIGN = frozenset({CAP, "sync boost", "display clock"})
 """Reasons for lower clocks that are not a fault of the board or its cooling."""
-
-
-def fault_of(view: GpuView) -> str:
-    """Return `lost`, `sick` or `not read`; empty if the GPU is fine."""
-    if view.health.code is HealthCode.LOST or view.gpu.index < 0:
-        return LOST
-    if view.health.code not in _UNREAD:
-        return SICK
-    return NOT_READ if view.stale else ""
 
 
 def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
@@ -283,8 +273,8 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
 
 def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
     """Yield that the driver lowers the clocks; a power cap under load is not a problem."""
-    sample = view.sample
-    if sample is None or view.stale or not sample.throttle:
+    sample = view.current
+    if sample is None or not sample.throttle:
         return
     faults = [reason for reason in sample.throttle if reason not in _BY_DESIGN]
     if not faults and CAP not in sample.throttle:

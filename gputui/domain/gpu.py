@@ -273,6 +273,11 @@ class GpuView(Struct, frozen=True):
     """Time since which its jobs have not used it; None: not long enough to be reported, or unknown."""
 
     @property
+    def current(self) -> GpuSample | None:
+        """The sample if it describes the GPU as it is now; None if it is too old, or the GPU is lost."""
+        return None if self.stale or self.health.code is HealthCode.LOST else self.sample
+
+    @property
     def is_stopped_by_xid(self) -> bool:
         """Return whether a fatal Xid keeps jobs off it until an operator resumes it."""
         return self.health.code is HealthCode.XID

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.gpu import GpuSample, GpuView, HealthCode
+from gputui.domain.gpu import GpuSample
 from gputui.domain.snapshot import Snapshot
 
 STEP = timedelta(seconds=10)
@@ -158,8 +158,8 @@ class Stepper:
             self._now, self._since = {}, snapshot.taken_at
         for view in snapshot.gpus:
             readings = self._now.setdefault(view.gpu.uuid, [])
-            if view.sample is not None and _is_read(view):
-                readings.append(view.sample)
+            if view.current is not None:
+                readings.append(view.current)
         return closed
 
 
@@ -186,7 +186,7 @@ class GpuHistory:
             steps = (*past.steps, step)[-KEPT:]
             self._pasts[uuid] = replace(past, steps=steps, number=past.number + 1, ended=now, pair=None)
         for view in snapshot.gpus:
-            step = Step(*_READINGS(view.sample)) if _is_read(view) else Step()
+            step = Step() if view.current is None else Step(*_READINGS(view.current))
             self._pasts[view.gpu.uuid] = _with_second(self.past_of(view.gpu.uuid), step, now)
 
     def begin_with(self, earlier: Iterable[TakenStep], now: datetime) -> None:
@@ -209,11 +209,6 @@ class GpuHistory:
             ended = past.ended if past.steps else int(began.timestamp())
             kept = (*_pad(found, steps), *past.steps)[-KEPT:]
             self._pasts[uuid] = replace(past, steps=kept, number=past.number + steps, ended=ended, pair=None)
-
-
-def _is_read(view: GpuView) -> bool:
-    """Return whether the sample of a GPU is current."""
-    return view.sample is not None and not view.stale and view.health.code is not HealthCode.LOST
 
 
 def _with_second(past: GpuPast, reading: Step, now: int) -> GpuPast:

@@ -73,7 +73,7 @@ class GpuProcessRow(Struct, frozen=True):
 def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
     """Return all processes on GPUs, sorted by GPU, and foreign containers without processes.
 
-    A process on several GPUs once.
+    A process on several GPUs once. Those of a GPU that is not read now stay listed, without figures.
     """
     jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
     found: dict[object, GpuProcessRow] = {}
@@ -81,7 +81,7 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
         label, containers = gpu_label(view), _containers(view)
         for process in (view.sample.processes or ()) if view.sample else ():
             row = _row(process, view, jobs, containers)
-            found[process.pid] = _with_gpu(found.get(process.pid, row), label, process)
+            found[process.pid] = _with_gpu(found.get(process.pid, row), label, process if view.current else None)
         for holder in containers.values():
             found[holder.container_id] = _with_gpu(found.get(holder.container_id, _of_container(holder)), label)
     inhabited = {row.container_id for row in found.values() if row.pid is not None}

@@ -22,6 +22,7 @@ from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.gpus.health import FATAL_XIDS, LOST, health_of
+from gputui.gpus.simulated_containers import UPTIME
 from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
 from gputui.gpus.wire import SlowReadings
 from gputui.ports import Clock
@@ -208,8 +209,9 @@ class SimulatedProbe:
         loads = [(job, load) for job in self._jobs.get(gpu.uuid, ()) if (load := self._load(gpu, job, now))]
         processes = (*(self._process(job, load) for job, load in loads), *self._foreign.get(gpu.uuid, ()))
         used = sum(process.memory or 0 for process in processes)
-        busy = min(1.0, sum(load.utilization for _, load in loads))
-        warmth = min(1.0, sum(load.warmth for _, load in loads)) if loads else None
+        active = [load for job, load in loads if not job.is_suspended]
+        busy = min(1.0, sum(load.utilization for load in active))
+        warmth = min(1.0, sum(load.warmth for load in active)) if active else None
         busy = max(busy, 0.35 if self._foreign.get(gpu.uuid) else 0.0)
         model, tremble = self._model, wave(f"{self._seed} {gpu.uuid}", now.timestamp(), 5)
         limit = self._caps.get(gpu.uuid, model.power_limit)
@@ -266,6 +268,7 @@ class SimulatedProbe:
             command=" ".join(job.spec.command)[:200] or job.spec.name or None,
             container_id=None if job.spec.is_host else attempt.container_id,
             attempt=self._tag(job, attempt),
+            ticks=_ticks(attempt.started_at),
         )
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
@@ -431,7 +434,9 @@ FOREIGN, DRAINED, CAPPED = 5, 6, 2
 """Indices of the GPU with a foreign container, of the drained one, and of the one with a lower limit."""
 _CAP = 0.65
 """Share of the board's power limit."""
-_CONTAINER = "c4a01" + "5ea5ide" * 8 + "bad"
+_CONTAINER = ("c4a01" + "5ea51de" * 9)[:64]
+_TICKS = 100
+"""Ticks per second; simulated processes count them from 1970."""
 
 
 def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
@@ -441,10 +446,21 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
         return ()
     probe.cap(CAPPED, round(_CAP * (gpus[CAPPED].power_limit or 0)))
     memory = (gpus[FOREIGN].memory_total or 0) // 4
+    began = (probe.latest().taken_at or datetime.now(UTC)) - UPTIME
     command = "python -m ipykernel_launcher"
-    probe.foreign(FOREIGN, GpuProcess(22_110, memory, "carol", command, _CONTAINER))
+    process = GpuProcess(22_110, memory, "carol", command, _CONTAINER, ticks=_ticks(began))
+    probe.foreign(FOREIGN, process)
     image = "jupyter/pytorch:cuda12"
     return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image),)
+
+
+def _ticks(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp() * _TICKS)  # never after it: no process is younger than its job
+
+
+def started_at(process: GpuProcess) -> datetime | None:
+    """Return the start time of a simulated process."""
+    return None if process.ticks is None else datetime.fromtimestamp(process.ticks / _TICKS, UTC)
 
 
 def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gputui.domain.gpu import GpuSample, GpuView, HealthCode
+from gputui.domain.gpu import GpuSample, GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Node, Snapshot
@@ -54,8 +54,8 @@ SERIES: tuple[tuple[Family, Callable[[GpuSample], float | None]], ...] = (
 def add_dcgm(page: SeriesPage, node: Node, jobs: Mapping[JobId, Job]) -> None:
     """Add the series of a node; as dcgm-exporter does, once for each job on a GPU."""
     for view in node.gpus:
-        sample = view.sample
-        if sample is None or view.stale or view.health.code is HealthCode.LOST:
+        sample = view.current
+        if sample is None:
             continue
         for labels in _labels(view, node, jobs):
             for family, value in SERIES:

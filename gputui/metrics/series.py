@@ -73,15 +73,15 @@ def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
         for job_id in view.job_ids:
             if (job := holders.jobs.get(job_id)) is not None:
                 page.add(families.GPU_JOB, 1, labels | holders.labels(job))
-        if view.sample is not None and not view.stale and view.health.code is not HealthCode.LOST:
-            _add_readings(page, view.sample, labels)
+        if view.current is not None:
+            _add_readings(page, view.current, labels)
 
 
 def _add_state(page: SeriesPage, view: GpuView, labels: dict[str, str], driver: str | None) -> None:
     info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": driver or ""}
     page.add(families.GPU_INFO, 1, labels | info)
     code = view.health.code
-    page.add(families.GPU_UP, view.sample is not None and not view.stale and code is not HealthCode.LOST, labels)
+    page.add(families.GPU_UP, view.current is not None, labels)
     page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
     page.add(families.GPU_HEALTH, 1, labels | {"code": code})
     page.add(families.GPU_IDLE, view.idle_since, labels)

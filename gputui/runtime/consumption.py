@@ -54,12 +54,16 @@ def _sum_of(key: bytes) -> Callable[[bytes], int]:
     return read
 
 
-def _operations(name: bytes) -> Callable[[bytes], int]:
-    """Return a parser for an operation of `blkio.throttle.io_service_bytes` (`8:0 Read 512`), summed over disks."""
+def _operations(name: bytes) -> Callable[[bytes], int | None]:
+    """Return a parser for an operation of `blkio.throttle.io_service_bytes` (`8:0 Read 512`), summed over disks.
 
-    def read(text: bytes) -> int:
+    Without any disk it is unknown: from Linux 6.10 on, only disks on which some group has a limit are counted.
+    """
+
+    def read(text: bytes) -> int | None:
         lines = (line.split() for line in text.splitlines())
-        return sum(int(words[2]) for words in lines if len(words) == 3 and words[1] == name)
+        counted = [int(words[2]) for words in lines if len(words) == 3 and words[1] == name]
+        return sum(counted) if counted else None
 
     return read
 

@@ -21,10 +21,8 @@ from gputui.store.migrations import SCHEMA
 
 PART = 1 << 24
 """Bytes that are decoded at once; a longer line is left to the slower method."""
-_LINE = re.compile(
-    rb'^\{"id":(\d{1,18}),(?:"runs":\[[\d,\[\]]*\],)?"schema":%d,"job":\{([^\n]*\n)' % SCHEMA,
-    re.MULTILINE,
-)
+_HEAD = re.compile(rb'(\{"id":\d{1,18},)(?:"runs":\[[\d,\[\]]*\],)?"schema":%d,"job":\{' % SCHEMA)
+"""Beginning of a line, up to its job."""
 
 
 AnyJob = TypeVar("AnyJob", Job, JobRecord)
@@ -55,11 +53,22 @@ def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | No
 
 def _jobs(decoder: msgspec.json.Decoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
     """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
-    found = _LINE.findall(data)
-    if len(found) != data.count(b"\n"):
-        return None
-    lines = decode_lines(decoder, b"".join([b'{"job":{"id":%s,%s' % line for line in found]))
-    return [line.job for line in reversed(lines)] if lines is not None else None
+    moved = _with_ids_moved(data)
+    lines = None if moved is None else decode_lines(decoder, moved)
+    return None if lines is None else [line.job for line in reversed(lines)]
+
+
+def _with_ids_moved(data: bytes) -> bytes | None:
+    """Return the lines with each id moved into its job; None if a line has no head. The decoder finds other damage."""
+    view, start = memoryview(data), 0
+    parts: list[bytes | memoryview] = []
+    while start < len(data):
+        head = _HEAD.match(data, start)
+        if head is None:
+            return None
+        start = data.index(b"\n", head.end()) + 1
+        parts += (b'{"job":', head[1], view[head.end() : start])
+    return b"".join(parts)
 
 
 def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:

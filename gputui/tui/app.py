@@ -26,8 +26,8 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.ports.actions import UserActions
 from gputui.tui.actions import ActionThread
-from gputui.tui.commands import APP_COMMANDS, CHANGING, COMMANDS, WORK_COMMANDS, bindings, place_of
-from gputui.tui.commands.refusal import why_key_does_nothing
+from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
+from gputui.tui.commands.refusal import READ_ONLY_HINT, why_key_does_nothing
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 LEGIBLE = timedelta(seconds=1)
 """Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
-READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 _PATIENCE = 5.0
 """Seconds that a current change may take when the console is closed."""
 _TURN = 0.0005
@@ -130,8 +129,11 @@ class Gputui(HookedApp[ExitChoice]):
 
     async def _dispatch(self, event: events.Event) -> None:
         """Dispatch an event whose turn it is; note before a key is handled whether its command is unavailable."""
-        if isinstance(event, events.Key) and not event.is_forwarded and not self.services.is_read_only:
-            self._refusal = why_key_does_nothing(event.key, self.screen, self.services.lacking)
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            services = self.services
+            self._refusal = why_key_does_nothing(
+                event.key, self.screen, services.lacking, only_looks=services.is_read_only
+            )
         await super().on_event(event)
 
     def _drop_hint(self) -> None:
@@ -266,23 +268,10 @@ class Gputui(HookedApp[ExitChoice]):
 
     def on_key(self, event: events.Key) -> None:
         """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""
-        if isinstance(self.focused, Input):
-            return
-        if not self.services.is_read_only:
-            if self._refusal:
-                self.clear_notifications()
-                self.notify(self._refusal, markup=False, timeout=4)
-            return
-        told = (self.keymap.told(command) for command in COMMANDS if command.changes)
-        command = next((command for command in told if event.key in command.keys), None)
-        if command is not None and not self._is_known_elsewhere(event.key):
+        del event
+        if self._refusal and not isinstance(self.focused, Input):
             self.clear_notifications()
-            words = f"{command.title}: not in this console, it is read-only. {READ_ONLY_HINT.capitalize()}."
-            self.notify(words, severity="warning", markup=False, timeout=4)
-
-    def _is_known_elsewhere(self, key: str) -> bool:
-        """Return whether a non-changing command of the same key has precedence and works now."""
-        return key in self.screen.active_bindings and self.screen.active_bindings[key].enabled
+            self.notify(self._refusal, markup=False, timeout=4)
 
     def on_task_started(self, message: TaskStarted) -> None:
         """Show the progress of a long task."""

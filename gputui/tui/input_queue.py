@@ -21,6 +21,7 @@ from textual.errors import NoWidget
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
+from textual.widgets import Input
 
 from gputui.engine.process import memory_tuning
 
@@ -29,6 +30,23 @@ LONGEST = 1.0
 does not count, nor does the time until a screen that the key opened is there."""
 _LOOK = 0.05
 """Seconds between two checks whether the target of a key still exists; a pending message is lost with it."""
+
+
+class KeyAfterEscape(events.Key):
+    """Key that came with an Escape right before it: pressed with Alt, or after Escape on a slow line."""
+
+    def __init__(self, together: events.Key, alone: events.Key) -> None:
+        super().__init__(together.key, together.character)
+        self.alone = alone
+        """The key as it is without the Escape."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Return whether Textual tells it from the key alone: Alt and a letter, but not Alt and Enter."""
+        return self.key != self.alone.key
+
+
+KeyAfterEscape.handler_name = events.Key.handler_name  # widgets handle it as they do any key
 
 
 class KeyDone(Message, bubble=True):
@@ -78,7 +96,7 @@ class InputQueue:
     async def _take_turn(self) -> None:
         self.is_busy = True
         while self._waiting and self._app.screen_stack:
-            event = self._waiting.popleft()
+            event = self._parted(self._waiting.popleft())
             self.read_at = event.time
             self._release_covered()
             screen, path = self._app.screen, self._path_of(event)
@@ -88,6 +106,21 @@ class InputQueue:
                 self._send_after(path, screen, self._turn)
                 return
         self.is_busy = False
+
+    def _parted(self, event: events.InputEvent | events.Paste) -> events.InputEvent | events.Paste:
+        """Return the event; Escape for a key that came with it, which is next then.
+
+        Only text fields have keys with Alt, as to move by words, and the user's settings.
+        """
+        if not isinstance(event, KeyAfterEscape):
+            return event
+        has_alt = isinstance(self._app.focused, Input) or (
+            event.key.startswith("alt+") and event.key in self._app.screen.active_bindings
+        )
+        if has_alt and event.is_apart:
+            return event
+        self._waiting.appendleft(event.alone)
+        return events.Key("escape", "\x1b")
 
     def _release_covered(self) -> None:
         """Give the mouse back if the widget that captured it is covered by another screen, which would get no click.

@@ -31,8 +31,8 @@ from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
 from gputui.engine.actions.reservations import beneficiary
 from gputui.ports.actions import UserActions
 from gputui.tui.actions import Call, call_of
-from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.job import job_title
 from gputui.tui.present.times import clock
 from gputui.tui.queue import tabs
 from gputui.tui.queue.marks import Marks

@@ -16,7 +16,7 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.tui.messages import ActionFailed
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.services import JobAccess
 
 _PARTING = 1.0

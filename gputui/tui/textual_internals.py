@@ -18,6 +18,8 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
   a frozen terminal; tests/e2e/test_frozen_line.py; a driver that drops frames.
 - `NonblockingDriver.run_input_thread` (`XTermParser`, `_timeout_time`, `_debug`): ten wake-ups a second; every test on
   a real terminal; a driver that waits for input without a timeout.
+- `EscapeParser` (`_sequence_to_key_events`): a key pressed right after Escape; tests/tui/test_input_thread.py; an
+  event that tells Escape and a key from Alt with that key.
 
 `App.set_keymap` is not enough for `console.keys`: it ignores a command that should have no key; where two commands
 share a key by declaration (pause and unpause) it takes the key from both when one is rebound; and a key that is given
@@ -35,7 +37,6 @@ import os
 import selectors
 import signal
 import termios
-import threading
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -65,7 +66,9 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gputui.domain.text import is_narrow
+from gputui.tui.input_queue import KeyAfterEscape
 from gputui.tui.pen import Pen
+from gputui.tui.piped_event import PipedEvent
 
 T = TypeVar("T")
 
@@ -341,40 +344,21 @@ class NonblockingWriter(WriterThread):
         self.join(_PARTING)
 
 
-class PipedEvent(threading.Event):
-    """Event that a selector can wait for too; its files are open from then on until they are closed."""
+class EscapeParser(XTermParser):
+    """Parser that marks keys which came with an Escape before them.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._files: tuple[int, ...] = ()
-        self._is_written = False
+    Textual 8.2 takes Escape and a letter in one read for Alt with that letter, and drops an Escape before other keys:
+    over a slow line Escape and Enter would commit what Escape alone leaves. Escape and Tab stay Shift-Tab, which the
+    kernel's own console sends so.
+    """
 
-    def fileno(self) -> int:
-        """Return the file that is readable once the event is set."""
-        if not self._files:
-            self._files = os.pipe()
-        return self._files[0]
-
-    def set(self) -> None:
-        """Set the event."""
-        if not self.is_set():
-            super().set()
-            if self._files:
-                os.write(self._files[1], b".")
-                self._is_written = True
-
-    def clear(self) -> None:
-        """Clear the event."""
-        super().clear()
-        if self._is_written:
-            os.read(self._files[0], 1)
-            self._is_written = False
-
-    def close(self) -> None:
-        """Close its files."""
-        for file in self._files:
-            os.close(file)
-        self._files, self._is_written = (), False
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        found = super()._sequence_to_key_events(sequence, alt)
+        is_pair = len(sequence) == 2 and sequence[0] == "\x1b" and sequence != "\x1b\t"
+        if not alt and not is_pair:
+            return found
+        alone = super()._sequence_to_key_events(sequence[-1])
+        return [KeyAfterEscape(*pair) for pair in zip(found, alone, strict=False)]
 
 
 class NonblockingDriver(LinuxDriver):
@@ -446,7 +430,7 @@ class NonblockingDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Pass keys on until input is disabled. Textual's own looks ten times a second whether it is."""
-        parser, decode = XTermParser(self._debug), getincrementaldecoder("utf-8")().decode
+        parser, decode = EscapeParser(self._debug), getincrementaldecoder("utf-8")().decode
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             selector.register(self._ending, selectors.EVENT_READ)

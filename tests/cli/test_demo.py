@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from threading import Event
 
 import pytest
 from msgspec.structs import replace
@@ -15,12 +16,15 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, hosting
 from gputui.cli.demo import MOST_WAITING, PAST, Arrivals, coming_jobs, first_jobs, record_past
 from gputui.config import Options, ProbeSpec
+from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu_history import STEP
+from gputui.domain.gpu_processes import process_rows, process_target, with_host_values
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
+from gputui.gpus.simulated import SimulatedProbe
 from gputui.store.memory import MemoryJobStore
-from tests.factories import ACTOR, NOW, FakeClock
+from tests.factories import ACTOR, NOW, FakeClock, running, snapshot, view
 
 CAPPED, FOREIGN, DRAINED = 2, 5, 6
 
@@ -68,8 +72,8 @@ def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: Me
     assert all(any((step.gpus[gpu.uuid].utilization or 0) > 0.5 for step in last) for gpu in gpus[:5])
 
 
-def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(tmp_path: Path) -> None:
-    made = hosting.demo_adapters(options(tmp_path), "store")
+def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(store: MemoryJobStore, tmp_path: Path) -> None:
+    made = hosting.DemoMachine(options(tmp_path), store).adapters()
     (container,) = made.runtimes["process"].foreign()
     reading = made.probe.latest()
     uuids = [gpu.uuid for gpu in reading.gpus]
@@ -81,15 +85,63 @@ def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(tmp_path: Path)
     assert limits[CAPPED] < 0.7 * limits[0]
 
 
-def test_small_demo_has_no_foreign_container(tmp_path: Path) -> None:
-    made = hosting.demo_adapters(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), "store")
+def test_small_demo_has_no_foreign_container(store: MemoryJobStore, tmp_path: Path) -> None:
+    made = hosting.DemoMachine(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), store).adapters()
     assert made.runtimes["process"].foreign() == ()
+
+
+def test_processes_have_memory_processor_use_and_age_but_get_no_signals(store: MemoryJobStore, tmp_path: Path) -> None:
+    machine = hosting.DemoMachine(options(tmp_path), store)
+    use = machine.foreign_use()
+    assert use.rows((22_110,)) == {}, "before there are GPUs"
+    made = machine.adapters()
+    assert isinstance(made.probe, SimulatedProbe)
+    now = bootstrap.clock().now()
+    begun = [running(7, on=[gpu.uuid]) for gpu in made.probe.gpus[:1]]
+    made.probe.follow([job.with_attempt(started_at=now - timedelta(minutes=3)) for job in begun])
+    rows = process_rows(snapshot(gpus=[view(sample=found) for found in made.probe.latest().samples.values()]))
+    known = with_host_values(rows, use.rows(tuple(row.pid for row in rows if row.pid is not None)))
+    minutes = sorted(row.age // timedelta(minutes=1) for row in known if row.age is not None)
+    assert minutes == [3, 5 * 60 + 48]
+    assert all(1 < row.cpu < 5 for row in known if row.cpu is not None)
+    assert all(3 < row.memory / 2**30 < 19 for row in known if row.memory is not None)
+    assert all(row.cpu and row.memory for row in known)
+    target = process_target(next(row for row in known if row.pid == 22_110))
+    assert target is not None
+    for act in (lambda: use.signal(target, "TERM"), lambda: use.environment(target)):
+        with pytest.raises(GputuiError, match="pid 22110 is simulated"):
+            act()
+
+
+def test_its_foreign_container_has_a_page_and_output_and_can_be_stopped(store: MemoryJobStore, tmp_path: Path) -> None:
+    machine = hosting.DemoMachine(options(tmp_path), store)
+    made, use = machine.adapters(), machine.foreign_use()
+    (container,) = made.runtimes["process"].foreign()
+    detail = use.container("jupyter-carol")
+    assert (detail.id, detail.user, detail.is_running) == (container.id, "carol", True)
+    whole = list(use.logs(container.id, tail=None, follow=False))
+    assert list(use.logs(container.id, tail=2, follow=False)) == whole[-2:]
+    followed = use.logs(container.id, tail=None, follow=True, stamped=True)
+    lines = iter(followed)
+    assert whole[0] in next(lines)
+    followed.close()
+    assert len(list(lines)) == len(whole) - 1
+    woken = Event()
+    made.runtimes["process"].watch(woken.set)
+    assert use.stop(container.id).startswith("container jupyter-carol: stopped after 0.0 s")
+    assert woken.is_set(), "the scheduler sees at once that the GPU is free"
+    assert made.runtimes["process"].foreign() == ()
+    assert not any(sample.processes for sample in made.probe.latest().samples.values())
+    assert not use.container("jupyter-carol").is_running
+    with pytest.raises(NotFoundError, match="there is no container other"):
+        use.container("other")
+    assert [entry.verb for entry in store.audit_log()] == ["stop-container", "stop-container"]
 
 
 def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:
     arrivals = Arrivals(store, actions, every=0.001)
     arrivals.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(store.jobs()) < MOST_WAITING:
         assert time.monotonic() < deadline
         time.sleep(0.005)

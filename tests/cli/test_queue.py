@@ -271,3 +271,9 @@ def test_a_filter_chooses_jobs_as_in_the_console(run: Run, store: KeptStore) -> 
     refused = run("queue", "--filter", "colour:red")
     assert (refused.code, refused.out) == (2, "")
     assert "--filter: there is no field 'colour' (fields are state, is, id" in refused.err
+
+
+def test_a_name_is_cut_in_a_pipe_too() -> None:
+    waiting = job(1, name="x" * 10_000, tenant="y" * 10_000)
+    (_, line) = table.lines(queue.COLUMNS, [queue.row(waiting, snapshot([waiting]))], None)
+    assert width(line) < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time as clocks
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,16 @@ PAST = {
 NO_EFFECT = {"serve --wait", "wait --timeout", "replay --max-time", "state backup --keep"}
 """Commands that would not end, or that refuse something else after the duration was read."""
 _FORMS = re.compile(r"write|such as|at most|at least|needs a value")
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The times below are UTC, in whichever time zone the tests run."""
+    monkeypatch.setenv("TZ", "UTC")
+    clocks.tzset()
+    yield
+    monkeypatch.undo()
+    clocks.tzset()
 
 
 @pytest.fixture(autouse=True)

@@ -110,6 +110,23 @@ def test_a_polite_signal_saves_a_checkpoint() -> None:
     assert re.search(r"SIGTERM received at step \d+.*\n.*checkpoint saved: checkpoints/", rest)
 
 
+def test_a_signal_of_the_user_saves_a_checkpoint_and_the_run_goes_on() -> None:
+    command = [*COMMAND, "--steps", "100000", "--step-time", "0.01", "--log-every", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", env=environment()) as process:
+        assert process.stdout is not None
+        while "loss" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGUSR1)
+        lines = iter(process.stdout.readline, "")
+        asked = next(line for line in lines if "SIGUSR1 received, saving at step" in line)
+        saved, after = next(lines), next(line for line in lines if "loss" in line)
+        process.terminate()
+        process.communicate()
+    assert asked
+    assert "checkpoint saved: checkpoints/" in saved
+    assert after
+
+
 @pytest.mark.parametrize("arguments", [["--steps", "0"], ["--steps", "many"], ["--unknown"]])
 def test_bad_options_are_refused(arguments: list[str]) -> None:
     assert run(*arguments).returncode == 2

@@ -135,7 +135,7 @@ async def test_the_log_of_a_job_is_shown() -> None:
 
 async def test_a_cluster_that_is_away_is_told_in_the_status_line() -> None:
     console = ClusterConsole(three_nodes())
-    async with console.app.run_test(size=(120, 30)) as pilot:
+    async with console.app.run_test(size=(130, 30)) as pilot:
         await console.begin(pilot)
         await console.show(pilot, silent(console))
         assert "○ Slurm not responding for 1m00s" in console.screen_text.splitlines()[0]

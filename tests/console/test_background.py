@@ -17,7 +17,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Host
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class FailsOnce(Host):

@@ -146,7 +146,7 @@ class Screens:
         app.exit(ExitChoice.HAND_OVER, return_code=7)
 
     async def run(self) -> tuple[ExitChoice | None, int]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self.reopening.run()
 
 

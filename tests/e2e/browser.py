@@ -19,6 +19,9 @@ _FLAGS = (
     "--headless=new",
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-3d-apis",  # the terminal would be drawn by WebGL in software, which takes twice as long
+    "--disable-component-update",
+    "--disable-extensions",
     "--disable-dev-shm-usage",
     "--disable-background-networking",
     "--no-first-run",
@@ -97,6 +100,12 @@ class Tab:
     async def picture(self) -> bytes:
         """Return the page as PNG."""
         return base64.b64decode((await self.ask("Page.captureScreenshot", format="png"))["data"])
+
+    async def until_picture_differs(self, before: bytes, seconds: float = 60) -> None:
+        """Wait until the page, which draws some time after it has received a text, does not look like that any more."""
+        async with asyncio.timeout(seconds):
+            while await self.picture() == before:
+                pass
 
     async def close(self) -> None:
         await self._socket.close()

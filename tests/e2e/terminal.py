@@ -49,6 +49,10 @@ class Terminal:
         self._send("Escape")
         self.until_gone(word)
 
+    def press_at_once(self, *keys: str) -> None:
+        """Type keys that reach the program together, as over a slow line."""
+        self._send(*keys)
+
     def _send(self, *words: str) -> None:
         """Send keys, or a click, and begin to keep its effect."""
         self._pressed_at = time.monotonic()

@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
     pytest.mark.timeout(300),
 ]
+LEAVING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 SCRIPT = "trap 'echo two; echo error >&2; exit 7' USR1; echo one; while :; do sleep 0.05; done"
 
 
@@ -130,3 +131,27 @@ def test_a_terminal_is_attached_to_again(place: Place, name: str) -> None:
         person.until(b"kept-yes-66\r\n")
     person.press(b"exit 9\n")
     assert person.ended() == 9
+
+
+def test_a_signal_while_the_connection_is_lost_leaves_with_its_number(place: Place) -> None:
+    site = place.site
+    owner = Person(site.environ(TERM="vt100"), "run", "-it", "--network", "none", IMAGE, "sh")
+    owner.press(b"echo $((40+2))\n")
+    owner.until(b"42\r\n")
+    runs(site)
+    (one,) = site.store.jobs()
+    found = {number: Person(site.environ(TERM="vt100"), "attach", str(one)) for number in LEAVING}
+    for person in found.values():
+        person.press(b"echo $((50+5))\n")
+        person.until(b"55\r\n")
+    place.engine.kill()
+    for number, person in found.items():
+        person.until(b"trying again")
+        os.kill(person.pid, number)
+        assert person.ended() == 128 + number
+        assert b"keeps running" in person.shown
+    place.engine.launch(live_restore=True)
+    owner.press(b"echo $((60+6))\n")
+    owner.until(b"66\r\n")
+    owner.press(b"exit 9\n")
+    assert owner.ended() == 9

@@ -82,6 +82,36 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.is_back()
     operator.leave("Esc shows all")
 
+    # a checkpoint of a running job, which goes on
+    operator.pressed = 0
+    operator.press("/")
+    operator.type("llama-7b-sft is:running")
+    operator.press("Enter")
+    operator.sees(" jobs   Esc shows all", "llama-7b-sft")
+    operator.press("I")
+    operator.sees("USR1")
+    operator.press("Enter")
+    operator.sees("SIGUSR1 received, saving at step", "checkpoint saved")
+    operator.is_back()
+    operator.leave("Esc shows all")
+
+    # somebody else's container
+    operator.pressed = 0
+    operator.press("U")
+    operator.sees("GPU USERS", "jupyter-carol")
+    operator.press("/")
+    operator.type("kind:foreign")
+    operator.press("Enter")
+    operator.sees_that(lambda shown: "jupyter-carol" in shown and "#" not in shown)
+    operator.press("X")
+    operator.sees("Stop container jupyter-carol", "stop timeout")
+    operator.press("y")
+    operator.sees("container jupyter-carol: stopped after")
+    assert operator.pressed <= MOST_KEYS
+    operator.press("q")
+    operator.sees_no_more("GPU USERS")
+    operator.sees_no_more("jupyter-carol")
+
 
 def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:
     hook, told, mapping, config = (tmp_path / name for name in ("hook", "told", "mapping", "config.toml"))
@@ -100,3 +130,21 @@ def test_nobody_is_told_about_its_jobs(tmp_path: Path) -> None:
         terminal.press("q")
         terminal.until("EXIT 0", seconds=60)
     assert (told.exists(), list(mapping.iterdir())) == (False, [])
+
+
+def test_keys_that_arrive_together_with_an_escape_act_as_if_pressed_one_by_one(tmp_path: Path) -> None:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
+    with Terminal([*CONSOLE, "demo"], environ, 120, 36) as terminal:
+        terminal.until("llama-7b-sft", HINT)
+        terminal.press("?")
+        terminal.until("/ search")
+        terminal.press_at_once("Escape", "s")
+        terminal.until("Submit a job")
+        terminal.leave("Submit a job")
+        terminal.press("j", "c")  # on the first running job
+        terminal.until("cancel it")
+        terminal.press_at_once("Escape", "Enter")
+        terminal.until_that(lambda shown: re.search(r" Job #\d+ ", shown) is not None)
+        terminal.until_that(lambda shown: "cancel it" not in shown and "being cancelled" not in shown)
+        terminal.press_at_once("Escape", "q")
+        terminal.until("EXIT 0", seconds=60)

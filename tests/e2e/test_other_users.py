@@ -108,7 +108,7 @@ def test_a_process_of_another_user_is_left_alone(site: Site, foreign: subprocess
     assert foreign.poll() is None
     assert [user for user, _ in audited(site, "signal")] == [mallory, mallory]
     site.gputui("alice", "ps", "--yes", "--signal", "TERM", str(foreign.pid))
-    assert foreign.wait(30) == -15
+    assert foreign.wait(60) == -15
 
 
 def test_a_container_is_stopped_only_by_those_who_reach_the_engine(site: Site, engine: Dockerd) -> None:

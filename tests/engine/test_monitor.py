@@ -60,7 +60,7 @@ class Heard(NoMonitor):
     async def until(self, condition: Callable[[], bool]) -> None:
         def wait() -> bool:
             with self.more:
-                return self.more.wait_for(condition, 10)
+                return self.more.wait_for(condition, 60)
 
         assert await asyncio.to_thread(wait), self.what
 
@@ -92,7 +92,7 @@ async def test_a_monitor_records_a_term_and_ends_with_it(world: World) -> None:
     assert any("no metrics" in notice.text for notice in feed.latest.notices)
     assert "end" not in heard.what
     host.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert heard.what["end"] == 1
 
 
@@ -136,6 +136,6 @@ async def test_scheduling_works_if_the_monitor_cannot_be_opened(world: World) ->
 
     feed.subscribe(look)
     task = asyncio.create_task(host.run())
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), 60)
     host.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)

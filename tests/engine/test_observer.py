@@ -25,7 +25,7 @@ class Counting(FakeRuntime):
 
     def wait_for(self, times: int) -> bool:
         with self.again:
-            return self.again.wait_for(lambda: self.listed >= times, 5)
+            return self.again.wait_for(lambda: self.listed >= times, 60)
 
 
 def test_a_poke_lists_containers_immediately_and_once_more() -> None:

@@ -119,7 +119,7 @@ def test_two_concurrent_submissions_do_not_both_get_the_last_place(store: JobSto
     barrier, refused = threading.Barrier(8), []
 
     def race() -> None:
-        barrier.wait(10)
+        barrier.wait(60)
         try:
             submit(store, ONE)
         except GputuiError as error:
@@ -129,7 +129,7 @@ def test_two_concurrent_submissions_do_not_both_get_the_last_place(store: JobSto
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert (len(refused), len(store.jobs())) == (7, 1)
 
 

@@ -8,7 +8,7 @@ import weakref
 
 from gputui.engine.tick.worker_pools import DaemonExecutor
 
-PATIENCE = 10
+PATIENCE = 60.0
 
 
 class Payload:

@@ -196,6 +196,17 @@ def test_faults_can_be_simulated() -> None:
     assert busy(probe, probe.reading_at(NOW)) == [0]
 
 
+def test_a_suspended_job_keeps_its_memory_and_uses_its_gpu_no_more() -> None:
+    probe = simulated()
+    job = running(1, on=[probe.gpus[0].uuid])
+    probe.follow([job])
+    before = probe.reading_at(at(60)).samples[probe.gpus[0].uuid]
+    probe.follow([job.with_attempt(suspended_at=at(60)).evolve(suspended=True)])
+    after = probe.reading_at(at(60)).samples[probe.gpus[0].uuid]
+    assert before.utilization
+    assert (after.utilization, after.memory_used) == (0, before.memory_used)
+
+
 def test_simulated_readings_obey_the_port() -> None:
     probe = simulated()
     reading = probe.reading_at(NOW)

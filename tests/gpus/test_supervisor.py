@@ -153,7 +153,7 @@ def test_refresh_brings_processes_within_50_ms(standin: StandIn, watch: Start) -
         watcher.probe.refresh()
         watcher.until(partial(has_process_with, used))
         took.append(time.monotonic() - asked)
-    assert statistics.median(took) < 0.05, took
+    assert statistics.median(took) < stretched(0.05), took
 
 
 def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ FAST = GpuSettings(
     slow_interval=timedelta(seconds=0.1),
     hang_after=timedelta(seconds=20),
 )
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds: only a test that fails waits so long."""
 
 

@@ -145,7 +145,7 @@ def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path, cert
         site.run("submit", "--host", "--gpus", "2", "--tenant", "bob", "--", "sleep", "600")
         site.run("submit", "--host", "--gpus", "4", "--time-limit", "1h", "--", "true")
         site.run("submit", "--host", "--hold", "--", "true")
-        missing, deadline = dict(QUERIES), time.monotonic() + 4 * PATIENCE
+        missing, deadline = dict(QUERIES), time.monotonic() + 2 * PATIENCE
         while missing and time.monotonic() < deadline:
             site.run("submit", "--host", "--retries", "1", "--backoff", "0s", "--", "false")
             missing = {title: query for title, query in missing.items() if not prometheus.ask(filled(query))}

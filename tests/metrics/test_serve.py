@@ -23,7 +23,7 @@ from tests import leftovers
 from tests.metrics.scraped import Scrape
 from tests.metrics.test_server import HASH, OTHERS, get
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 AS_USER = """
 import importlib, os, pkgutil, sys
 import gputui, json, shlex, socket, tomllib

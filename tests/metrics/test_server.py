@@ -53,7 +53,7 @@ class Said(list[str]):
     def until(self, words: str) -> str:
         """Wait for a sentence with these words."""
         with self._more:
-            assert self._more.wait_for(lambda: any(words in each for each in self), 20), f"{words}: {list(self)}"
+            assert self._more.wait_for(lambda: any(words in each for each in self), 60), f"{words}: {list(self)}"
             return next(each for each in self if words in each)
 
 

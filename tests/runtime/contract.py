@@ -26,7 +26,7 @@ from tests.factories import uuid
 STORE = f"test{secrets.token_hex(4)}"
 OTHER_STORE = f"test{secrets.token_hex(4)}"
 """Unique like real store ids, since processes of concurrent tests are distinguished by them."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds to wait for something that should have happened."""
 
 SLEEP = ("sleep", "600")

@@ -117,7 +117,7 @@ class Dockerd:
         _destroy(self.directory)
         for child in (self._daemon, self.holder):
             if child:
-                child.wait(10)
+                child.wait(60)
         self._daemon = self.holder = None
 
     def docker(self, *words: str, check: bool = True) -> str:
@@ -149,7 +149,7 @@ class Dockerd:
         pid_file = self.directory / "exec/containerd/containerd.pid"
         with contextlib.suppress(OSError, ValueError):
             entry = Path("/proc") / str(int(pid_file.read_text()))
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while is_alive(entry) and time.monotonic() < deadline:
                 time.sleep(0.01)
         pid_file.unlink(missing_ok=True)
@@ -219,7 +219,7 @@ def _sweep() -> None:
 
 
 def _destroy(directory: Path) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while (pids := set(processes_of(directory))) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(OSError):

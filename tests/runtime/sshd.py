@@ -71,7 +71,7 @@ class Sshd:
         words = [_SSHD, "-D", "-e", "-f", str(self.directory / "sshd_config")]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(words, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not _answers(self.port):
             assert self.process.poll() is None, (self.directory / "log").read_text()
             assert time.monotonic() < deadline

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +15,17 @@ import pytest
 from gputui.domain.container import Consumption
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
-from gputui.runtime.consumption import ConsumptionReader
+from gputui.runtime.consumption import MOUNT, ConsumptionReader
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.runtime.process import cgroup
+from gputui.runtime.process.cgroup import Trees
 from tests.factories import FakeClock
-from tests.runtime.contract import Harness, shell, until
+from tests.runtime.contract import Harness, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.test_process import process_harness
 
 ID = "4f" * 32
+MIB = 1024**2
 BURN = shell("head -c 3000000 /dev/zero > /tmp/burnt; while :; do :; done")
 V1 = {
     "cpuacct": {"cpuacct.usage": "2500000000\n"},
@@ -122,6 +128,13 @@ def test_values_that_the_kernel_does_not_count_are_unknown(tree: Tree) -> None:
     assert tree.used is None
 
 
+def test_a_kernel_that_counts_no_disk_leaves_bytes_unknown(tree: Tree) -> None:
+    tree.version_1(f"docker/{ID}")
+    (tree.mount / "blkio" / "docker" / ID / "blkio.throttle.io_service_bytes_recursive").write_text("Total 0\n")
+    tree.belongs(f"4:memory:/docker/{ID}", f"3:cpuacct:/docker/{ID}", f"2:blkio:/docker/{ID}")
+    assert tree.used == Consumption(2.5, 4096, 8192)
+
+
 def test_a_group_created_late_is_found(tree: Tree) -> None:
     tree.belongs("0::/")
     assert tree.used is None
@@ -137,7 +150,7 @@ def test_host_jobs_are_counted_where_the_kernel_counts_above_them(tmp_path: Path
     (mount / "cgroup.subtree_control").write_text("memory")
     (mount / "gputui" / "cgroup.subtree_control").write_text("")
     (tmp_path / "own").write_text("0::/\n")
-    cgroup.make("one", process_harness(tmp_path).launch(("true",)).spec.options, mount, tmp_path / "own")
+    cgroup.make("one", process_harness(tmp_path).launch(("true",)).spec.options, Trees(mount, tmp_path / "own"))
     assert (mount / "gputui" / "cgroup.subtree_control").read_text() == "+memory"
 
 
@@ -193,4 +206,68 @@ def test_a_host_job_reports_the_cpu_time_that_it_used(tmp_path: Path) -> None:
     assert ended.consumption is not None
     assert ended.consumption.cpu is not None
     assert before <= ended.consumption.cpu < 60
+    harness.clean()
+
+
+VERSION_1 = pytest.mark.skipif(
+    not os.access(MOUNT / "memory", os.W_OK), reason="needs control groups of version 1, and root"
+)
+
+
+@VERSION_1
+def test_a_host_job_without_limits_reports_its_memory_in_version_1(tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    hold = "import time; held = b'x' * 50_000_000; print('ready', flush=True); time.sleep(600)"
+    created = runtime.create(harness.launch((sys.executable, "-I", "-S", "-c", hold)))
+    runtime.start(created.id)
+    seen(runtime, created.id, b"ready")
+    memory = used(runtime, created.id).memory
+    assert memory is not None
+    assert 50_000_000 <= memory < 500_000_000
+    runtime.kill(created.id)
+    found = harness.ended(runtime, created.id).consumption
+    assert found is not None
+    assert found.memory is None
+    assert found.memory_peak is not None
+    assert found.memory_peak >= memory
+    harness.clean()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Provide a disk of 8 MiB whose use the kernel counts: from Linux 6.10 on, only where a group may have a limit."""
+    file, group = tmp_path / "disk", MOUNT / "blkio" / f"gputui-test-{secrets.token_hex(4)}"
+    file.write_bytes(bytes(8 * MIB))
+    if shutil.which("losetup") is None:
+        pytest.skip("no losetup")
+    found = subprocess.run(["losetup", "-f", "--show", file], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"no loop device: {found.stderr.strip()}")
+    place = Path(found.stdout.strip())
+    group.mkdir()
+    try:
+        number = place.stat().st_rdev
+        (group / "blkio.throttle.read_bps_device").write_text(f"{os.major(number)}:{os.minor(number)} 0")
+        yield place
+    finally:
+        group.rmdir()
+        subprocess.run(["losetup", "-d", place], check=True)
+
+
+@VERSION_1
+def test_a_host_job_reports_what_it_reads_and_writes_in_version_1(disk: Path, tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    read = f"dd if={disk} of=/dev/null bs=1M count=4 iflag=direct"
+    write = f"dd if=/dev/zero of={disk} bs=1M count=2 oflag=direct"
+    created = runtime.create(harness.launch(shell(f"{read} && {write} && echo ready && sleep 600")))
+    runtime.start(created.id)
+    seen(runtime, created.id, b"ready")
+    found = used(runtime, created.id)
+    assert (found.io_read, found.io_written) == (4 * MIB, 2 * MIB)
+    runtime.kill(created.id)
+    ended = harness.ended(runtime, created.id).consumption
+    assert ended is not None
+    assert (ended.io_read, ended.io_written) == (4 * MIB, 2 * MIB)
     harness.clean()

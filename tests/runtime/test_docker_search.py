@@ -61,7 +61,7 @@ def test_all_of_a_running_containers_log_is_searched(harness: Harness) -> None:
     lines: list[bytes] = []
     follower.start(arrived.set)
     while len(lines) < TAIL:
-        assert arrived.wait(20)
+        assert arrived.wait(60)
         arrived.clear()
         lines += follower.take().lines
     told: list[str] = []

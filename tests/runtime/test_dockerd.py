@@ -29,7 +29,7 @@ def test_dockerd_is_cleaned_up_on_sigterm() -> None:
     process, directory = run_one()
     assert (directory / "docker.sock").exists()
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert not directory.exists()
 
 
@@ -38,7 +38,7 @@ def test_the_next_owner_removes_the_leftovers_of_a_killed_one() -> None:
     host = {**os.environ, "DOCKER_HOST": f"unix://{directory}/docker.sock"}
     subprocess.run(["docker", "run", "-d", IMAGE, "sleep", "600"], env=host, check=True, capture_output=True)
     process.kill()
-    process.wait(30)
+    process.wait(60)
     assert len(list(processes_of(directory))) >= 4
     after = Dockerd()
     try:

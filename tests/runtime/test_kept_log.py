@@ -21,13 +21,13 @@ def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
             for _ in range(2):
                 file.write(letter * 100_000)
                 file.flush()
-                both_write.wait(10)
+                both_write.wait(60)
 
     writers = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b")]
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(10)
+        writer.join(60)
     assert path.read_bytes() in (b"a" * 200_000, b"b" * 200_000)
     assert _names(path.parent) == ["1.log"]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container_options import ContainerOptions
+from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.host_processes import read_stat
 from gputui.runtime.process import cgroup
-from tests.runtime.contract import seen, shell, until
+from gputui.runtime.process.cgroup import Trees
+from gputui.runtime.process.runtime import ProcessRuntime
+from tests.runtime.contract import STORE, seen, shell, until
 from tests.runtime.test_process import process_harness
 
 LIMITS = ContainerOptions(memory=2**30, cpus=1.5, cpu_shares=1024)
@@ -31,9 +36,9 @@ def unified(tmp_path: Path) -> Path:
 
 
 def test_without_limits_a_group_lists_the_processes(unified: Path) -> None:
-    group = cgroup.make("one", ContainerOptions(), unified, unified.parent / "own")
+    group = cgroup.make("one", ContainerOptions(), Trees(unified, unified.parent / "own"))
     folder = unified / "gputui" / "one"
-    assert group == cgroup.AttemptCgroups((str(folder),), str(folder))
+    assert group == cgroup.AttemptCgroups((str(folder),), (str(folder),))
     assert group.records() == [("tracked", f"{folder}/cgroup.procs")]
     (folder / "below").mkdir()
     (folder / "cgroup.procs").write_text("3\n4\n")
@@ -75,12 +80,12 @@ def test_without_a_freezer_all_processes_are_stopped_and_continued(
 
 
 def test_a_host_without_version_2_lists_no_processes(tmp_path: Path) -> None:
-    assert cgroup.make("one", ContainerOptions(), tmp_path) == cgroup.AttemptCgroups()
+    assert cgroup.make("one", ContainerOptions(), Trees(tmp_path)) == cgroup.AttemptCgroups()
     assert cgroup.members(()) == frozenset()
 
 
 def test_limits_are_set_in_version_2(unified: Path) -> None:
-    group = cgroup.make("one", LIMITS, unified, unified.parent / "own")
+    group = cgroup.make("one", LIMITS, Trees(unified, unified.parent / "own"))
     folder = unified / "gputui" / "one"
     values = {each.name: each.read_text() for each in folder.iterdir()}
     assert values == {
@@ -99,7 +104,7 @@ def test_limits_are_set_in_version_2(unified: Path) -> None:
 def test_limits_are_set_in_version_1(tmp_path: Path) -> None:
     for tree in ("memory", "cpu"):
         (tmp_path / tree).mkdir()
-    group = cgroup.make("one", LIMITS, tmp_path)
+    group = cgroup.make("one", LIMITS, Trees(tmp_path))
     memory, cpu = (tmp_path / tree / "gputui" / "one" for tree in ("memory", "cpu"))
     assert group.folders == (str(memory), str(cpu))
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(2**30)
@@ -107,8 +112,77 @@ def test_limits_are_set_in_version_1(tmp_path: Path) -> None:
     assert group.oom_events == str(memory / "memory.oom_control")
 
 
+@pytest.mark.parametrize(
+    ("mounted", "counted"),
+    [
+        (("memory", "blkio", "cpuacct"), ["memory", "blkio", "cpuacct"]),
+        (("memory", "blkio", "cpuacct", "unified"), ["unified", "memory", "blkio"]),
+        (("cpuacct",), ["cpuacct"]),
+    ],
+)
+def test_without_limits_the_trees_of_version_1_count(
+    mounted: tuple[str, ...], counted: list[str], tmp_path: Path
+) -> None:
+    for tree in mounted:
+        (tmp_path / tree).mkdir()
+    if "unified" in mounted:
+        (tmp_path / "unified" / "cgroup.controllers").touch()
+    group = cgroup.make("one", ContainerOptions(), Trees(tmp_path))
+    folders = tuple(f"{tmp_path}/{tree}/gputui/one" for tree in counted)
+    assert group == cgroup.AttemptCgroups(folders, folders)
+    assert {key for key, _ in group.records()} == {"tracked"}
+    assert not list(tmp_path.glob("*/gputui/one/*"))
+    cgroup.remove(group.folders)
+    assert not list(tmp_path.glob("*/gputui/one"))
+
+
+def test_a_group_with_a_limit_counts_too(tmp_path: Path) -> None:
+    shared = tmp_path / "cpu,cpuacct"
+    for tree in (shared, tmp_path / "memory"):
+        tree.mkdir()
+    for controller in ("cpu", "cpuacct"):
+        (tmp_path / controller).symlink_to(shared.name)
+    group = cgroup.make("one", LIMITS, Trees(tmp_path))
+    assert group.folders == (str(tmp_path / "memory" / "gputui" / "one"), str(shared / "gputui" / "one"))
+    assert group.counting == ()
+
+
+def test_groups_that_a_crash_left_without_an_attempt_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    names = ("gputui-mine-1-1", "gputui-mine-2-1", "gputui-others-1-1")
+    for name in names:
+        cgroup.make(name, ContainerOptions(), Trees(tmp_path))
+
+    def left(later: timedelta) -> set[str]:
+        stale = {"gputui-mine-1-1"}
+        cgroup.remove_stale(stale.__contains__, datetime.now(UTC) + later, Trees(tmp_path))
+        return {each.name for each in (tmp_path / "memory" / "gputui").iterdir()}
+
+    assert left(timedelta()) == set(names)
+    assert left(timedelta(hours=2)) == set(names[1:])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
+def test_a_scheduler_removes_groups_that_a_crash_left_without_an_attempt(tmp_path: Path) -> None:
+    class Later:
+        def now(self) -> datetime:
+            return datetime.now(UTC) + timedelta(hours=2)
+
+    harness = process_harness(tmp_path / "state")
+    created = harness.open().create(harness.launch(("true",)))
+    left = harness.launch(("true",))
+    if not cgroup.make(left.name, ContainerOptions()).folders:
+        pytest.skip("this host lets root make no control groups")
+    runtime = ProcessRuntime(STORE, tmp_path / "state", RuntimeSettings(), Later())
+    runtime.watch(lambda: None)
+    assert groups_of(left.name) == set()
+    assert groups_of(created.id)
+    runtime.close()
+    harness.clean()
+
+
 def test_a_host_without_control_groups_is_reported(tmp_path: Path) -> None:
-    group = cgroup.make("one", LIMITS, tmp_path)
+    group = cgroup.make("one", LIMITS, Trees(tmp_path / "none", tmp_path / "missing"))
     assert group.folders == ()
     assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]
     assert "not enforced" in group.notes[0]
@@ -130,7 +204,34 @@ def test_a_job_over_its_memory_limit_is_killed_and_reported(tmp_path: Path) -> N
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.OUT_OF_MEMORY
     harness.clean()
-    assert not list(cgroup.MOUNT.glob(f"*/gputui/{created.id}"))
+    assert groups_of(created.id) == set()
+
+
+def groups_of(container_id: str) -> set[str]:
+    """Return the trees of this host in which an attempt has a group."""
+    places = (*cgroup.MOUNT.glob(f"gputui/{container_id}"), *cgroup.MOUNT.glob(f"*/gputui/{container_id}"))
+    return {place.parent.parent.name for place in places}
+
+
+@pytest.mark.skipif(
+    not os.access(cgroup.MOUNT / "memory", os.W_OK), reason="needs control groups of version 1, and root"
+)
+def test_in_version_1_a_job_has_groups_until_any_scheduler_removes_it(tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    creator = harness.open()
+    created = creator.create(harness.launch(shell("sleep 600 & echo ready; wait")))
+    creator.start(created.id)
+    seen(creator, created.id, b"ready")
+    assert {"memory", "blkio"} <= groups_of(created.id)
+    for controller in ("memory", "blkio"):
+        assert len(cgroup.members([f"{cgroup.MOUNT}/{controller}/gputui/{created.id}"])) == 2
+    creator.close()
+    successor = harness.open()
+    successor.kill(created.id)
+    harness.ended(successor, created.id)
+    successor.remove(created.id)
+    assert groups_of(created.id) == set()
+    harness.clean()
 
 
 def test_a_sufficient_limit_is_not_reported(tmp_path: Path) -> None:

@@ -288,7 +288,11 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=steps, tiny=st.booleans())
 def test_entries_equal_single_jobs(
     steps: list[tuple[str, set[int]]], tiny: bool, tmp_path_factory: pytest.TempPathFactory

@@ -30,7 +30,11 @@ from gputui.store.capture import CapturedFile
 from tests.factories import ACTOR, NOW, array, job, recurring
 
 SETTINGS = StoreSettings(history_after=timedelta(hours=1))
-PROPERTY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],  # a list replaces the profile's
+)
 
 
 def options(directory: Path) -> Options:

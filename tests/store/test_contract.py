@@ -117,7 +117,7 @@ def seen_by_another_thread(store: JobStore) -> tuple[list[JobId], int, bool]:
 
     thread = threading.Thread(target=look)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     return seen[0]
 
 

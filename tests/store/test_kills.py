@@ -119,7 +119,7 @@ def test_a_process_sees_what_another_wrote_and_keeps_the_rest(tiny: TinyJobStore
         "import sys; from tests.store.test_kills import *; TinyJobStore(Path(sys.argv[1])).submit([job()], actor=ACTOR)"
     )
     with python("-c", code, directory) as process:
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert tiny.version() != version
     after = tiny.jobs()
     assert list(after) == [1, 2, 3, 4]
@@ -150,7 +150,7 @@ def test_no_process_reloads_the_queue_while_it_folds_it_itself(
     def read_meanwhile(directory: Path) -> None:
         reader = threading.Thread(target=tiny.jobs)
         reader.start()
-        reader.join(30)
+        reader.join(60)
         synced(directory)
 
     monkeypatch.setattr(files, "sync_directory", read_meanwhile)
@@ -243,4 +243,4 @@ def test_the_store_is_light_to_import() -> None:
         print(sorted(heavy & sys.modules.keys()))
     """
     with python("-c", code) as process:
-        assert process.communicate(timeout=30)[0] == "[]\n"
+        assert process.communicate(timeout=60)[0] == "[]\n"

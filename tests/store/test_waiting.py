@@ -64,8 +64,8 @@ def test_a_long_wait_is_reported_and_ends_with_the_holder(
     with held(directory) as pid:
         writer = threading.Thread(target=lambda: store.submit([job()], actor=ACTOR))
         writer.start()
-        assert has_told.wait(30)
-    writer.join(30)
+        assert has_told.wait(60)
+    writer.join(60)
     [sentence] = told
     assert sentence.startswith(f"waiting for {directory}/queue.json.lock, which is locked by process {pid} (flock ")
     assert list(tiny.jobs()) == [1]
@@ -91,14 +91,14 @@ def test_a_thread_with_a_short_timeout_does_not_wait_behind_a_patient_one(tiny: 
         with held(directory):
             writer = threading.Thread(target=lambda: store.submit([job()], actor=ACTOR))
             writer.start()
-            assert is_waiting.wait(30)
+            assert is_waiting.wait(60)
             begun = time.monotonic()
             with store.lock_timeout(0.05), pytest.raises(StoreBusyError, match="another thread"):
                 store.submit([job()], actor=ACTOR)
             assert time.monotonic() - begun < 20
     finally:
         lock.TELL_AFTER = patience
-    writer.join(30)
+    writer.join(60)
     assert list(store.jobs()) == [1]
     store.close()
 

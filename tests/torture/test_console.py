@@ -184,7 +184,7 @@ async def test_a_busy_console_survives_random_keys(
         for task in (watching, living):
             task.cancel()
         server.host.stop()
-        await asyncio.wait_for(hosting, 20)
+        await asyncio.wait_for(hosting, 60)
     server.close()
     assert app.caught == []
     assert [record.getMessage() for record in caplog.records] == []

@@ -137,7 +137,7 @@ def test_forty_jobs_over_ssh_complete(serving: subprocess.Popen[bytes], sshd: Ss
 
 
 def test_ssh_ends_with_a_killed_scheduler(serving: subprocess.Popen[bytes], sshd: Sshd) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not sshd.sessions():
         assert time.monotonic() < deadline
         time.sleep(0.05)

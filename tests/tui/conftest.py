@@ -26,7 +26,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     time.tzset()
     monkeypatch.setattr(Input, "cursor_blink", False)
-    monkeypatch.setattr(input_queue, "LONGEST", 20.0)  # on a loaded machine keys would overtake one another
+    monkeypatch.setattr(input_queue, "LONGEST", 60.0)  # on a loaded machine keys would overtake one another
     use_exact_waits(monkeypatch.setattr)
     yield
     monkeypatch.undo()

@@ -203,7 +203,7 @@ class Console:
         await pilot.pause()
         while self.app.input_queue.is_busy and self.app.screen_stack:
             await pilot.pause(0.001)
-        assert await asyncio.to_thread(self.app.actions.finish, 10)
+        assert await asyncio.to_thread(self.app.actions.finish, 60)
         await pilot.pause()
 
     async def resize(self, pilot: Pilot[ExitChoice], width: int, height: int) -> None:
@@ -221,8 +221,8 @@ class Console:
     async def read_log(self, pilot: Pilot[ExitChoice], job_id: JobId) -> None:
         """Wait until all that job's lines are on the screen."""
         await pilot.pause()
-        await asyncio.to_thread(self.logs.opened_event.wait, 10)
-        await asyncio.to_thread(self.logs.streams[job_id].all_read.wait, 10)
+        await asyncio.to_thread(self.logs.opened_event.wait, 60)
+        await asyncio.to_thread(self.logs.streams[job_id].all_read.wait, 60)
         self.app.screen.query_one(LogPane).tick()
         await pilot.pause()
 

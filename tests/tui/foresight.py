@@ -16,7 +16,7 @@ from gputui.tui.screens.what_if import WhatIf
 from tests.tui import plans
 from tests.tui.console import Console
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Console:

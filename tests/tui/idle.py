@@ -24,7 +24,7 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-LONGEST = 10.0
+LONGEST = 60.0
 """Seconds after which a wait ends although something is still going on."""
 _PRESS = Pilot.press
 _DRAW = Screen._compositor_refresh  # noqa: SLF001 - nothing public

@@ -82,12 +82,12 @@ def _told_for_long(notify: Callable[..., None], *words: str, **options: Any) -> 
 async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait for actions, forecasts, logs, the history and requests to the engine."""
     await console.settle(pilot)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not all(_is_quiet(console, screen) for screen in console.app.screen_stack):
             await pilot.pause(0.002)
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while _is_unfinished(console.screen_text):
             await pilot.pause(0.002)
 

@@ -25,7 +25,7 @@ async def begun(console: Console, pilot: Pilot[ExitChoice], lines: list[bytes]) 
 
 async def looked(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
     """Wait until everything is searched and loaded."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:
             await pilot.pause(0.005)
     await pilot.pause()

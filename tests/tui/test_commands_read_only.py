@@ -33,7 +33,7 @@ async def test_read_only_consoles_offer_no_key_that_changes_anything() -> None:
         console.app.clear_notifications()
         for key in ("s", "c"):
             await console.press(pilot, key)
-            assert "this console, it is read-only" in console.told[-1], key
+            assert ": Not here: this console is read-only. Start it without --read-only" in console.told[-1], key
         console.app.clear_notifications()
         await console.press(pilot, "j", "question_mark", "escape", "slash", *"sc", "escape")
         assert console.told == []

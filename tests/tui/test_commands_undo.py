@@ -96,4 +96,4 @@ async def test_a_read_only_console_has_nothing_to_undo() -> None:
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         await console.press(pilot, "u")
-        assert [told.split(".")[0] for told in console.told] == ["undo: not in this console, it is read-only"]
+        assert [told.split(".")[0] for told in console.told] == ["undo: Not here: this console is read-only"]

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gputui.tui.textual_internals import ExactCompositor, cut
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 
 KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")
 
@@ -41,6 +41,7 @@ async def test_a_cursor_key_draws_only_the_old_and_the_new_row(monkeypatch: pyte
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
         await console.press(pilot, "home")
+        await steady(pilot)
         drawn: list[tuple[str, int]] = []
         whole = Widget.render_lines
 

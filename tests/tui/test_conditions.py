@@ -186,10 +186,10 @@ def all_at_once() -> Snapshot:
 def test_the_worst_condition_comes_first_and_the_rest_is_counted() -> None:
     seen = all_at_once()
     found = conditions(seen, NOW)
-    told = text(status_line(seen, "n", found=found)).split(" │ ")[-1]
+    told = text(status_line(seen, "n", found=found, key="!")).split(" │ ")[-1]
     assert told == (
         "✗ docker down  ✗ 3 GPUs lost  ! GPU 4 throttled  ! 2 failed in 1h  "
-        "GPU 3 in foreign use  GPU 2 capped  GPU 1 drained  +1  ! shows"
+        "GPU 3 in foreign use  GPU 2 capped  GPU 1 drained  +1  ! shows all"
     )
     assert text(status_line(seen, "n", 60, found=found)).endswith("│ ✗ docker down  +7")
     assert text(status_line(seen, "n", 94, found=found)).endswith("│ ✗ docker down  ✗ 3 GPUs lost  +6")

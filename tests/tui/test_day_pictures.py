@@ -85,10 +85,14 @@ async def over(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 async def at_its_error(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Wait until the log has been read and searched for errors."""
-    async with asyncio.timeout(20):
+    """Wait until the log has been read and searched for errors, and the keys are those of a search."""
+    async with asyncio.timeout(60):
         while "error 1 of 4" not in console.screen_text:
             await pilot.pause(0.002)
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.refresh_time()  # else the keys follow with the next snapshot or second
+    await pilot.pause()
 
 
 async def needs_a_gpu(console: Console, pilot: Pilot[ExitChoice]) -> None:

@@ -30,7 +30,7 @@ from gputui.tui.textual_internals import ExactUpdate
 from tests.factories import GIB, NOW, gpu, running, uuid, view
 from tests.factories import sample as reading
 from tests.tui import days, sample
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 from tests.tui.test_pictures import WIDE, Compare, matches
 
 
@@ -215,7 +215,7 @@ async def test_a_redraw_each_second_is_cheap(monkeypatch: pytest.MonkeyPatch) ->
     async with console.app.run_test(size=WIDE) as pilot:
         await console.begin(pilot)
         await pilot.press("i")
-        await pilot.pause()
+        await steady(pilot)
 
         def spy(screen: object, update: object) -> None:
             if isinstance(update, ExactUpdate):

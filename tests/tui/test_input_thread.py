@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 import pytest
 from textual import constants, events
-from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.message import Message
 
 from gputui.tui import textual_internals
-from gputui.tui.textual_internals import NonblockingDriver
+from gputui.tui.input_queue import KeyAfterEscape
+from gputui.tui.textual_internals import EscapeParser, NonblockingDriver
 
 PRESSED = b"\x1b[<0;70;24M"
 
@@ -38,7 +38,7 @@ async def test_a_click_in_two_parts_is_a_click_on_a_machine_that_just_stood_stil
 ) -> None:
     reads, writes = os.pipe()
 
-    class Standing(XTermParser):
+    class Standing(EscapeParser):
         """Parser that stands still after the first part, for longer than an Escape may wait; the rest arrives then."""
 
         is_first = True
@@ -50,11 +50,53 @@ async def test_a_click_in_two_parts_is_a_click_on_a_machine_that_just_stood_stil
                 os.write(writes, PRESSED[cut:])
                 time.sleep(constants.ESCAPE_DELAY * 1.2)
 
-    monkeypatch.setattr(textual_internals, "XTermParser", Standing)
+    monkeypatch.setattr(textual_internals, "EscapeParser", Standing)
     driver = Collecting(App(), reads)
     os.write(writes, PRESSED[:cut])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.to_thread(driver.run_input_thread)
     os.close(reads)
     os.close(writes)
     assert [type(message) for message in driver.messages] == [events.MouseDown]
+
+
+async def read(data: bytes) -> Message:
+    """Return the first message of a driver that reads this data from a terminal."""
+    reads, writes = os.pipe()
+    driver = Collecting(App(), reads)
+    os.write(writes, data)
+    async with asyncio.timeout(20):
+        await asyncio.to_thread(driver.run_input_thread)
+    os.close(reads)
+    os.close(writes)
+    return driver.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "alone"),
+    [
+        (b"\x1bs", "alt+s", "s"),
+        (b"\x1bS", "alt+shift+s", "S"),
+        (b"\x1bsj", "alt+s", "s"),
+        (b"\x1b/", "slash", "slash"),
+        (b"\x1b\r", "enter", "enter"),
+        (b"\x1bf", "ctrl+right", "f"),
+        (b"\x1b[", "left_square_bracket", "left_square_bracket"),
+        (b"\x1b\x7f", "ctrl+w", "backspace"),
+    ],
+)
+async def test_a_key_in_one_read_with_an_escape_is_marked(data: bytes, key: str, alone: str) -> None:
+    message = await read(data)
+    assert isinstance(message, KeyAfterEscape)
+    assert (message.key, message.alone.key) == (key, alone)
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [(b"\x1b[A", "up"), (b"\x1b\t", "shift+tab"), (b"\x1b[Z", "shift+tab"), (b"\x1bOP", "f1"), (b"\x1b", "escape")],
+)
+async def test_sequences_of_keys_stay_keys(data: bytes, key: str) -> None:
+    message = await read(data)
+    assert isinstance(message, events.Key)
+    assert not isinstance(message, KeyAfterEscape)
+    assert message.key == key

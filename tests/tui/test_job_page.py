@@ -141,11 +141,6 @@ async def opened(
         yield pilot, console.app.screen.query_one(JobLog)
 
 
-def opened_of(console: Console, job_id: int) -> int:
-    """Return how often its log was opened."""
-    return sum(log[0] == job_id for log in console.logs.opened)
-
-
 class TestGpuGraphsOfJobPage:
     def past(self) -> GpuHistory:
         history = GpuHistory()
@@ -189,20 +184,21 @@ class TestLogOfJobPage:
         console = Console()
         async with opened(console, (80, 18), 104) as (pilot, log):
             assert not log.display
-            assert opened_of(console, 104) == 0
+            assert log.follower is None
             await pilot.resize_terminal(*MIDDLING)
-            await until(pilot, lambda: log.display and opened_of(console, 104) == 1)
+            await until(pilot, lambda: log.display and log.follower is not None)
 
     async def test_the_log_continues_with_the_next_attempt(self) -> None:
         console = Console()
-        async with opened(console, job_id=104) as (pilot, _):
-            await until(pilot, lambda: opened_of(console, 104) == 1)
+        async with opened(console, job_id=104) as (pilot, log):
+            await until(pilot, lambda: log.follower is not None)
+            before = log.follower
             first = next(job for job in console.snapshot.jobs if job.id == 104)
             again = Attempt(2, first.gpus, NOW, "c104b", NOW)
             await console.show(
                 pilot, sample.with_job(console.snapshot, [first.evolve(attempts=(*first.attempts, again))])
             )
-            await until(pilot, lambda: opened_of(console, 104) == 2)
+            await until(pilot, lambda: log.follower is not before)
             assert "attempt 2 of 2" in console.screen_text
 
     @pytest.mark.parametrize("waits", [106, 107])
@@ -210,7 +206,7 @@ class TestLogOfJobPage:
         console = Console()
         async with opened(console, (120, 60), waits) as (_, log):
             assert not log.display
-            assert opened_of(console, waits) == 0
+            assert log.follower is None
 
 
 async def test_readings_follow_the_snapshot() -> None:

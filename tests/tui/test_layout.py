@@ -119,7 +119,7 @@ async def test_a_small_screen_shows_one_pane_and_tab_switches_to_the_other(
 
 
 async def until_focused(console: Console, pilot: Pilot[ExitChoice], name: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while pane_of(console.app.screen.focused) != name:
             await pilot.pause(0.005)
     await pilot.pause()

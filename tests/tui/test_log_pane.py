@@ -286,7 +286,7 @@ async def saved(console: Console, pane: LogPane, pilot: object, path: Path) -> N
 
 async def until(pilot: object, holds: object) -> None:
     """Wait until the condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # type: ignore[operator]
             await pilot.pause(0.005)  # type: ignore[attr-defined]
 

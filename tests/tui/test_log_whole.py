@@ -131,7 +131,7 @@ async def test_errors_of_a_partly_loaded_log_are_labelled_as_those_of_its_end() 
     async with console.app.run_test(size=(100, 40)) as pilot:
         pane = await begun(console, pilot, [b"ERROR: first", *[b"step"] * 130_000, b"ERROR: last"])
         await pilot.press("e")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while pane.is_loading or not pane.reading.search.is_done or "error 1 of 1" not in console.screen_text:
                 await pilot.pause(0.02)
         assert "error 1 of 1: error in the last 120,000 lines" in console.screen_text
@@ -140,7 +140,7 @@ async def test_errors_of_a_partly_loaded_log_are_labelled_as_those_of_its_end() 
 async def found(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
     """Wait until all of the log is searched, and the current hit is loaded."""
     search = pane.reading.search
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             await pilot.pause(0.01)
             finders = [finder for finder in (search.hits, pane.reading.lines.filter) if finder is not None]

@@ -44,7 +44,7 @@ def twice() -> Console:
 async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     """Wait until every pane shows its lines."""
     panes = list(console.app.screen.query(LogPane))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not all(pane.buffer.end for pane in panes) or not console.logs.are_read:
             await pilot.pause(0.005)
     for pane in panes:
@@ -172,7 +172,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         panes = await read_all(console, pilot)
         opened = len(console.logs.opened)
         await console.show(pilot, sample.with_job(console.snapshot, [replace(sample.secret_job(), id=101)]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(console.logs.opened) == opened:
                 await pilot.pause(0.005)
         assert "attempt 2 of 2" in console.screen_text

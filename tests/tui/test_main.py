@@ -31,7 +31,7 @@ from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.status_bars import NoticeBar
 from tests.factories import NOW, job
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 from tests.tui.foresight import until
 
 SIZE = (100, 30)
@@ -319,7 +319,7 @@ async def test_detail_follows_its_job() -> None:
         assert "RUNNING" in console.screen_text
         ended = sample.jobs()[3].evolve(state=JobState.COMPLETED, exit_code=0, ended_at=NOW)
         await console.show(pilot, sample.with_job(console.snapshot, [ended]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "COMPLETED" not in console.screen_text:  # the page lays out its log first
                 await pilot.pause()
         await console.show(pilot, replace(console.snapshot, jobs=()))
@@ -397,6 +397,7 @@ async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch)
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
         await console.show(pilot, sample.with_node(gpus=tuple(sample.busy(i, 101) for i in range(8))))
+        await steady(pilot)
 
         def spy(screen: object, update: object) -> None:
             if isinstance(update, ExactUpdate):

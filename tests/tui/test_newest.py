@@ -16,7 +16,7 @@ from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.messages import ActionDone
 from tests.factories import ACTOR, FakeClock
 
-PATIENCE = 10
+PATIENCE = 60.0
 
 
 class Answer(Message):

@@ -296,7 +296,8 @@ def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> No
     warned = with_warnings(samples.empty_queue(), "live-restore is off", "cgroup v1")
     assert pressing(warned, NOW) == ()
     found = conditions(warned, NOW)
-    assert text(status_line(warned, "node1", found=found)).endswith("│ ! 2 warnings  ! shows")
+    assert text(status_line(warned, "node1", found=found, key="!")).endswith("│ ! 2 warnings  ! shows all")
+    assert text(status_line(warned, "node1", found=found)).endswith("│ ! 2 warnings"), "where there are no keys"
     assert [condition.severity for condition in found] == ["warning", "warning"]
 
 
@@ -328,8 +329,8 @@ def test_the_status_line_of_80_columns_keeps_the_free_gpus(day: Callable[[], Sna
 
 def test_the_status_line_shortens_no_more_words_than_it_must() -> None:
     seen, found = samples.viewer(), conditions(samples.viewer(), NOW)
-    words = ("scheduler:", "! shows", "running", "GPUs free", "drained", "in foreign use", "failed", "node1")
-    told = [text(status_line(seen, "node1", room, found=found)) for room in range(180, 50, -1)]
+    words = ("scheduler:", "! shows all", "running", "GPUs free", "drained", "in foreign use", "failed", "node1")
+    told = [text(status_line(seen, "node1", room, found=found, key="!")) for room in range(180, 50, -1)]
     assert all(len(line) <= room for line, room in zip(told, range(180, 50, -1), strict=True))
     in_full = [[word for word in words if word in line] for line in told]
     order = [some for some, before in zip(in_full, [None, *in_full], strict=False) if some != before]

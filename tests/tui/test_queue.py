@@ -19,7 +19,7 @@ from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.screens.column_chooser import ColumnChooser

@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.text import plain, width
+from gputui.tui.present.bars import ASCII as MARKS
+from gputui.tui.present.graphs import block_bar
+from gputui.tui.present.style import PLAIN
 from gputui.tui.themes.look import ascii_of
 from gputui.tui.themes.selection import Appearance
 from tests.tui import sample
@@ -86,3 +89,14 @@ def test_any_text_is_as_wide_as_before(text: str) -> None:
 
 def test_the_dot_between_words_stays_a_dot_and_not_a_quote() -> None:
     assert ascii_of("GPU 4,7 · 96%") == "GPU 4,7 . 96%"
+
+
+def test_no_bar_ends_like_the_mark_of_the_cursor() -> None:
+    assert (ascii_of("▌"), ascii_of("▌ ")) == (">", "> ")
+    bars = [
+        block_bar(eighths / 80, 10, PLAIN, is_hatched=is_hatched)[0][0]
+        for eighths in range(81)
+        for is_hatched in (False, True)
+    ]
+    assert not [bar for bar in bars if ">" in ascii_of(bar)]
+    assert ">" not in {MARKS.more, *(shape.end for shape in (MARKS.limit, MARKS.guess, MARKS.planned, MARKS.head))}

@@ -7,7 +7,9 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputui.domain.settings import ConsoleSettings
 from gputui.domain.state import JobState
+from gputui.tui.input_queue import KeyAfterEscape
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
@@ -24,6 +26,14 @@ def burst(console: Console, *keys: str) -> None:
         event = events.Key(key, CHARACTERS.get(key, key))
         event.set_sender(console.app)
         console.app.post_message(event)
+
+
+def after_escape(console: Console, together: str, alone: str) -> None:
+    """Send a key that came with an Escape before it."""
+    character = CHARACTERS.get(alone, alone)
+    event = KeyAfterEscape(events.Key(together, character), events.Key(alone, character))
+    event.set_sender(console.app)
+    console.app.post_message(event)
 
 
 async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
@@ -110,3 +120,59 @@ async def test_a_key_after_enter_is_not_part_of_the_line() -> None:
         await done(console, pilot)
         assert isinstance(console.app.screen, Submit)
     assert console.audited()[-1][0] == "pause"
+
+
+async def test_escape_and_a_key_in_one_read_are_two_keys() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        burst(console, "question_mark")
+        after_escape(console, "alt+s", "s")
+        burst(console, *"ch")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+        assert isinstance(console.app.focused, Input)
+        assert console.app.focused.value == "ch", "keys after it keep their order"
+
+
+async def test_escape_and_enter_in_one_read_leave_a_question_instead_of_committing_it() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "c")
+        assert not isinstance(console.app.screen, Main)
+        after_escape(console, "enter", "enter")
+        await done(console, pilot)
+    assert console.audited() == []
+
+
+async def test_keys_with_alt_still_edit_text_fields() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        burst(console, "slash", *"ab", "space", *"cd")
+        after_escape(console, "ctrl+w", "backspace")
+        await done(console, pilot)
+        assert console.app.screen.query_one("#filter", Input).value == "ab "
+
+
+async def test_escape_and_enter_in_one_read_leave_a_form_instead_of_submitting_it() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        burst(console, "s", *"busybox")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)
+        after_escape(console, "enter", "enter")  # Enter answers whether to leave it
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Main)
+    assert console.audited() == []
+
+
+async def test_a_key_with_alt_of_the_settings_stays_one_key() -> None:
+    console = Console(console=ConsoleSettings("off", keys={"submit": ("alt+s",)}))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        after_escape(console, "alt+s", "s")
+        await done(console, pilot)
+        assert isinstance(console.app.screen, Submit)

@@ -45,7 +45,7 @@ class Slow:
         for number in itertools.count():
             actions.on_progress(number, 10_000)
             if number == 4210:
-                self.may_go_on.acquire(timeout=20)
+                self.may_go_on.acquire(timeout=60)
             if number == 9999:
                 actions.hold([107])
                 return "all are held"
@@ -131,7 +131,7 @@ class TestActions:
             undo = console.actions.undo
 
             def slow(changes: object) -> object:
-                gate.acquire(timeout=20)
+                gate.acquire(timeout=60)
                 return undo(changes)  # type: ignore[arg-type]
 
             console.actions.undo = slow  # type: ignore[assignment, method-assign]
@@ -193,7 +193,7 @@ class TestLogs:
 
         def lines() -> Iterator[bytes]:
             yield from (b"x" for _ in range(3000))
-            gate.acquire(timeout=20)
+            gate.acquire(timeout=60)
             yield from (b"x" for _ in range(3000))
 
         console = Console()
@@ -230,7 +230,7 @@ async def test_a_read_of_the_history_shows_progress_and_can_be_aborted_and_conti
         asked.append(since)
         for number in range(1, 400):
             if number == 250:
-                gate.acquire(timeout=20)
+                gate.acquire(timeout=60)
             at = NOW - timedelta(hours=1)
             yield job(number, name=f"old-{number}").evolve(state=JobState.COMPLETED, ended_at=at, exit_code=0)
 

@@ -40,8 +40,6 @@ from gputui.ports import Channel, JobStore
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
 
-LEFT = 130
-"""Exit code when the user leaves by Ctrl-C."""
 _SHOWN_EVERY = 5.0
 """Seconds between two forecasts of the start while nothing changes."""
 _PASSING = frozenset({"waits", "is starting"})
@@ -119,23 +117,27 @@ class Attendance:
         `attached` is called when the first attempt may start.
         """
         with self._cleared(), Signals(SIGNALS) as signals, ends.changes_of(self._store) as changes:
-            while True:
-                job = self._wait_for_start(signals, changes)
-                if job is None:
-                    return LEFT
-                if ends.has_ended(job):
-                    attached()
-                    return self._ended(job)
-                attempt = job.attempts[-1]
-                channel = self._attached(job)
-                if channel is None:
-                    self._pause(signals, changes)
-                    continue
+            try:
+                return self._run(signals, changes, attached)
+            except Leaving as leaving:
+                return leaving.exit_code
+
+    def _run(self, signals: Signals, changes: ends.Changes, attached: Callable[[], None]) -> int:
+        while True:
+            job = self._wait_for_start(signals, changes)
+            if ends.has_ended(job):
                 attached()
-                self._was_attached.add(attempt.number)
-                if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
-                    return code
-                self._forget_given_back(attempt.number)
+                return self._ended(job)
+            attempt = job.attempts[-1]
+            channel = self._attached(job)
+            if channel is None:
+                self._pause(signals, changes)
+                continue
+            attached()
+            self._was_attached.add(attempt.number)
+            if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
+                return code
+            self._forget_given_back(attempt.number)
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -150,16 +152,15 @@ class Attendance:
 
     # waiting
 
-    def _wait_for_start(self, signals: Signals, changes: ends.Changes) -> Job | None:
-        """Return the job when an attempt starts or the job has ended; None when the user left."""
+    def _wait_for_start(self, signals: Signals, changes: ends.Changes) -> Job:
+        """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
             if ends.has_ended(job) or (job.state.is_active and self._is_new(job)):
                 return job
             self._show(job)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
-            if self._told_to_leave(signals):
-                return None
+            self._obey(signals)
 
     def _is_new(self, job: Job) -> bool:
         attempt = job.attempt
@@ -170,14 +171,15 @@ class Attendance:
         if all(each.number != number for each in self._job().attempts):
             self._was_attached.discard(number)
 
-    def _told_to_leave(self, signals: Signals) -> bool:
-        """Handle signals while the job waits: cancel the job if this command submitted it."""
-        if not any(number not in SHOWING for number in signals.take()):
-            return False
+    def _obey(self, signals: Signals) -> None:
+        """Leave on a signal while the job waits, and cancel the job if this command submitted it. Raises Leaving."""
+        number = next((number for number in signals.take() if number not in SHOWING), None)
+        if number is None:
+            return
         if self._is_owner:
             bootstrap.actions(self._store, self._session.options).cancel((self._id,))
             self._status.say(f"job {self._id} is cancelled")
-        return True
+        raise Leaving(number)
 
     def _show(self, job: Job) -> None:
         """Show why the job waits, and until when."""
@@ -226,8 +228,7 @@ class Attendance:
     def _pause(self, signals: Signals, changes: ends.Changes) -> None:
         pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
         changes.wait(time.monotonic() + pause, signals.fileno())
-        if self._told_to_leave(signals):
-            raise KeyboardInterrupt
+        self._obey(signals)
 
     def _attend(self, number: int, channel: Channel, signals: Signals, changes: ends.Changes) -> int | None:
         """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
@@ -240,8 +241,8 @@ class Attendance:
                 return code
             try:
                 again = self._attached_again(number, channel, signals, changes)
-            except Leaving:
-                return self._left()
+            except Leaving as leaving:
+                return self._left(leaving.exit_code)
             if again is None:
                 return None if self._is_over(number) else self._lost(channel)
             channel, is_again = again, True
@@ -297,13 +298,13 @@ class Attendance:
             click.echo(err=True)  # the cursor is behind the job's prompt
             self._status.say(f"job {self._id} keeps running; `gputui attach {self._id}` attaches again")
             return 0
-        return 128 + signal.SIGHUP if outcome is Ending.HUNG_UP else self._left()
+        return talk.exit_code if outcome is Ending.HUNG_UP else self._left(talk.exit_code)
 
-    def _left(self) -> int:
+    def _left(self, code: int) -> int:
         """Say that the job goes on without this terminal; return the exit code."""
         state = "is still stopping" if self._is_stopping else "keeps running"
         self._status.say(f"job {self._id} {state}: {self._again()}")
-        return LEFT
+        return code
 
     def _again(self) -> str:
         return f"`gputui attach {self._id}` attaches again, `gputui cancel {self._id}` ends it"
@@ -311,7 +312,7 @@ class Attendance:
     def _interrupted(self, number: int) -> None:
         """Ask the job to stop; the second time, or when the terminal is gone, leave."""
         if number == signal.SIGHUP or not self._is_owner or self._is_stopping:
-            raise Leaving
+            raise Leaving(number)
         self._is_stopping = True
         bootstrap.actions(self._store, self._session.options).cancel((self._id,))
         self._status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")

@@ -43,6 +43,11 @@ class Ending(Enum):
 class Leaving(Exception):  # noqa: N818 - a request, no error
     """Raised by a signal handler to leave without affecting the job."""
 
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        """The code that shells report for a program ended by that signal."""
+
 
 class _TerminalGoneError(OSError):
     """Raised by a write to a closed terminal, whose SIGHUP may arrive later."""
@@ -141,6 +146,8 @@ class Conversation:
         self._show = show or Output().show
         self._pending_input = PendingInput(channel.send, channel.end_input)
         self._is_raw = channel.is_tty and has_input and os.isatty(0)
+        self.exit_code = 128 + signal.SIGHUP
+        """Exit code of this command if it left, or the terminal is gone."""
 
     def run(self, *, redraw: bool = False) -> Ending:
         """Pass data both ways until one side ends; `redraw` makes a program on the terminal redraw itself."""
@@ -152,7 +159,8 @@ class Conversation:
                 self._channel.resize(rows, columns)
             try:
                 return self._converse()
-            except Leaving:
+            except Leaving as leaving:
+                self.exit_code = leaving.exit_code
                 return Ending.LEFT
             except _TerminalGoneError:
                 return Ending.HUNG_UP

@@ -25,7 +25,8 @@ from gputui.domain.policy.gpus.sharing import SharedGpus
 from gputui.domain.policy.lanes import LaneKey, LanePlace
 from gputui.domain.policy.order import topped_at_number
 from gputui.domain.policy.preemption import Victims, find_victims, is_making_way, leaves_at
-from gputui.domain.policy.reservations import Scene, judge_reservations, reservation_views
+from gputui.domain.policy.reservations import reservation_views
+from gputui.domain.policy.reserved_gpus import Scene, judge_reservations
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import JobState

@@ -36,7 +36,15 @@ from gputui.runtime.accounts import account_name
 from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.process import attempt_index, cgroup, plan, wrapper
 from gputui.runtime.process.attach import save_marks
-from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest, attempts_in, prepare, publish, remove_stale
+from gputui.runtime.process.attempt_folder import (
+    AttemptFolder,
+    Manifest,
+    attempts_in,
+    parse_name,
+    prepare,
+    publish,
+    remove_stale,
+)
 from gputui.runtime.process.attempt_index import AttemptIndex
 from gputui.runtime.process.exit_watch import ExitWatch
 from gputui.runtime.process.log import FileLogStream, save
@@ -78,10 +86,11 @@ class ProcessRuntime:
         return self._status
 
     def check(self) -> RuntimeStatus:
-        """Return whether attempts can be kept and started here, and remove stale directories."""
+        """Return whether attempts can be kept and started here, and remove stale directories and groups."""
         looked = self._current_status()
         if looked.up:
             remove_stale(self._root, self._clock.now())
+            cgroup.remove_stale(self._is_stale, self._clock.now())
         if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
             self._status = looked
         return self._status
@@ -230,13 +239,14 @@ class ProcessRuntime:
         with self._disk(), _owned(folder), folder.claimed() as mine:
             if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
                 raise _fault(f"{container_id} is running and cannot be removed")
+            cgroup.remove(groups)  # first: once the directory is gone, nothing names them
             folder.move_away()
-        cgroup.remove(groups)
         self._index.forget(container_id)
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` when an attempt of this store may have ended."""
         self._watch.subscribe(wake)
+        self.check()
         with suppress(RuntimeFault):  # the disk is unavailable: attempts are found when it is back
             self.containers()
 
@@ -254,6 +264,10 @@ class ProcessRuntime:
         warnings = tuple(_beyond(each) for each in sorted(self._out_of_reach) if self._may_run(each))
         capability = RuntimeFeatures(limits=True)
         return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
+
+    def _is_stale(self, name: str) -> bool:
+        """Return whether a name is of an attempt of this store that is gone."""
+        return parse_name(name, self._store_id) is not None and self._root.is_dir() and not (self._root / name).exists()
 
     def _may_run(self, container_id: str) -> bool:
         try:
@@ -279,6 +293,7 @@ class ProcessRuntime:
         if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
             with _owned(folder), folder.claimed() as mine:
                 if mine and not folder.records().begun:
+                    cgroup.remove(folder.cgroups())  # with the limits that they have
                     folder.move_away()
                     self._index.forget(launch.name)
                     return None
@@ -405,11 +420,22 @@ class DemoRuntime(ProcessRuntime):
         directory: Path,
         settings: RuntimeSettings,
         clock: Clock,
-        others: tuple[ForeignContainer, ...] = (),
+        others: Callable[[], tuple[ForeignContainer, ...]] = tuple,
     ) -> None:
         super().__init__(store_id, directory, settings, clock)
         self._others = others
+        self._wakes: list[Callable[[], None]] = []
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when an attempt of this store may have ended, or a simulated container has."""
+        super().watch(wake)
+        self._wakes.append(wake)
+
+    def wake(self) -> None:
+        """Report that a simulated container has ended."""
+        for wake in self._wakes:
+            wake()
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         """Return the simulated containers."""
-        return self._others
+        return self._others()

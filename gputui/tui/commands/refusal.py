@@ -16,6 +16,9 @@ from gputui.tui.commands.command import Command, place_of
 from gputui.tui.commands.places import places
 from gputui.tui.textual_internals import bindings_of
 
+READ_ONLY = "Not here: this console is read-only."
+READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
+
 _places = cache(places)
 """Places of commands, cached: they never change, and each unavailable command needs them."""
 
@@ -33,7 +36,7 @@ def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, 
     if place is not None and command.works_at(place):
         return ""
     if only_looks and command.changes:
-        return "Not here: this console is read-only."
+        return READ_ONLY
     if place is None:
         return f"Not here: it works {_where(command)}."
     return _not_now(command)
@@ -55,10 +58,12 @@ def _lack(command: Command, lacking: Lacking) -> str:
     return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
 
 
-def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE) -> str:
+def why_key_does_nothing(
+    key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE, *, only_looks: bool = False
+) -> str:
     """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
 
-    Escape leaves whatever there is to leave, and needs no explanation.
+    `only_looks`: the console is read-only. Escape leaves whatever there is to leave, and needs no explanation.
     """
     if key == "escape":
         return ""
@@ -68,7 +73,9 @@ def why_key_does_nothing(key: str, screen: Screen[Any], lacking: Lacking = ALL_T
         place = place_of(command, screen)
         if place is None or command.works_at(place):  # without a place, the key is bound to another action here
             return ""
-        if reason := _lack(command, lacking) or (_not_now(command) if command.needs else ""):
+        if only_looks and command.changes:
+            told = told or f"{command.title}: {READ_ONLY} {READ_ONLY_HINT.capitalize()}."
+        elif reason := _lack(command, lacking) or (_not_now(command) if command.needs else ""):
             told = told or f"{command.title}: {reason}"
     return told
 

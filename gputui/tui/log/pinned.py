@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 
 MOST = 6
 

@@ -125,7 +125,7 @@ ASCII = BarMarks(
     window=":",
     drained="x",
     foreign="%",
-    more=">",
+    more="+",
     now="|",
     tick="'",
 )

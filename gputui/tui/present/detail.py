@@ -106,11 +106,6 @@ def job_lines(
     return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
 
 
-def job_title(job: Job) -> str:
-    """Return `#17 train`, `#18_1 sweep`, without control characters."""
-    return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
-
-
 def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
     """Return the states of the elements of the job's array, as far as they are in the queue; empty for a single job."""
     array = job.array
@@ -378,8 +373,8 @@ def _wrong(row: GpuRow) -> list[Cell]:
     """Return the age of a stale reading, faults, and why the GPU is slowed down."""
     view = row.view
     parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
-    if view.sample is not None and view.sample.throttle and not row.is_old:
-        parts.append(cell(slowed_words(view.sample.throttle, 60), AMBER))
+    if view.current is not None and view.current.throttle:
+        parts.append(cell(slowed_words(view.current.throttle, 60), AMBER))
     return parts
 
 
@@ -398,7 +393,7 @@ def _graph(row: GpuRow, steps: int) -> Cell:
 
 def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     """Return `━━━━━━────  62% on average  304G  4100W  hottest 61°`."""
-    samples = [row.view.sample for row in rows if row.view.sample is not None and not row.is_old]
+    samples = [row.view.current for row in rows if row.view.current is not None]
     loads = [sample.utilization for sample in samples if sample.utilization is not None]
     used = [sample.memory_used for sample in samples if sample.memory_used is not None]
     powers = [sample.power for sample in samples if sample.power is not None]

@@ -59,8 +59,10 @@ _STATE_WORDS = {
 
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
     """Return the cell of a column for `room` cells."""
+    if key in _FIGURES and _is_lost(row):
+        return cell(UNKNOWN, DIM)
     made = _CELLS[key](row, room)
-    if (row.view.stale or _is_lost(row)) and key in _READINGS:
+    if row.is_old and key in _READINGS:  # the state shows its age
         return tuple((value, DIM) for value, _ in made)
     return made
 
@@ -107,8 +109,8 @@ def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
     parts = [part for part in (_holders(row, room - width_of(state)),) if part]
-    if row.view.sample is not None and row.view.sample.throttle:
-        parts.append(cell(slowed_words(row.view.sample.throttle), RED))
+    if row.view.current is not None and row.view.current.throttle:
+        parts.append(cell(slowed_words(row.view.current.throttle), RED))
     if not parts:
         return state
     if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
@@ -127,8 +129,8 @@ def gpu_state_words(row: GpuRow) -> Cell:
 def _who(row: GpuRow, room: int) -> Cell:
     """Return faults, then holders, then why the GPU is slowed down."""
     parts = [part for part in (_holders(row, room),) if part]
-    if row.view.sample is not None and row.view.sample.throttle:
-        parts.append(cell(slowed_words(row.view.sample.throttle), RED))
+    if row.view.current is not None and row.view.current.throttle:
+        parts.append(cell(slowed_words(row.view.current.throttle), RED))
     return with_dots(parts)
 
 
@@ -374,4 +376,5 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "clock": _clock,
     "fan": _fan,
 }
-_READINGS = frozenset({"history", "load", "percent", "memory_bar", "memory", "temperature", "power", "clock", "fan"})
+_FIGURES = frozenset({"percent", "memory", "temperature", "power", "clock", "fan"})
+_READINGS = _FIGURES | {"history", "load", "memory_bar"}

@@ -139,15 +139,15 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
     lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
     if len(lines) < max(2, most):
         return lines[:most]
-    is_slowed_only = len(notes) == 1 and row.view.sample is not None and bool(row.view.sample.throttle)
+    is_slowed_only = len(notes) == 1 and row.view.current is not None and bool(row.view.current.throttle)
     return ([progress] if is_slowed_only else lines[:1]) if most else []
 
 
 def _notes(row: GpuRow, room: int) -> list[Cell]:
     """Return why it is slowed down, faults, drain and reservation, and details of foreign use."""
     parts = [part for part in holder_parts(row, room, has_holder=False) if part]
-    if row.view.sample is not None and row.view.sample.throttle:
-        parts.insert(0, cell(slowed_words(row.view.sample.throttle), RED))
+    if row.view.current is not None and row.view.current.throttle:
+        parts.insert(0, cell(slowed_words(row.view.current.throttle), RED))
     if row.view.holders and not row.is_held:
         parts.append(cell(foreign_words(row.view, row.view.holders[0]), DIM))
     while len(parts) > 1 and width_of(with_dots(parts)) > room:

@@ -232,8 +232,8 @@ def _window(view: WindowView, now: datetime) -> Cell:
 
 def _readings(page: GpuPage) -> list[Cell]:
     """Return readings without a graph, or better shown as figures."""
-    sample = page.row.view.sample
-    if sample is None or page.row.is_old:
+    sample = page.row.view.current
+    if sample is None:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
     limit = power_limit_of(page.row)
     throttle = slowed_words(sample.throttle, 200)
@@ -297,12 +297,13 @@ def _processes(page: GpuPage) -> list[Cell]:
     if processes is None:
         return [_line("processes", ("cannot be read, so it does not count as free", AMBER))]
     if not processes:
-        return [_line("processes", ("none", DIM))]
+        return [_line("processes", ("none" if view.current else "none when it was last read", DIM))]
     # the column stays if shares are requested, even while unknown: it would flicker as processes pause
     shares = not page.pcie and not view.gpu.mig_enabled and view.gpu.mig_parent is None
     title = f"{'PID':>9}  {'USER':<12} {'  SM  ' if shares else ''}{'MEMORY':>7}  {'CONTAINER':<12}  COMMAND"
     rows = [_process(process, shares) for process in processes]
-    return [_line("processes", (str(len(processes)), PLAIN)), ((title, DIM),), *rows]
+    head = _line("processes", (str(len(processes)), PLAIN), ("" if view.current else "  when it was last read", AMBER))
+    return [head, ((title, DIM),), *rows]
 
 
 def _process(process: GpuProcess, shares: bool) -> Cell:

@@ -115,7 +115,7 @@ def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: in
     wide = max(0, width - _FIGURES)
     seconds = graph_seconds(row, wide)
     values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
-    now = getattr(row.view.sample, name) if not row.is_old else None
+    now = getattr(row.view.current, name) if row.view.current is not None else None
     drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
     figures = _figures(label, unit, now, max(values, default=None), height)
     ink = _ink(row, name)

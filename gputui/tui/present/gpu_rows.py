@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from gputui.domain.gpu import GpuSample, GpuView, HealthCode, ProbeCode
+from gputui.domain.gpu import GpuSample, GpuView, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -61,7 +61,7 @@ class GpuRow:
     @property
     def is_old(self) -> bool:
         """Return whether the last reading is outdated."""
-        return self.view.sample is None or self.view.stale or self.view.health.code is HealthCode.LOST
+        return self.view.current is None
 
 
 @dataclass(frozen=True)

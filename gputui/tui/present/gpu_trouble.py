@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.conditions import LOST, SICK, fault_of
+from gputui.domain.faulty_gpus import LOST, SICK, fault_of
 from gputui.domain.gpu import GpuView, HealthCode
 from gputui.domain.gpu_faults import GpuFault
 from gputui.domain.gpu_names import index_of

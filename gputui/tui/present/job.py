@@ -10,6 +10,7 @@ from itertools import dropwhile
 from types import MappingProxyType
 
 from gputui.domain.arrays import count, elements_word
+from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.gpu_names import index_ranges
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
@@ -23,6 +24,11 @@ from gputui.tui.present.graphs import progress
 from gputui.tui.present.job_progress import WIDTH, ArrayCounts, array_progress, pull_progress, time_progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
 from gputui.tui.present.times import minute
+
+
+def job_title(job: Job) -> str:
+    """Return `#17 train`, `#18_1 sweep`, without control characters."""
+    return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
 
 
 def moment(at: datetime | None, now: datetime) -> str:
@@ -136,6 +142,8 @@ class JobContext:
     """Mean utilisation of the GPUs of running jobs, in percent."""
     idle: Mapping[JobId, str] = field(default_factory=dict)
     """Text about the idle GPUs of each job that leaves some idle."""
+    faulty: Mapping[JobId, str] = field(default_factory=dict)
+    """Text about the lost or sick GPUs of each job that holds some."""
 
     @property
     def is_in_words(self) -> bool:
@@ -155,7 +163,8 @@ class JobContext:
         beside, progress = snapshot.sharing(), snapshot.progress
         idle = idle_gpus(snapshot.gpus, now)
         starts = snapshot.expected_starts
-        return cls(now, snapshot.reasons, starts, progress, gpu_names, beside, scores, room, idle=idle)
+        faulty = faulty_gpus(snapshot.gpus)
+        return cls(now, snapshot.reasons, starts, progress, gpu_names, beside, scores, room, idle=idle, faulty=faulty)
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
@@ -239,6 +248,13 @@ def why(job: Job, context: JobContext) -> Cell:
         image = plain(job.spec.image, 120) if job.spec.image else ""
         told = words if image in words else f"{words} {image}"
         return ((f"{where} · " if where else "", DIM), *progress(plain(told, 200), context.now))
+    return _where_it_runs(job, context, where)
+
+
+def _where_it_runs(job: Job, context: JobContext, where: str) -> Cell:
+    """Return its GPUs, and what is wrong with them or unusual about the job, else their load."""
+    if faulty := context.faulty.get(job.id):
+        return ((f"{where} · " if len(job.gpus) > 1 and where else "", DIM), (faulty, RED))
     if others := context.beside.get(job.id):
         where += f" beside {' '.join(f'#{other}' for other in others)}"
     if job.suspended:

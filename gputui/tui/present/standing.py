@@ -10,8 +10,8 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_duration
 from gputui.tui.present.cells import Cell, Span, cell
-from gputui.tui.present.detail import ExplanationState, Line, job_title
-from gputui.tui.present.job import JobContext, gpu_list, gpus_wanted, why
+from gputui.tui.present.detail import ExplanationState, Line
+from gputui.tui.present.job import JobContext, gpu_list, gpus_wanted, job_title, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.present.times import clock
 

@@ -83,15 +83,17 @@ def status_line(
     *,
     found: Sequence[Condition] = (),
     read_only: bool = False,
+    key: str = "",
 ) -> Cell:
     """Return the status line: host, scheduler, counts of jobs and GPUs, and the conditions `found`, worst first.
 
-    If there is no room, words are shortened, then only the worst condition stays and the others are counted.
+    `key` shows the conditions in full; empty where there are no keys. If there is no room, words are shortened, then
+    only the worst condition stays and the others are counted.
     """
     if read_only:
-        line = status_line(snapshot, host, room - width_of(_READ_ONLY), found=found)
+        line = status_line(snapshot, host, room - width_of(_READ_ONLY), found=found, key=key)
         return (*_READ_ONLY, *line)
-    for parts in _ever_shorter(snapshot, host, found):
+    for parts in _ever_shorter(snapshot, host, found, key):
         line = _separated(parts)
         if width_of(line) <= room:
             return line
@@ -108,13 +110,14 @@ def _parts(snapshot: Snapshot, host: str, found: Sequence[Condition], *, short: 
         scheduler_words(snapshot, short=short),
         _job_counts(snapshot, _SHORT if short else {}),
         _gpu_counts(snapshot, short=short),
-        condition_words(found) if short else _with_key(condition_words(found)),
+        condition_words(found),
     ]
 
 
-def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition]) -> Iterator[list[Cell]]:
+def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition], key: str) -> Iterator[list[Cell]]:
     """Yield the parts, each time shorter: the least important part is shortened first."""
     full, short = _parts(snapshot, host, found, short=False), _parts(snapshot, host, found, short=True)
+    full[_CONDITIONS] = _with_key(full[_CONDITIONS], key)
     yield _with_stranded(full, snapshot)
     parts = list(full)
     yield parts
@@ -130,9 +133,9 @@ def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition]) -> 
     yield [least[_SCHEDULER], least[_CONDITIONS]]
 
 
-def _with_key(words: Cell) -> Cell:
+def _with_key(words: Cell, key: str) -> Cell:
     """Return the text with the key that shows the conditions in full."""
-    return (*words, ("  ! shows", DIM)) if words else ()
+    return (*words, (f"  {key} shows all", DIM)) if words and key else words
 
 
 def _with_stranded(parts: list[Cell], snapshot: Snapshot) -> list[Cell]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from rich.style import Style
 
-from gputui.domain.gpu import GpuView
+from gputui.domain.gpu import GpuSample
 from gputui.domain.host import ALMOST_FULL, FULL_SOON, DiskUse, HostSample
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -103,7 +103,7 @@ def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
     whole = [view for view in snapshot.gpus if not view.gpu.mig_parent]
     if not whole:
         return []
-    read = [view for view in whole if view.sample is not None and not view.stale]
+    read = [view.current for view in whole if view.current is not None]
     return [
         SummaryPart(0, _utilization(len(whole), read)),
         *_sum(2, read, "memory_used", "memory_total"),
@@ -111,16 +111,16 @@ def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
     ]
 
 
-def _utilization(count: int, read: Iterable[GpuView]) -> Cell:
-    known = [view.sample.utilization for view in read if view.sample and view.sample.utilization is not None]
+def _utilization(count: int, read: Iterable[GpuSample]) -> Cell:
+    known = [sample.utilization for sample in read if sample.utilization is not None]
     mean = sum(known) / len(known) if known else None
     words = "" if mean is None else f" {mean:3.0%}"
     return ((plural(count, "GPU"), PLAIN), (words, load_style(mean)))
 
 
-def _sum(rank: int, read: Iterable[GpuView], used: str, total: str) -> list[SummaryPart]:
+def _sum(rank: int, read: Iterable[GpuSample], used: str, total: str) -> list[SummaryPart]:
     """Return the sum of a reading and of its limits, over the GPUs that report both."""
-    pairs = [(getattr(view.sample, used), getattr(view.sample, total)) for view in read]
+    pairs = [(getattr(sample, used), getattr(sample, total)) for sample in read]
     known = [(a, b) for a, b in pairs if a is not None and b]
     if not known:
         return []

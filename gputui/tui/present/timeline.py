@@ -20,9 +20,8 @@ from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.bars import Scale
 from gputui.tui.present.cells import Cell, Span, cell
-from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu_words import Labels
-from gputui.tui.present.job import JobContext, why
+from gputui.tui.present.job import JobContext, job_title, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, STRONG
 from gputui.tui.present.times import clock
 from gputui.tui.present.what_if import OLD

@@ -387,7 +387,7 @@ def _read(views: Iterable[GpuView]) -> dict[JobId, list[float | None]]:
     """Return the utilisation of each job's GPUs; None for a GPU without a recent reading or with several jobs."""
     found: dict[JobId, list[float | None]] = {}
     for view in views:
-        is_known = view.sample is not None and not view.stale and len(view.job_ids) < 2
+        sample = view.current if len(view.job_ids) < 2 else None
         for job_id in view.job_ids or ((view.job_id,) if view.job_id is not None else ()):
-            found.setdefault(job_id, []).append(view.sample.utilization if is_known and view.sample else None)
+            found.setdefault(job_id, []).append(sample.utilization if sample else None)
     return found

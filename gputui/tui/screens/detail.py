@@ -34,11 +34,10 @@ from gputui.tui.present.detail import (
     gpu_rows_of,
     job_gpu_lines,
     job_lines,
-    job_title,
 )
 from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.gpu_words import Labels
-from gputui.tui.present.job import JobContext, gpus_wanted
+from gputui.tui.present.job import JobContext, gpus_wanted, job_title
 from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, GROUND, STRONG
 from gputui.tui.present.telemetry import telemetry_lines
@@ -256,8 +255,7 @@ class Detail(JobScreen):
         if job.array is not None and job.id not in reasons and (entry := snapshot.entry(job.id)) is not None:
             each = reasons.get(entry.id)  # it waits for what its entry does
             reasons = {**reasons, job.id: each} if each else reasons
-        now, beside = self._services.clock.now(), snapshot.sharing()
-        return JobContext(now, reasons, snapshot.expected_starts, snapshot.progress, names, beside)
+        return replace(JobContext.of(snapshot, self._services.clock.now(), names), reasons=reasons)
 
     def _lines(self, job: Job, context: JobContext, room: int) -> tuple[Line, ...]:
         is_compact = self.app.size.height < _COMPACT

@@ -25,7 +25,7 @@ from gputui.request.job_values import signal_number
 from gputui.tui.actions import call_of
 from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
 from gputui.tui.messages import ActionRequested
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.suspend import open_shell

@@ -86,9 +86,16 @@ class LogController:
 
     def _why_none(self, job: Job) -> str:
         """Return text for a log that is empty because no attempt has started."""
-        words = f"Job {job.shown_id} has not started."
+        words = f"Job {job.shown_id} has not started"
         reason = self._screen.snapshot.reasons.get(job.id)
-        return f"{words} {plain(reason.local(self._services.clock.now()), 300)}" if reason else words
+        return f"{words}: {plain(reason.local(self._services.clock.now()), 300)}" if reason else f"{words}."
+
+    def _no_job(self) -> str:
+        """Return text for the pane while the queue is empty."""
+        if self._services.is_read_only:
+            return "No log, for the queue is empty."
+        key = keymap_of(self._screen).key("submit")
+        return f"No log, for the queue is empty. {key} submits a job, as `gputui submit` does in any shell."
 
     def follow_cursor_soon(self) -> None:
         """Show the log of the job under the cursor once the cursor rests, unless a log is pinned."""
@@ -123,7 +130,7 @@ class LogController:
         if log is None:
             self._follow_cursor()
             if self.followed is None and self._screen.snapshot is not EMPTY:
-                self._pane.list_keys()
+                self._pane.list_keys("" if self._screen.snapshot.jobs else self._no_job())
             return
         if self._pane.is_pinned and log not in self._services.pinned.logs:
             self._pane.is_pinned = False  # it was unpinned on the screen of logs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -38,7 +37,7 @@ def save_log(
     """
     if not overwrite and path.exists():
         raise FileExistsError(17, "the file already exists", str(path))
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
     stream = follower.opener.open(follower.job_id, follower.attempt, tail=None, follow=False)
     try:
         count = _write(aside, stream, is_wanted, step)

@@ -19,7 +19,7 @@ from gputui.domain.text import width
 from gputui.tui.commands import Command, place_of
 from gputui.tui.commands.places import MENUS, menu_words
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.screens.questions import Choose
 from gputui.tui.widgets.cell_lines import CellLines
 

@@ -30,7 +30,7 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.widgets.cell_lines import CellLines

@@ -20,6 +20,7 @@ from gputui.tui.commands import (
     SUBMIT,
     Command,
 )
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.status import status_line
 from gputui.tui.present.summary import summary_line
 from gputui.tui.services import Services
@@ -47,7 +48,8 @@ class StatusController:
         """Show the snapshot; on a low screen a few words of the summary join the status line."""
         read_only = self._services.is_read_only
         found = self._services.conditions.look(snapshot, now)
-        words = status_line(snapshot, self._services.place, self.bar.room, found=found, read_only=read_only)
+        key = keymap_of(self.bar).key("notices")
+        words = status_line(snapshot, self._services.place, self.bar.room, found=found, read_only=read_only, key=key)
         self._show_summary(snapshot, now)
         self.bar.show(words, f"{now.astimezone():{self._services.pace.clock}}")
         self.hint.show(self._services.hint.text)

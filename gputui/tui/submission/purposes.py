@@ -28,7 +28,7 @@ from gputui.tui.commands import SUBMIT_COMMANDS
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.detail import job_title
+from gputui.tui.present.job import job_title
 from gputui.tui.proposals import EditProposal, edit_refusal
 from gputui.tui.submission.form import FIELDS, START, Origin, draft_submission, faults, label, placed_faults, within
 from gputui.tui.submission.preview import end_line

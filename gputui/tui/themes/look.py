@@ -22,7 +22,7 @@ from gputui.tui.themes.palette import DARK, Palette
 
 _PAIRS = (
     ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # eighths of a cell, from the bottom
-    ("▏▎▍▌▋▊▉▐", "|||>####"),  # ▌ marks the cursor's row
+    ("▏▎▍▌▋▊▉▐", "||||####"),
     ("░▒▓▔▀▙▛▜▟", ":%#######"),
     ("━╸╺═╍╌≈─│", "=--#~.!-|"),
     ("┣┫├┤╞╡", "[](){}"),  # beginnings and ends of timeline bars
@@ -33,12 +33,14 @@ _PAIRS = (
     ("“”„‘’«»≤≥≠", '"""\'\'<><>!'),
     ("\u00a0\u2007\u2009\u202f�ßøØæ", "    ?soOa"),
 )
+_CURSOR = {"▌": ">", "▌ ": "> "}
+"""Marks of the cursor's row, each a text of its own; within a longer text the same character ends a bar."""
 _SINGLE = {shown: plain for many, plains in _PAIRS for shown, plain in zip(many, plains, strict=True)}
 
 
 def ascii_of(text: str) -> str:
     """Return the text in ASCII, with the same width in cells."""
-    return text if text.isascii() else _translated(text)
+    return text if text.isascii() else _CURSOR.get(text) or _translated(text)
 
 
 @lru_cache(4096)

@@ -120,6 +120,8 @@ class LogView(Grip, can_focus=True):
         self._heading = ""
         self._waits = ""
         """Text for a job without a log, instead of a log."""
+        self._no_job = ""
+        """Text for an empty queue, instead of a log."""
         self._is_pinned = self._lists_keys = False
         self._shown_title = Strip([])
         self._aside: Cell = ()
@@ -389,17 +391,20 @@ class LogView(Grip, can_focus=True):
         if self._waits:
             return self._waits, DIM
         if self.follower is None:
-            return f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
+            return self._no_job or f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
         if self.buffer.end > self.buffer.first:
             return "No line matches.", DIM
         if self.follower.error:
             return f"The log cannot be read: {plain(self.follower.error, 300)}", RED
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
-    def list_keys(self) -> None:
-        """List the keys of logs from now on while there is no log: the queue has been read and has no job."""
-        if not self._lists_keys:
-            self._lists_keys = True
+    def list_keys(self, no_job: str = "") -> None:
+        """List the keys of logs from now on while there is no log: the queue has been read.
+
+        `no_job` says that the queue is empty; empty if it has jobs.
+        """
+        if not self._lists_keys or no_job != self._no_job:
+            self._lists_keys, self._no_job = True, no_job
             self.repaint()
 
     def _key_lines(self) -> list[Cell]:

@@ -26,7 +26,7 @@ from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.status_bars import KeyBar
 from tests.tui.console import Console
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 S = TypeVar("S", bound=Screen[Any])
 MouseKind = type[events.MouseEvent]
 
