@@ -1,0 +1,67 @@
+"""The console and the commands over a real Slurm, as people use them: in a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import Terminal
+from tests.slurm.bed import PATIENCE, Bed
+
+pytestmark = [pytest.mark.slurm, pytest.mark.tmux, pytest.mark.xdist_group("slurm")]
+
+GPUTUI = [sys.executable, "-P", "-m", "gputui"]
+
+
+@pytest.fixture
+def environ(bed: Bed, tmp_path: Path) -> Mapping[str, str]:
+    """Return the environment of an operator of the cluster, whose files lie in the test's directory."""
+    own = {name: str(tmp_path / name) for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "GPUTUI_STATE")}
+    logs = str(bed.home("alice") / "logs")
+    return bed.environ | own | {"GPUTUI_CLUSTER": "slurm", "GPUTUI_CLUSTER_LOG_DIRECTORY": logs, "TZ": "UTC"}
+
+
+@pytest.fixture
+def console(environ: Mapping[str, str]) -> Iterator[Terminal]:
+    with Terminal(GPUTUI, environ, 120, 36) as terminal:
+        yield terminal
+
+
+def gputui(environ: Mapping[str, str], *words: str) -> str:
+    """Return what a command prints."""
+    done = subprocess.run(
+        [*GPUTUI, *words], env=dict(environ), capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    return done.stdout.strip()
+
+
+def test_a_job_is_seen_followed_and_cancelled(bed: Bed, environ: Mapping[str, str], console: Terminal) -> None:
+    console.until("● Slurm", "▾ gpu1", "no readings: no probe on this node")
+    script = "echo hello from the node; sleep 600"
+    job = gputui(environ, "submit", "--host", "--gpus", "1", "--name", "seen", "--", "sh", "-c", script)
+    console.until("1 running", "seen", "hello from the node")
+    assert gputui(environ, "logs", job) == "hello from the node"
+    console.press("c")
+    console.until("Cancel job")
+    console.press("y")
+    console.until("0 running", "cancelled")
+    bed.wait(lambda: bed.jobs() == {int(job): "CANCELLED"}, "the job is cancelled")
+
+
+def test_a_node_is_drained_and_resumed(bed: Bed, console: Terminal) -> None:
+    console.until("▾ gpu1")
+    console.press("BTab")
+    console.press("d")
+    console.until("Drain node gpu1", "Slurm drains nodes, not single GPUs")
+    console.press("f", "a", "n", "s")
+    console.until("fans")
+    console.press("Enter")
+    console.until("gpu1 drained")
+    assert bed.state("gpu1") == "drained"
+    console.press("d")
+    console.until_gone("gpu1 drained")
+    bed.wait(lambda: bed.state("gpu1") == "idle", "the node takes jobs")
