@@ -95,6 +95,18 @@ def test_a_damaged_file_is_replaced(bed: Bed, tmp_path: Path) -> None:
     assert list(cluster.history()) == [] or all(job.state.is_terminal for job in cluster.history())
 
 
+def test_gpus_of_a_job_that_nobody_saw_running(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path)
+    submission = Submission(JobSpec(command=("true",), gpus=GpuRequest(2, 2)), array=(3, 4))
+    ids = cluster.submit([submission], str(uuid4()))
+    words = ("squeue", "--noheader", "--states=all", f"--jobs={ids[0] >> 24}", "--format=%T")
+    bed.wait(lambda: bed.run(*words).stdout.split() == ["COMPLETED"] * 2, "both elements have ended")
+    for job_id in ids:
+        job = cluster.job(job_id)
+        assert job.attempt is not None
+        assert job.attempt.gpus == (f"{job.attempt.node}:0", f"{job.attempt.node}:1")
+
+
 @pytest.mark.long
 def test_a_job_that_slurm_forgot_has_its_record(tmp_path: Path) -> None:
     bed = Bed(nodes=1, min_job_age=2)

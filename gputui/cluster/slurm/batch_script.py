@@ -23,6 +23,10 @@ _JOB = """
 job=$SLURM_JOB_ID
 [[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 """
+_NOTE = """
+# Slurm forgets which GPUs a job had as soon as it ends.
+echo "${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME $SLURM_JOB_GPUS" 2>/dev/null >{directory}/.$job.gpus
+"""
 
 
 def batch_script(submission: Submission, key: str, settings: Settings, output: str = "") -> str:
@@ -33,7 +37,23 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
     """
     spec = submission.spec
     lines = [f"{line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
-    return "".join(["#!/bin/bash\n", *lines, _JOB, *sweep_lines(spec.sweep), *_body(submission, key, settings)])
+    body = [*sweep_lines(spec.sweep), *_body(submission, key, settings)]
+    return "".join(["#!/bin/bash\n", *lines, _JOB, *_note(spec, output), *body])
+
+
+def gpu_note(output: str, job: str) -> str:
+    """Return the path of the file in which the script of a job notes its restarts, node and GPUs."""
+    return f"{_directory(output)}/.{job}.gpus"
+
+
+def _note(spec: JobSpec, output: str) -> Iterator[str]:
+    if output and _has_gpus(spec):
+        yield _NOTE.format(directory=word(_directory(output)))
+
+
+def _directory(output: str) -> str:
+    """Return the directory in a pattern of `sbatch --output`."""
+    return output.rpartition("/")[0].replace("%%", "%")
 
 
 def _body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:

@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import accounting, faults, ids, rights
 from gputui.cluster.slurm import jobs as translation
+from gputui.cluster.slurm.batch_script import gpu_note
 from gputui.cluster.slurm.changes import Changes
 from gputui.cluster.slurm.commands import Commands
-from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.details import Detail, with_noted_gpus
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.logs import FileLog, RemoteLog
 from gputui.cluster.slurm.notes import Records, Submissions, is_refused, key_of_comment
@@ -44,7 +45,8 @@ class SlurmCluster:
         self._submissions = Submissions(directory)
         self._records = Records(directory)
         self._suspensions = Suspensions(directory)
-        self._poll = Poll(commands, directory, settings.cluster.poll_interval.total_seconds(), self._records.add)
+        interval = settings.cluster.poll_interval.total_seconds()
+        self._poll = Poll(commands, directory, interval, self._records.add, self._with_noted_gpus)
         self._pictures = Pictures(self._submissions)
         self._submitter = Submitter(commands, settings, self._submissions, self._forgotten)
         self._changes = Changes(commands)
@@ -265,6 +267,14 @@ class SlurmCluster:
             every = chain(every, accounting.ended_jobs(self._commands, since))
         rows = (each.row for each in every if each.row.user == site.user and not is_refused(each.row))
         return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
+
+    def _with_noted_gpus(self, row: JobRow, detail: Detail) -> Detail:
+        """Return the details with the GPUs that the batch script of a job of ours noted at its start."""
+        submitted = self._submissions.of_number(row.owner)
+        if submitted is None or key_of_comment(row.comment) != submitted.key:
+            return detail
+        result = self._commands.run("cat", gpu_note(submitted.output, ids.words(row.job_id)))
+        return with_noted_gpus(detail, result.out)
 
     def _recorded(self, job_id: JobId) -> Job | None:
         found = self._records.of(job_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.cluster.slurm import texts
 from gputui.cluster.slurm.job_rows import JobRow
@@ -59,6 +60,15 @@ def parse(text: str, row: JobRow) -> Detail | None:
         output=_last(fields, "StdOut"),
         directory=_last(fields, "WorkDir"),
     )
+
+
+def with_noted_gpus(detail: Detail, note: str) -> Detail:
+    """Return the details with the GPUs of a note `RESTARTS NODE 0,1`, if it is of the same run on one node."""
+    words = note.split()
+    if len(words) != 3 or words[0] != str(detail.restarts) or (words[1],) != detail.nodes:
+        return detail
+    indices = [int(index) for index in words[2].split(",") if index.isdigit()]
+    return replace(detail, gpus=tuple((words[1], index) for index in indices))
 
 
 def _value(text: str, name: str) -> str | None:

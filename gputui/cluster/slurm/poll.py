@@ -61,12 +61,19 @@ class Poll:
     """Asks Slurm, or takes what another process has just found."""
 
     def __init__(
-        self, commands: Commands, directory: Path, interval: float, record: Callable[[Iterable[Ended]], None]
+        self,
+        commands: Commands,
+        directory: Path,
+        interval: float,
+        record: Callable[[Iterable[Ended]], None],
+        complete: Callable[[JobRow, Detail], Detail],
     ) -> None:
+        """`record` keeps jobs that have ended; `complete` adds GPUs that Slurm no longer names."""
         self._commands = commands
         self._file = directory / "poll.json"
         self._interval = interval
         self._record = record
+        self._complete = complete
         self._latest: Polled | None = None
         self._on_disk: tuple[tuple[int, int, int], Polled] | None = None
         self._thread_lock = Lock()
@@ -141,8 +148,14 @@ class Poll:
         wanted = _wanted(rows, runs)
         nodes, told = self._nodes_and_details(wanted, mark)
         runs |= {detail.run_key: _with_gpus(detail, runs.get(detail.run_key)) for detail in told}
-        self._record(_ended(wanted, runs))
+        ended = [self._completed(each) for each in _ended(wanted, runs)]
+        runs |= {each.detail.run_key: each.detail for each in ended}
+        self._record(ended)
         return Polled(now, known, before.site_at if is_known else now, tuple(rows), tuple(nodes), runs)
+
+    def _completed(self, ended: Ended) -> Ended:
+        has_run_with_gpus = ended.detail.requested and ended.detail.nodes and not ended.detail.gpus
+        return Ended(ended.row, self._complete(ended.row, ended.detail)) if has_run_with_gpus else ended
 
     def _rows(self, mark: str) -> list[JobRow]:
         rows = job_rows.parse(self._commands.ask("squeue", *job_rows.arguments(mark)), mark)
