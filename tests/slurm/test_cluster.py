@@ -12,6 +12,7 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import Commands
+from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -95,3 +96,18 @@ def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path
         time.sleep(0.1)
     assert cluster.requeue([job_id]) == (job_id,)
     assert " Requeue=0 Restarts=1 " in bed.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
+
+
+def test_a_user_may_only_lower_the_time_limit_of_her_running_job(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path, "alice")
+    spec = JobSpec(command=("sleep", "600"), time_limit=timedelta(hours=1))
+    (job_id,) = cluster.submit([Submission(spec)], str(uuid4()))
+    deadline = time.monotonic() + PATIENCE
+    while not cluster.job(job_id).attempts:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(ClusterRefusedError, match=r"access denied: .*users may only lower the time limit"):
+        cluster.set_time_limit([job_id], timedelta(hours=2))
+    assert cluster.set_time_limit([job_id], timedelta(minutes=30)) == (job_id,)
+    with pytest.raises(CapabilityError, match="only Slurm's operators may raise"):
+        cluster.set_priority([job_id], 60)

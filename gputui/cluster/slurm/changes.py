@@ -67,7 +67,8 @@ class Changes:
 
     def set_time_limit(self, chosen: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
         """Set the time limit."""
-        return self._each(chosen, "given that time limit", _update(f"TimeLimit={limit_words(limit)}"))
+        hint = "users may only lower the time limit of their running jobs; Slurm's operators may raise it"
+        return self._each(chosen, "given that time limit", _update(f"TimeLimit={limit_words(limit)}"), hint)
 
     def suspend(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
         """Stop the processes that Slurm started."""
@@ -85,7 +86,11 @@ class Changes:
                 raise ClusterRefusedError(f"not {what}: {_words(result)}", where=", ".join(nodes))
 
     def _each(
-        self, chosen: Iterable[JobId], done_words: str, orders: Callable[[Sequence[str]], list[tuple[str, ...]]]
+        self,
+        chosen: Iterable[JobId],
+        done_words: str,
+        orders: Callable[[Sequence[str]], list[tuple[str, ...]]],
+        denied_hint: str = "it is another user's job, or only Slurm's operators may do that",
     ) -> tuple[JobId, ...]:
         """Carry out the orders for all jobs; when they fail for many at once, for each, to know which is refused."""
         done: list[JobId] = []
@@ -96,7 +101,7 @@ class Changes:
             for named, members in batch:
                 if (refusal := self._refusal(orders([named]))) is not None:
                     what = f"not {done_words}: {_words(refusal)}{_so_far(done)}"
-                    raise ClusterRefusedError(what, where=f"job {named}", hint=_hint(refusal))
+                    raise ClusterRefusedError(what, where=f"job {named}", hint=_hint(refusal, denied_hint))
                 done += members
         return tuple(done)
 
@@ -126,9 +131,9 @@ def _words(refusal: Result) -> str:
     return f"access denied: {refusal.words}" if _is_denied(refusal) else refusal.words
 
 
-def _hint(refusal: Result) -> str | None:
+def _hint(refusal: Result, denied_hint: str) -> str | None:
     if _is_denied(refusal):
-        return "it is another user's job, or only Slurm's operators may do that"
+        return denied_hint
     if "already finished" in refusal.err or "presently disabled" in refusal.err:
         return "submit it again; with cluster.requeue = true Slurm runs ended jobs again too"
     return None
