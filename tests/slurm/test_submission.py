@@ -15,9 +15,11 @@ from uuid import uuid4
 
 import pytest
 
+from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import Commands
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
 from tests.slurm.bed import PATIENCE, Bed
 from tests.slurm.test_cluster import cluster_of
@@ -117,3 +119,14 @@ def test_the_users_own_formats_and_defaults_change_nothing(bed: Bed, tmp_path: P
     job = cluster.job(job_id)
     assert (job.spec.time_limit, job.held, job.count) == (limit, False, 1)
     assert abs(job.submitted_at.timestamp() - time.time()) < PATIENCE
+
+
+def test_a_directory_for_output_that_cannot_be_made(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = Settings(cluster=ClusterSettings(log_directory=f"{tmp_path}/file/logs"))
+    cluster = SlurmCluster(Commands(None, PATIENCE, bed.environ), settings, tmp_path / "state")
+    before = bed.jobs()
+    with pytest.raises(ClusterRefusedError, match=r"nothing was submitted: .*Not a directory") as caught:
+        cluster.submit([HELD], str(uuid4()))
+    assert caught.value.where == "cluster.log_directory"
+    assert bed.jobs() == before

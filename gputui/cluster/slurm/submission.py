@@ -24,11 +24,11 @@ from gputui.domain.settings import Settings
 DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _START = re.compile(r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
-_BUSY, _UNKNOWN = 75, 74
-"""Exit codes of the script: another submission holds the lock; squeue did not answer."""
+_BUSY, _UNKNOWN, _NO_DIRECTORY = 75, 74, 73
+"""Exit codes of the script: another submission holds the lock; squeue did not answer; a directory cannot be made."""
 _SCRIPT = """
 lock=${{XDG_CACHE_HOME:-${{HOME:-/tmp}}/.cache}}/gputui
-mkdir -p -- "$lock" {directory} || exit
+mkdir -p -- "$lock" {directory} && : >>"$lock/submit.lock" || exit 73
 exec 9>>"$lock/submit.lock" && flock -w 60 9 || exit 75
 rows=$(squeue --noheader --all --states=all --user="$(id -un)" --format='%F %T,%r %k') || exit 74
 found=$(printf '%s\\n' "$rows" | grep -v '^[0-9]* FAILED,BadConstraints ' |
@@ -124,6 +124,12 @@ def _number(result: Result) -> int:
     """Return the number of the job that the script found or submitted."""
     if result.code == _BUSY:
         raise ClusterUnavailableError("another submission has not ended for a minute", where="sbatch")
+    if result.code == _NO_DIRECTORY:
+        raise ClusterRefusedError(
+            f"nothing was submitted: {result.words}",
+            where="cluster.log_directory",
+            hint="it and ~/.cache must be writable",
+        )
     if result.code == _UNKNOWN:
         raise ClusterUnavailableError(f"Slurm does not answer: {result.words}", where="squeue")
     if result.code:
