@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from gputui.cluster.slurm.rights import caps_of
-from gputui.cluster.slurm.site import Site
+from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.cluster import Capability, Caps
 
 BEGIN, END = "<!-- capabilities -->", "<!-- end -->"
@@ -60,8 +60,8 @@ def table() -> Iterator[str]:
 def _engines() -> dict[str, Caps]:
     """Return the capabilities of each engine, for users and for operators."""
     return {
-        "Slurm, user": caps_of(Site(user="user", uid=1000, slurm_user="slurm")),
-        "Slurm, operator": caps_of(Site(user="root", uid=0)),
+        "Slurm, user": caps_of(SlurmSite(user="user", uid=1000, slurm_user="slurm")),
+        "Slurm, operator": caps_of(SlurmSite(user="root", uid=0)),
     }
 
 

@@ -34,7 +34,7 @@ DIRECTORY = "clusters"
 def open_cluster(options: Options) -> Cluster:
     """Return the cluster that the settings name. Asks the engine nothing yet."""
     from gputui.cluster.slurm.cluster import SlurmCluster
-    from gputui.cluster.slurm.commands import Commands
+    from gputui.cluster.slurm.commands import SlurmCommands
     from gputui.cluster.ssh import SshConnection, runtime_directory
 
     settings = options.settings.cluster
@@ -42,7 +42,7 @@ def open_cluster(options: Options) -> Cluster:
     if engine is None:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
     ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
-    commands = Commands(ssh, settings.command_timeout.total_seconds())
+    commands = SlurmCommands(ssh, settings.command_timeout.total_seconds())
     directory = _directory(options, engine)
     try:
         return SlurmCluster(commands, options.settings, directory)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.faults import PROGRAMS, faults
 from gputui.domain.cluster import ClusterFault
 
@@ -44,7 +44,7 @@ class Machine:
 
     @property
     def found(self) -> list[ClusterFault]:
-        return list(faults(Commands(None, 60, {**os.environ, "PATH": str(self.directory)})))
+        return list(faults(SlurmCommands(None, 60, {**os.environ, "PATH": str(self.directory)})))
 
 
 @pytest.fixture

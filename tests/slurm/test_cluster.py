@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
@@ -36,7 +36,7 @@ def cluster_of(bed: Bed, folder: Path, user: str = "root", environ: Mapping[str,
     environ = environ or (bed.environ if user == "root" else bed.environ_of(user))
     logs = str(bed.home("alice") / "logs")
     settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=logs)
-    return SlurmCluster(Commands(None, PATIENCE, environ), Settings(cluster=settings), folder / user)
+    return SlurmCluster(SlurmCommands(None, PATIENCE, environ), Settings(cluster=settings), folder / user)
 
 
 class BedHarness:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.ssh import SshConnection, runtime_directory
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobSpec, Submission
@@ -33,19 +33,19 @@ def login(bed: Bed) -> Iterator[Sshd]:
     sshd.close()
 
 
-def commands_over(login: Sshd, host: str = "lab") -> Commands:
-    return Commands(SshConnection(host), PATIENCE, os.environ | {"PATH": login.path})
+def commands_over(login: Sshd, host: str = "lab") -> SlurmCommands:
+    return SlurmCommands(SshConnection(host), PATIENCE, os.environ | {"PATH": login.path})
 
 
 @pytest.fixture
-def commands(login: Sshd) -> Iterator[Commands]:
+def commands(login: Sshd) -> Iterator[SlurmCommands]:
     commands = commands_over(login)
     yield commands
     commands.close()
 
 
 @pytest.fixture
-def cluster(commands: Commands, bed: Bed, tmp_path: Path) -> SlurmCluster:
+def cluster(commands: SlurmCommands, bed: Bed, tmp_path: Path) -> SlurmCluster:
     logs = str(bed.home("alice") / "logs of 'all'")
     settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=logs)
     return SlurmCluster(commands, Settings(cluster=settings), tmp_path)
@@ -69,7 +69,7 @@ def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: S
     end.unlink()
 
 
-def test_slurms_refusals_have_its_words(commands: Commands) -> None:
+def test_slurms_refusals_have_its_words(commands: SlurmCommands) -> None:
     with pytest.raises(ClusterRefusedError, match="Invalid job id specified"):
         commands.ask("scontrol", "hold", "99999")
     with pytest.raises(ClusterUnavailableError, match="sinfoo is not installed there"):
@@ -101,7 +101,7 @@ def test_processes_share_a_connection(login: Sshd) -> None:
         environ = os.environ | {"PATH": login.path, "XDG_RUNTIME_DIR": runtime}
         assert runtime_directory(environ) == Path(runtime)
         for _ in range(2):
-            commands = Commands(SshConnection("lab", runtime=runtime_directory(environ)), PATIENCE, environ)
+            commands = SlurmCommands(SshConnection("lab", runtime=runtime_directory(environ)), PATIENCE, environ)
             assert commands.ask("squeue", "--version").startswith("slurm")
             commands.close()
         assert len(login.sessions()) == 1

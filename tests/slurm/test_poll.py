@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -30,10 +30,10 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.settings import ClusterSettings, Settings
 settings = Settings(cluster=ClusterSettings(poll_interval=timedelta(hours=1)))
-print(len(SlurmCluster(Commands(None, 60.0), settings, Path(sys.argv[1])).snapshot().nodes))
+print(len(SlurmCluster(SlurmCommands(None, 60.0), settings, Path(sys.argv[1])).snapshot().nodes))
 """
 
 
@@ -50,7 +50,7 @@ def counted(bed: Bed, folder: Path) -> dict[str, str]:
 
 def cluster_at(folder: Path, environ: Mapping[str, str], interval: timedelta) -> SlurmCluster:
     settings = Settings(cluster=ClusterSettings(poll_interval=interval))
-    return SlurmCluster(Commands(None, PATIENCE, environ), settings, folder)
+    return SlurmCluster(SlurmCommands(None, PATIENCE, environ), settings, folder)
 
 
 def test_all_processes_together_ask_once(bed: Bed, tmp_path: Path) -> None:

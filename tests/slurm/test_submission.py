@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -32,11 +32,11 @@ _SUBMITS = """
 import sys
 from pathlib import Path
 from gputui.cluster.slurm.cluster import SlurmCluster
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.slurm.test_submission import HELD
 settings = Settings(cluster=ClusterSettings(log_directory=sys.argv[2]))
-cluster = SlurmCluster(Commands(None, 60.0), settings, Path(sys.argv[1]))
+cluster = SlurmCluster(SlurmCommands(None, 60.0), settings, Path(sys.argv[1]))
 cluster.snapshot()
 print("ready", flush=True)
 cluster.submit([HELD, HELD], sys.argv[3])
@@ -103,11 +103,11 @@ def test_an_engine_that_is_away_is_said_so(bed: Bed, tmp_path: Path) -> None:
     squeue.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
     squeue.chmod(0o755)
     with pytest.raises(ClusterUnavailableError, match="Slurm does not answer: Unable to contact slurm controller"):
-        Commands(None, 10.0, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).ask("squeue")
+        SlurmCommands(None, 10.0, {"PATH": f"{tmp_path}:/usr/bin:/bin"}).ask("squeue")
     with pytest.raises(ClusterUnavailableError, match="cannot be run here"):
-        Commands(None, 10.0, {"PATH": str(tmp_path)}).ask("sinfo")
+        SlurmCommands(None, 10.0, {"PATH": str(tmp_path)}).ask("sinfo")
     with pytest.raises(ClusterUnavailableError, match=r"did not answer within 1 s"):
-        Commands(None, 1.0, bed.environ).script("sleep 60", "squeue")
+        SlurmCommands(None, 1.0, bed.environ).script("sleep 60", "squeue")
 
 
 def test_the_users_own_formats_and_defaults_change_nothing(bed: Bed, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_users_own_formats_and_defaults_change_nothing(bed: Bed, tmp_path: P
 def test_a_directory_for_output_that_cannot_be_made(bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(cluster=ClusterSettings(log_directory=f"{tmp_path}/file/logs"))
-    cluster = SlurmCluster(Commands(None, PATIENCE, bed.environ), settings, tmp_path / "state")
+    cluster = SlurmCluster(SlurmCommands(None, PATIENCE, bed.environ), settings, tmp_path / "state")
     before = bed.jobs()
     with pytest.raises(ClusterRefusedError, match=r"nothing was submitted: .*Not a directory") as caught:
         cluster.submit([HELD], str(uuid4()))

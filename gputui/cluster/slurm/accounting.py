@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from gputui.cluster.slurm import texts
-from gputui.cluster.slurm.commands import Commands
-from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import Ended, mark_of
@@ -27,7 +27,7 @@ def arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> 
     return [*shape, *chosen]
 
 
-def ended_jobs(commands: Commands, since: datetime | None, jobs: tuple[str, ...] = ()) -> Iterator[Ended]:
+def ended_jobs(commands: SlurmCommands, since: datetime | None, jobs: tuple[str, ...] = ()) -> Iterator[Ended]:
     """Yield jobs that ended; all users' as far as Slurm shows them."""
     mark = mark_of()
     yield from parse(commands.ask("sacct", *arguments(mark, since, jobs)), mark)
@@ -73,7 +73,7 @@ def _ended(values: dict[str, str]) -> Ended:
         comment=values["Comment"] if values["Comment"].startswith(COMMENT) else "",
         command="",
     )
-    detail = Detail(
+    detail = JobDetail(
         row.run_key,
         row.state,
         int(code) if code.isdigit() else None,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from gputui.cluster.slurm import ids
-from gputui.cluster.slurm.commands import Commands, Result
+from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.jobs import limit_words, nice_of
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
@@ -16,10 +16,10 @@ _TOGETHER = 100
 _DENIED = ("denied", "Invalid user")
 
 
-class Changes:
+class JobChanger:
     """Changes jobs by their ids, many in one command where Slurm's commands take a list."""
 
-    def __init__(self, commands: Commands) -> None:
+    def __init__(self, commands: SlurmCommands) -> None:
         self._commands = commands
 
     def cancel(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from gputui.cluster.slurm import accounting, faults, ids, rights
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm.batch_script import gpu_note
-from gputui.cluster.slurm.changes import Changes
-from gputui.cluster.slurm.commands import Commands
-from gputui.cluster.slurm.details import Detail, with_noted_gpus
+from gputui.cluster.slurm.changes import JobChanger
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.details import JobDetail, with_noted_gpus
 from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.logs import FileLog, RemoteLog
-from gputui.cluster.slurm.notes import Records, Submissions, is_refused, key_of_comment
+from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
+from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
-from gputui.cluster.slurm.submission import Submitter, expanded
+from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
@@ -39,17 +39,17 @@ _PAUSE, _CONTINUE = 20, 18
 class SlurmCluster:
     """Jobs and nodes of a cluster that Slurm runs."""
 
-    def __init__(self, commands: Commands, settings: Settings, directory: Path) -> None:
+    def __init__(self, commands: SlurmCommands, settings: Settings, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._commands = commands
         self._submissions = Submissions(directory)
-        self._records = Records(directory)
+        self._records = EndedRuns(directory)
         self._suspensions = Suspensions(directory)
         interval = settings.cluster.poll_interval.total_seconds()
         self._poll = Poll(commands, directory, interval, self._records.add, self._with_noted_gpus)
         self._pictures = Pictures(self._submissions)
-        self._submitter = Submitter(commands, settings, self._submissions, self._forgotten)
-        self._changes = Changes(commands)
+        self._submitter = BatchSubmitter(commands, settings, self._submissions, self._forgotten)
+        self._changes = JobChanger(commands)
         self._settings = settings.cluster
         self._lock = Lock()
         self._shown: tuple[float, Snapshot] | None = None
@@ -174,13 +174,13 @@ class SlurmCluster:
             if job.ended_at is not None and (since is None or job.ended_at >= since):
                 yield job
 
-    def log(self, job: Job, *, tail: int | None, follow: bool) -> FileLog | RemoteLog:
+    def log(self, job: Job, *, tail: int | None, follow: bool) -> SharedFileLog | RemoteLog:
         """Return the output of a job from its file."""
         path = self._output(job)
         is_over = (lambda: self._is_over(job.id)) if follow else None
         if self._commands.place:
             return RemoteLog(self._commands, path, tail, is_over)
-        return FileLog(Path(path), tail, is_over)
+        return SharedFileLog(Path(path), tail, is_over)
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return what Slurm's settings lack, or why its commands do not work."""
@@ -268,7 +268,7 @@ class SlurmCluster:
         rows = (each.row for each in every if each.row.user == site.user and not is_refused(each.row))
         return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
 
-    def _with_noted_gpus(self, row: JobRow, detail: Detail) -> Detail:
+    def _with_noted_gpus(self, row: JobRow, detail: JobDetail) -> JobDetail:
         """Return the details with the GPUs that the batch script of a job of ours noted at its start."""
         submitted = self._submissions.of_number(row.owner)
         if submitted is None or key_of_comment(row.comment) != submitted.key:
@@ -324,7 +324,7 @@ def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
         _, index = ids.parts(job_id)
         if index is not None and _is_waiting(row):
             ended = replace(row, index=str(index), state="CANCELLED", reason="None", started=now, ended=now, nodes="")
-            yield Ended(ended, Detail(ended.run_key, ended.state))
+            yield Ended(ended, JobDetail(ended.run_key, ended.state))
 
 
 def _merged(ended: Ended, recorded: dict[JobId, Ended]) -> Ended:

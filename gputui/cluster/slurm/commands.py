@@ -49,7 +49,7 @@ class Result(NamedTuple):
         return "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:])) or f"exit code {self.code}"
 
 
-class Commands:
+class SlurmCommands:
     """Runs commands of Slurm."""
 
     def __init__(self, ssh: SshConnection | None, timeout: float, environ: Mapping[str, str] | None = None) -> None:

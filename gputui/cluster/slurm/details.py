@@ -15,7 +15,7 @@ _BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?=UserId=)"
 _REQUESTS = ("TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
 
 
-class Detail(Struct, frozen=True):
+class JobDetail(Struct, frozen=True):
     """Details of a run of a job."""
 
     run_key: str
@@ -33,7 +33,7 @@ class Detail(Struct, frozen=True):
     directory: str = ""
 
 
-def parse(text: str, row: JobRow) -> Detail | None:
+def parse(text: str, row: JobRow) -> JobDetail | None:
     """Return the details in the answer to `scontrol -d -o show job`, of the job that squeue listed as `row`.
 
     For the first element of an array the answer has records of all. The job's name may hold anything, so it is cut off
@@ -48,7 +48,7 @@ def parse(text: str, row: JobRow) -> Detail | None:
     if state is None:
         return None
     code, _, signal = (_value(head, "ExitCode") or "").partition(":")
-    return Detail(
+    return JobDetail(
         run_key=row.run_key,
         state=state,
         exit_code=int(code) if code.isdigit() else None,
@@ -62,7 +62,7 @@ def parse(text: str, row: JobRow) -> Detail | None:
     )
 
 
-def with_noted_gpus(detail: Detail, note: str) -> Detail:
+def with_noted_gpus(detail: JobDetail, note: str) -> JobDetail:
     """Return the details with the GPUs of a note `RESTARTS NODE 0,1`, if it is of the same run on one node."""
     words = note.split()
     if len(words) != 3 or words[0] != str(detail.restarts) or (words[1],) != detail.nodes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.cluster import ClusterFault
 from gputui.domain.errors import ClusterUnavailableError
 
@@ -16,7 +16,7 @@ _LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
 _NONE = frozenset({"", "(null)", "n/a", "N/A"})
 
 
-def faults(commands: Commands) -> Iterator[ClusterFault]:
+def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:
     """Yield the faults that are found; one because of which nothing works ends them."""
     try:
         missing = _missing(commands)
@@ -30,7 +30,7 @@ def faults(commands: Commands) -> Iterator[ClusterFault]:
     yield from _of_settings({name: value.strip() for name, value in values.items()})
 
 
-def _missing(commands: Commands) -> list[str]:
+def _missing(commands: SlurmCommands) -> list[str]:
     """Return the programs that are not installed where commands run."""
     lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
     return commands.script(lines, "sh").out.split()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.cluster.slurm import ids, reasons, states, texts
-from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import NICE_STEP
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.notes import Submitted
@@ -19,7 +19,7 @@ from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Jo
 from gputui.domain.runs import Run
 from gputui.domain.state import JobState
 
-_NO_DETAIL = Detail("", "")
+_NO_DETAIL = JobDetail("", "")
 _HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), " ")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,7 +40,7 @@ def nice_of(priority: int) -> int:
     return (NORMAL_PRIORITY - priority) * NICE_STEP
 
 
-def job_of(row: JobRow, detail: Detail | None, submitted: Submitted | None, suspended: bool = False) -> Job:
+def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, suspended: bool = False) -> Job:
     """Return the job, or the entry of an array's waiting elements."""
     detail = detail or _NO_DETAIL
     spec = _spec(row, detail, submitted)
@@ -68,7 +68,7 @@ def job_of(row: JobRow, detail: Detail | None, submitted: Submitted | None, susp
     return _placed(job, row)
 
 
-def _attempt(row: JobRow, detail: Detail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
+def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
     """Return the present run, or the last one; None if the job never ran."""
     nodes, started = detail.nodes or texts.hosts(row.nodes), texts.moment(row.started)
     if not nodes:
@@ -86,7 +86,7 @@ def _attempt(row: JobRow, detail: Detail, limit: timedelta | None, is_stopped: b
     )
 
 
-def _cause(row: JobRow, detail: Detail, limit: timedelta | None) -> Cause | None:
+def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | None:
     nodes = detail.nodes or texts.hosts(row.nodes)
     return states.cause_of(
         row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=texts.some(row.reason)
@@ -116,7 +116,7 @@ def _runs(array: int, indices: Iterable[int]) -> Iterable[Run]:
         yield Run(ids.element_id(array, start), start, count)
 
 
-def _spec(row: JobRow, detail: Detail, submitted: Submitted | None) -> JobSpec:
+def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:
     """Return the spec as it was submitted from here, else what Slurm knows of it."""
     after, after_any = dependencies(row.dependency)
     known = submitted.submission.spec if submitted else None
@@ -137,7 +137,7 @@ def _spec(row: JobRow, detail: Detail, submitted: Submitted | None) -> JobSpec:
     )
 
 
-def _gpu_count(row: JobRow, detail: Detail) -> int:
+def _gpu_count(row: JobRow, detail: JobDetail) -> int:
     if detail.gpus:
         return len(detail.gpus)
     if detail.requested:

@@ -8,7 +8,7 @@ from pathlib import Path
 from subprocess import Popen
 from threading import Event, Thread
 
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import NotFoundError
 
 _PAUSE = 0.25
@@ -18,7 +18,7 @@ _CHUNK = 64 * 1024
 _LONGEST_LINE = 1024**2
 
 
-class FileLog:
+class SharedFileLog:
     """Lines of a file; with `is_over`, those that are still to come until that returns True."""
 
     is_stamped = False
@@ -59,7 +59,9 @@ class RemoteLog:
 
     is_stamped = False
 
-    def __init__(self, commands: Commands, path: str, tail: int | None, is_over: Callable[[], bool] | None) -> None:
+    def __init__(
+        self, commands: SlurmCommands, path: str, tail: int | None, is_over: Callable[[], bool] | None
+    ) -> None:
         if is_over is None and commands.run("test", "-e", path).code:
             raise NotFoundError("it has no output there yet, or the file is gone", where=f"{commands.place}:{path}")
         start = ["-n", "+1" if tail is None else str(tail)]

@@ -86,7 +86,7 @@ class Submissions:
                 self._by_key[note.key] = self._by_number[note.number] = settled
 
 
-class Records:
+class EndedRuns:
     """Jobs that have ended, as long as the file keeps them."""
 
     def __init__(self, directory: Path) -> None:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm import reasons, texts, views
-from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.notes import Submissions, Submitted, key_of_comment
 from gputui.cluster.slurm.poll import Polled
-from gputui.cluster.slurm.site import Site
+from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -19,7 +19,7 @@ from gputui.domain.snapshot import Controls, Leader, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 
 KIND = "slurm"
-_Made = tuple[JobRow, Detail | None, bool, Job]
+_Made = tuple[JobRow, JobDetail | None, bool, Job]
 
 
 class Pictures:
@@ -69,7 +69,7 @@ class Pictures:
         return job
 
 
-def leader_of(site: Site, now: datetime) -> Leader:
+def leader_of(site: SlurmSite, now: datetime) -> Leader:
     """Return Slurm's controller as the process that schedules."""
     return Leader(0, site.controller or site.cluster, site.slurm_user, KIND, site.started_at or now)
 

@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from gputui.cluster.journal import locked, write_whole
 from gputui.cluster.slurm import details, job_rows, node_rows, site
-from gputui.cluster.slurm.commands import Commands
-from gputui.cluster.slurm.details import Detail
+from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.node_rows import NodeRow
-from gputui.cluster.slurm.site import Site
+from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.texts import NOTHING
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.state import JobState
@@ -37,11 +37,11 @@ class Polled(Struct, frozen=True):
 
     at: float
     """Second since 1970."""
-    site: Site = Site()
+    site: SlurmSite = SlurmSite()
     site_at: float = 0.0
     rows: tuple[JobRow, ...] = ()
     nodes: tuple[NodeRow, ...] = ()
-    details: Mapping[str, Detail] = field(default_factory=dict)
+    details: Mapping[str, JobDetail] = field(default_factory=dict)
     """Details by run."""
     error: str = ""
     """Why Slurm did not answer; the other processes need not try."""
@@ -51,7 +51,7 @@ class Ended(Struct, frozen=True):
     """A run of a job that has ended, as Slurm told it before it forgot the job."""
 
     row: JobRow
-    detail: Detail
+    detail: JobDetail
 
 
 _DECODER = msgspec.json.Decoder(Polled)
@@ -62,11 +62,11 @@ class Poll:
 
     def __init__(
         self,
-        commands: Commands,
+        commands: SlurmCommands,
         directory: Path,
         interval: float,
         record: Callable[[Iterable[Ended]], None],
-        complete: Callable[[JobRow, Detail], Detail],
+        complete: Callable[[JobRow, JobDetail], JobDetail],
     ) -> None:
         """`record` keeps jobs that have ended; `complete` adds GPUs that Slurm no longer names."""
         self._commands = commands
@@ -89,7 +89,7 @@ class Poll:
             raise ClusterUnavailableError(found.error)
         return found
 
-    def site(self) -> Site:
+    def site(self) -> SlurmSite:
         """Return Slurm's configuration, from any recent poll."""
         found = self._latest or self._read()
         if found is None or not found.site.cluster or not 0 <= time.time() - found.site_at < _SITE_LASTS:
@@ -171,7 +171,7 @@ class Poll:
             (waiting[row.array] if row.life is JobState.PENDING else apart).append(row)
         return apart + [row for array, limit in mixed.items() for row in job_rows.regrouped(waiting[array], limit)]
 
-    def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[Detail]]:
+    def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[JobDetail]]:
         """Return the nodes, and details of these jobs, from one scontrol that reads its commands from a pipe.
 
         Lines with `mark` part its answers: `show hostnames` prints what it is given.
@@ -201,7 +201,7 @@ def _without_prompts(text: str, mark: str) -> str:
     return text.removesuffix(f"\nscontrol: show hostnames {mark}")
 
 
-def _wanted(rows: Iterable[JobRow], known: Mapping[str, Detail]) -> list[JobRow]:
+def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail]) -> list[JobRow]:
     """Return the jobs whose details are missing, those first that Slurm will forget first."""
     ended, running, waiting = [], [], []
     for row in rows:
@@ -217,14 +217,14 @@ def _wanted(rows: Iterable[JobRow], known: Mapping[str, Detail]) -> list[JobRow]
     return [*ended, *running, *waiting][:MOST_DETAILS]
 
 
-def _with_gpus(detail: Detail, before: Detail | None) -> Detail:
+def _with_gpus(detail: JobDetail, before: JobDetail | None) -> JobDetail:
     """Return the details with the GPUs of the same run, which Slurm no longer names once it has ended."""
     if before is None or detail.gpus:
         return detail
     return replace(detail, gpus=before.gpus, nodes=detail.nodes or before.nodes, requested=before.requested)
 
 
-def _ended(asked: Iterable[JobRow], runs: Mapping[str, Detail]) -> Iterable[Ended]:
+def _ended(asked: Iterable[JobRow], runs: Mapping[str, JobDetail]) -> Iterable[Ended]:
     for row in asked:
         detail = runs.get(row.run_key)
         if row.life.is_terminal and detail is not None and detail.state == row.state:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.cluster.slurm.site import Site
+from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.cluster import Capability, Caps
 
 _C = Capability
@@ -23,7 +23,7 @@ _OPERATORS_ONLY = {
 _NO_TOP = "only Slurm's operators may reorder jobs here: SchedulerParameters lacks enable_user_top"
 
 
-def caps_of(site: Site | None) -> Caps:
+def caps_of(site: SlurmSite | None) -> Caps:
     """Return the capabilities; before Slurm has answered, those of a user without rights."""
     lacking = dict(_NEVER)
     if site is None or not site.is_operator:

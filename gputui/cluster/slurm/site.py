@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from gputui.cluster.slurm import texts
-from gputui.cluster.slurm.commands import Commands
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterRefusedError
 
 _LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
@@ -20,7 +20,7 @@ _SCRIPT = (
 _OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
 
 
-class Site(Struct, frozen=True):
+class SlurmSite(Struct, frozen=True):
     """Slurm's configuration, as far as it matters here, and the user there."""
 
     cluster: str = ""
@@ -49,7 +49,7 @@ class Site(Struct, frozen=True):
         return texts.moment(str(self.booted_at or ""))
 
 
-def ask(commands: Commands) -> Site:
+def ask(commands: SlurmCommands) -> SlurmSite:
     """Return what Slurm says now."""
     result = commands.script(_SCRIPT, "scontrol")
     if result.code:
@@ -57,13 +57,13 @@ def ask(commands: Commands) -> Site:
     return parse(result.out)
 
 
-def parse(output: str) -> Site:
+def parse(output: str) -> SlurmSite:
     """Return the site of the user's name, number and home on three lines, and of `scontrol show config`."""
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
     values = {name: texts.some(value.strip()) for name, value in _LINE.findall(config)}
     booted = texts.moment(values.get("BOOT_TIME", ""))
     kept = values.get("JobCompType") == "jobcomp/filetxt"
-    return Site(
+    return SlurmSite(
         cluster=values.get("ClusterName", ""),
         version=values.get("SLURM_VERSION", ""),
         user=user.strip(),

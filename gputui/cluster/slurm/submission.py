@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import batch_script
-from gputui.cluster.slurm.commands import Commands, Result
+from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.notes import Submissions
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
@@ -39,12 +39,12 @@ exec sbatch --parsable
 """
 
 
-class Submitter:
+class BatchSubmitter:
     """Submits jobs and remembers what it submitted."""
 
     def __init__(
         self,
-        commands: Commands,
+        commands: SlurmCommands,
         settings: Settings,
         submissions: Submissions,
         find: Callable[[str, datetime], int | None],
