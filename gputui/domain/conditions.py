@@ -16,6 +16,7 @@ from gputui.domain.job import Job
 from gputui.domain.keyed import keyed
 from gputui.domain.notices import pressing, standing
 from gputui.domain.same import Same
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
@@ -247,7 +248,7 @@ def _held(view: GpuView) -> str:
     if not view.job_ids and view.job_id is None:
         return ""
     ids = view.job_ids or (view.job_id,)
-    numbers = ", ".join(map(str, ids))
+    numbers = ", ".join(shown_id(job_id or 0) for job_id in ids)
     return f" (job {numbers} still holds it)" if len(ids) == 1 else f" (jobs {numbers} still hold it)"
 
 
@@ -300,9 +301,10 @@ def _foreign(view: GpuView, where: str) -> Iterator[Condition]:
     if view.state is not GpuState.FOREIGN and not (is_held and others):
         return
     who = ", ".join(_who(holder) for holder in others) or plain(view.why, 200) or "an unknown process"
+    beside = f" beside job {shown_id(view.job_id or 0)}" if is_held else "; it takes no job"
     yield Condition(
         "warning" if is_held else "information",
-        f"{_name(view, where)} is used by {who}" + (f" beside job {view.job_id}" if is_held else "; it takes no job"),
+        f"{_name(view, where)} is used by {who}{beside}",
         "intruder" if is_held else "foreign",
         subject=view.gpu.uuid,
         todo=f"{keyed('gpu_processes')} shows its processes and ends them",

@@ -20,6 +20,7 @@ from msgspec import Struct
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
@@ -89,8 +90,8 @@ def searched_text(job: Job, reason: Reason | None) -> str:
 def id_words(job_id: JobId, array: ArrayRef | None, index: int | None = None) -> str:
     """Return `#17`, `#17 #12_5` for an element of an array."""
     if array is None:
-        return f"#{job_id}"
-    return f"#{job_id} #{array.id}_{array.index if index is None else index}"
+        return f"#{shown_id(job_id)}"
+    return f"#{shown_id(job_id)} #{shown_id(array.id)}_{array.index if index is None else index}"
 
 
 def _texts(get: Callable[[Job], Iterable[str]], known: Iterable[str] = ()) -> Callable[[str, str, str | None], Test]:

@@ -14,6 +14,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, with_error
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, JobId, JobSpec
 from gputui.domain.runs import Run, Spans
+from gputui.domain.server_ids import shown_id
 from gputui.domain.state import JobState, check_transition
 
 MAX_INDICES = 24
@@ -232,13 +233,13 @@ class Job(Struct, frozen=True, weakref=True):
 
     @property
     def shown_id(self) -> str:
-        """Displayed id: `7`, `5_19` for element 19 of array 5, `5_[0-9%2]` for an entry."""
+        """Displayed id: `7`, `gpu1:7` on a server, `5_19` for element 19 of array 5, `5_[0-9%2]` for an entry."""
         if self.array is None:
-            return str(self.id)
+            return shown_id(self.id)
         if not self.runs:
-            return f"{self.array.id}_{self.array.index}"
+            return f"{shown_id(self.array.id)}_{self.array.index}"
         limit = f"%{self.array.limit}" if self.array.limit else ""
-        return f"{self.array.id}_[{arrays.words(self.runs, MAX_INDICES)}{limit}]"
+        return f"{shown_id(self.array.id)}_[{arrays.words(self.runs, MAX_INDICES)}{limit}]"
 
     @property
     def attempt(self) -> Attempt | None:

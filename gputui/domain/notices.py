@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from msgspec.structs import replace
+
 from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.keyed import keyed
-from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.snapshot import EMPTY, Notice, ServerView, Snapshot
 from gputui.domain.units import format_duration
 
 LATE = timedelta(seconds=10)
@@ -20,6 +22,8 @@ def pressing(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
     """Return notices worth a row of the screen: errors, and anything that stops starts or outdates the snapshot."""
     if snapshot is EMPTY:
         return ()
+    if snapshot.servers:
+        return _ranked([notice for server in snapshot.servers for notice in _of_server(server, now)])
     errors = [notice for notice in _lasting(snapshot) if notice.severity == "error"]
     return _ranked([*_old_picture(snapshot, now), *_paused(snapshot), *errors])
 
@@ -28,7 +32,24 @@ def standing(snapshot: Snapshot) -> tuple[Notice, ...]:
     """Return notices that may last for days and need no action now: the status line counts them."""
     if snapshot is EMPTY:
         return ()
+    if snapshot.servers:
+        answering = [server for server in snapshot.servers if not server.problem]
+        return _ranked([_named(server, notice) for server in answering for notice in standing(server.snapshot)])
     return _ranked([notice for notice in _lasting(snapshot) if notice.severity != "error"])
+
+
+def _of_server(server: ServerView, now: datetime) -> list[Notice]:
+    """Return the pressing notices of one of several servers; of one that does not answer only that."""
+    if server.problem:
+        short = f"{server.name} silent"
+        return [Notice("error", f"{server.name} does not answer: {server.problem}", short=short, since=server.seen_at)]
+    return [_named(server, notice) for notice in pressing(server.snapshot, now)]
+
+
+def _named(server: ServerView, notice: Notice) -> Notice:
+    """Return a server's notice with its name."""
+    short = f"{server.name}: {notice.short}" if notice.short else ""
+    return replace(notice, text=f"{server.name}: {notice.text}", short=short)
 
 
 def _ranked(found: list[Notice]) -> tuple[Notice, ...]:

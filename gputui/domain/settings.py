@@ -261,6 +261,7 @@ QUEUE_COLUMNS = (
     "left",
     "where",
     "user",
+    "server",
     "image",
     "command",
     "attempts",

@@ -17,7 +17,7 @@ from gputui.domain.host import HostSample
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.settings import TenantSettings, Window
+from gputui.domain.settings import Settings, TenantSettings, Window
 from gputui.domain.state import Reason
 
 
@@ -182,11 +182,22 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """The reservations that have not ended, by start."""
     fragmentation: int = 0
     """Number of free GPUs that no waiting job can use, although jobs wait for GPUs."""
+    servers: tuple[ServerView, ...] = ()
+    """Independent servers that were brought together in it, each with its own snapshot; empty: it is of one queue."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
         """The GPUs of all nodes."""
         return tuple(view for node in self.nodes for view in node.gpus)
+
+    def server(self, name: str) -> ServerView | None:
+        """Return the server of that name; None in the snapshot of one queue."""
+        return next((server for server in self.servers if server.name == name), None)
+
+    def server_of_gpu(self, uuid: str) -> str:
+        """Return the name of the GPU's server; empty in the snapshot of one queue."""
+        found = (s.name for s in self.servers for view in s.snapshot.gpus if view.gpu.uuid == uuid)
+        return next(found, "")
 
     def job(self, job_id: JobId) -> Job | None:
         """Return the single job with that id, also for an element of an array; None if it is not in the queue file."""
@@ -221,6 +232,20 @@ class Snapshot(Struct, frozen=True, weakref=True):
     def sharing_with(self, job: Job) -> tuple[JobId, ...]:
         """Return the jobs that share GPUs with this one now."""
         return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
+
+
+class ServerView(Struct, frozen=True):
+    """One of several independent servers in a console."""
+
+    name: str
+    snapshot: Snapshot = Snapshot()
+    """Its own snapshot, with ids that are unique in the console; the last one while it does not answer."""
+    settings: Settings = Settings()
+    """Its settings for planning."""
+    seen_at: datetime | None = None
+    """Time of its last message; None: there was none."""
+    problem: str = ""
+    """Sentence that says why it does not answer; empty while it does."""
 
 
 EMPTY = Snapshot()

@@ -13,6 +13,7 @@ from textual.message import Message
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
+from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import STEP
@@ -53,14 +54,14 @@ def describe_result(verb: Verb[Any], order: Order, changed: Sequence[JobId], sub
     is_one = bool(subject) or len(changed) == 1 or not verb.done_many
     words = _Words(subject=subject or _jobs(changed), delta=abs(order.delta or STEP))
     if order.places:
-        words["neighbour"] = order.places[0].placed.past
+        words["neighbour"] = shown_id(order.places[0].placed.past)
     return (verb.done if is_one else verb.done_many).format_map(words)
 
 
 def _jobs(ids: Sequence[JobId]) -> str:
     if not ids:
         return ""
-    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
+    return f"job {shown_id(ids[0])}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 class Undo:

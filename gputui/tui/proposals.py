@@ -21,6 +21,7 @@ from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of
+from gputui.domain.server_ids import shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -131,7 +132,7 @@ class JobProposal:
             entries = [job for job in self._jobs(snapshot) if job.runs]
             return f"{_named_jobs(self.job_ids, entries)}: {self._words_of_many()}"
         job = snapshot.job(self.job_id)
-        title = f"job {job_title(job)}" if job else f"job #{self.job_id}"
+        title = f"job {job_title(job)}" if job else f"job #{shown_id(self.job_id)}"
         move = f"{self.note or 'stays where it is'}{self._new_priority(job)}"
         return self._verb.proposal.format(title=title, priority=self._priorities(job), move=move)
 
@@ -176,7 +177,7 @@ class JobProposal:
             return "" if able == asked else f"This can still be done to {able} of these {asked} jobs only."
         job = snapshot.job(self.job_id)
         if job is None:
-            return f"Job {self.job_id} is no longer in the queue."
+            return f"Job {shown_id(self.job_id)} is no longer in the queue."
         if self.verb in {"raise", "lower"}:
             return f"It is {job.state} now." if job.state.is_terminal else ""
         return "" if self._verb.may(job) else f"It is {job.state}{' and held' if job.held else ''} now."
@@ -218,7 +219,7 @@ def purpose(move: Move) -> str:
     if not move.passes:
         return ""
     more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
-    return f"{'up' if move.step < 0 else 'down'} past job {move.past}{more}"
+    return f"{'up' if move.step < 0 else 'down'} past job {shown_id(move.past or 0)}{more}"
 
 
 def _named_jobs(ids: Sequence[JobId], entries: Sequence[Job]) -> str:
@@ -226,7 +227,7 @@ def _named_jobs(ids: Sequence[JobId], entries: Sequence[Job]) -> str:
     listed_ids: list[object] = [job.shown_id for job in entries[:_NAMED]]
     named = count(entries[:_NAMED])
     if not entries:
-        listed_ids, named = list(ids[:_NAMED]), min(_NAMED, len(ids))
+        listed_ids, named = [shown_id(job_id) for job_id in ids[:_NAMED]], min(_NAMED, len(ids))
     shown = [*listed_ids, f"{len(ids) - named} more"] if len(ids) > named else listed_ids
     return f"{len(ids)} jobs ({listed(shown)})"
 
@@ -292,7 +293,8 @@ def _jobs_that_stay(view: GpuView) -> str:
     ids = (view.job_ids or (view.job_id,)) if view.job_id is not None else ()
     if not ids:
         return ""
-    return f"; job {ids[0]} keeps running" if len(ids) == 1 else f"; jobs {', '.join(map(str, ids))} keep running"
+    named = ", ".join(shown_id(job_id or 0) for job_id in ids)
+    return f"; job {named} keeps running" if len(ids) == 1 else f"; jobs {named} keep running"
 
 
 def _drain_reason(view: GpuView) -> str:

@@ -57,7 +57,7 @@ class NoJobAccess:
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Raise GputuiError: running jobs cannot be reached from here."""
-        raise GputuiError(f"job {job.id} cannot be reached from here")
+        raise GputuiError(f"job {job.shown_id} cannot be reached from here")
 
     def close(self) -> None:
         """Do nothing: no connection was opened."""

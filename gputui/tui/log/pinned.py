@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
 from gputui.tui.present.job import job_title
 
 MOST = 6
@@ -22,7 +23,7 @@ class LogOf:
     def heading(self, job: Job | None) -> str:
         """Return `#17 train, attempt 2 of 3` without control characters."""
         if job is None:
-            return f"#{self.job_id}" + (f", attempt {self.attempt}" if self.attempt else "")
+            return f"#{shown_id(self.job_id)}" + (f", attempt {self.attempt}" if self.attempt else "")
         count = len(job.attempts)
         number = self.attempt or count
         return job_title(job) + (f", attempt {number} of {count}" if count > 1 else "")

@@ -15,6 +15,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import DurationSource, Planned
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
@@ -119,7 +120,7 @@ def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
     which = f"{job.count} elements of" if job.runs else f"element {array.index} of"
     limit = f", at most {array.limit} at a time" if array.limit else ""
     counts = ", ".join(f"{count:,} {state}" for state, count in states.items() if count)
-    return [("array", ((f"{which} array {array.id}{limit}", PLAIN), (f" · {counts} in all", DIM)))]
+    return [("array", ((f"{which} array {shown_id(array.id)}{limit}", PLAIN), (f" · {counts} in all", DIM)))]
 
 
 def _comment(job: Job) -> list[Line]:
@@ -275,7 +276,8 @@ def _asked(job: Job) -> list[Line]:
         ("limits", cell(_limits(job))),
     ]
     if spec.after or spec.after_any:
-        after = [f"#{job_id} succeeds" for job_id in spec.after] + [f"#{job_id} ends" for job_id in spec.after_any]
+        after = [f"#{shown_id(job_id)} succeeds" for job_id in spec.after]
+        after += [f"#{shown_id(job_id)} ends" for job_id in spec.after_any]
         lines.append(("after", cell(", ".join(after))))
     return lines
 

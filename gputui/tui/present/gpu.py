@@ -10,6 +10,7 @@ from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Hold
 from gputui.domain.gpu_names import index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
+from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
@@ -219,13 +220,13 @@ def _sharers(row: GpuRow, room: int) -> Cell:
     named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
     if width_of(named) <= room:
         return named
-    return cell(" ".join(f"#{job_id}" for job_id in row.view.job_ids), BLUE)
+    return cell(" ".join(f"#{shown_id(job_id)}" for job_id in row.view.job_ids), BLUE)
 
 
 def _job(job_id: int, job: Job | None) -> Cell:
     name = plain(job.name, 80) if job else ""
     tenant = plain(job.spec.tenant, 32) if job else ""
-    shown = job.shown_id if job else str(job_id)
+    shown = job.shown_id if job else shown_id(job_id)
     return ((f"#{shown} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import dropwhile
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from gputui.domain.gpu_names import index_ranges
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId
+from gputui.domain.server_ids import own_id, server_of, without_server
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
@@ -113,6 +114,7 @@ MORE_CELLS: Mapping[str, Callable[[Job, JobContext], Cell]] = MappingProxyType(
         "attempts": _attempts,
         "score": _score,
         "user": lambda job, context: cell(plain(job.submitted_by, 40), DIM),
+        "server": lambda job, context: cell(plain(server_of(job.id), 40), PLAIN),
         "image": lambda job, context: cell(plain(job.spec.image or "", 120), DIM),
         "command": lambda job, context: cell(plain(command_words(job.spec.command), 200), DIM),
         "submitted": lambda job, context: cell(moment(job.submitted_at, context.now), DIM),
@@ -144,6 +146,8 @@ class JobContext:
     """Text about the idle GPUs of each job that leaves some idle."""
     faulty: Mapping[JobId, str] = field(default_factory=dict)
     """Text about the lost or sick GPUs of each job that holds some."""
+    silent: frozenset[str] = frozenset()
+    """Names of servers that do not answer."""
 
     @property
     def is_in_words(self) -> bool:
@@ -164,19 +168,28 @@ class JobContext:
         idle = idle_gpus(snapshot.gpus, now)
         starts = snapshot.expected_starts
         faulty = faulty_gpus(snapshot.gpus)
-        return cls(now, snapshot.reasons, starts, progress, gpu_names, beside, scores, room, idle=idle, faulty=faulty)
+        silent = frozenset(server.name for server in snapshot.servers if server.problem)
+        known = cls(now, snapshot.reasons, starts, progress, gpu_names, beside, scores, room)
+        return replace(known, idle=idle, faulty=faulty, silent=silent)
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
     """Return the cell of that column."""
-    return _CELLS[key](job, context)
+    return _as_known(_CELLS[key](job, context), job, context)
+
+
+def _as_known(shown: Cell, job: Job, context: JobContext) -> Cell:
+    """Return the cell, grey if the job's server does not answer."""
+    if not context.silent or server_of(job.id) not in context.silent:
+        return shown
+    return tuple((text, DIM) for text, _ in shown)
 
 
 def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: ArrayCounts | None = None) -> Cell:
     """Return the cell of that column for elements of an array that share a row; `counts` are of the whole array."""
     first = jobs[0]
     if key == "id" and first.array:
-        return cell(str(first.array.id), BLUE)
+        return cell(str(own_id(first.array.id)), BLUE)
     if key == "name" and first.array:
         limit = f"%{first.array.limit}" if first.array.limit else ""
         return ((plain(first.spec.name, 120), PLAIN), (f"[{elements_word(jobs)}{limit}]", DIM))
@@ -256,7 +269,7 @@ def _where_it_runs(job: Job, context: JobContext, where: str) -> Cell:
     if faulty := context.faulty.get(job.id):
         return ((f"{where} · " if len(job.gpus) > 1 and where else "", DIM), (faulty, RED))
     if others := context.beside.get(job.id):
-        where += f" beside {' '.join(f'#{other}' for other in others)}"
+        where += f" beside {' '.join(f'#{own_id(other)}' for other in others)}"
     if job.suspended:
         return ((f"{where} · " if where else "", DIM), ("suspended", AMBER))
     if (idle := context.idle.get(job.id)) and job.state is JobState.RUNNING:
@@ -292,7 +305,7 @@ def _is_over(job: Job) -> bool:
 
 
 def _id(job: Job, context: JobContext) -> Cell:
-    return cell(job.shown_id, DIM if _is_over(job) else BLUE)
+    return cell(without_server(job.shown_id), DIM if _is_over(job) else BLUE)
 
 
 WORDS = 9

@@ -158,6 +158,8 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
     """Return which process schedules, and whether it starts jobs."""
     if snapshot is EMPTY:
         return cell("starting", DIM)
+    if snapshot.servers:
+        return _server_words(snapshot)
     if snapshot.controls.paused:
         return cell("‖ PAUSED", AMBER)
     if snapshot.leads_here:
@@ -176,6 +178,14 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
         return cell("◐ serve" if snapshot.leader.kind == "serve" else "◐ viewing", BLUE)
     kind = "service" if snapshot.leader.kind == "serve" else "another console"
     return cell(f"◐ scheduler: {kind}", BLUE)
+
+
+def _server_words(snapshot: Snapshot) -> Cell:
+    """Return how many of several servers answer."""
+    count, silent = len(snapshot.servers), sum(bool(server.problem) for server in snapshot.servers)
+    if silent:
+        return cell(f"○ {count - silent} of {plural(count, 'server')}", RED)
+    return cell(f"● {plural(count, 'server')}", GREEN)
 
 
 def _is_halted(snapshot: Snapshot) -> bool:

@@ -14,6 +14,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain, width
@@ -59,14 +60,14 @@ def step_words(step: timedelta) -> str:
 def _promised(bar: Bar, snapshot: Snapshot, labels: Labels, now: datetime) -> Cell:
     job = snapshot.job(bar.job_id)
     return (
-        (f"#{job.shown_id if job else bar.job_id} ", BLUE),
+        (f"#{job.shown_id if job else shown_id(bar.job_id)} ", BLUE),
         (f"{clock(bar.start, now)} {labels.of_all(bar.gpus)}", PLAIN),
     )
 
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
     """Return two lines about the selected bar: job and times."""
-    title = job_title(job) if job else f"#{bar.job_id}"
+    title = job_title(job) if job else f"#{shown_id(bar.job_id)}"
     first: Cell = ((title, STRONG),)
     if job is not None:
         facts = f"  {plain(job.spec.tenant, 40)}, priority {job.priority}, {plural(len(bar.gpus), 'GPU')}"
@@ -176,7 +177,7 @@ def _title(what: Bar | KeptWindow, words: _AgendaWords) -> str:
 
 def _job_title(job_id: JobId, words: _AgendaWords) -> str:
     job = words.jobs.get(job_id)
-    return job_title(job) if job else f"#{job_id}"
+    return job_title(job) if job else f"#{shown_id(job_id)}"
 
 
 def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from gputui.domain.filter import gpu_count_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import server_of
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
@@ -38,6 +39,7 @@ _ALL = (
     (Column("left", "LEFT", 6, right=True), "remaining time of its limit"),
     (Column("where", "ON GPU", 8), "the indices of its GPUs"),
     (Column("user", "USER", 8), "user who submitted it"),
+    (Column("server", "SERVER", 6, flex=1, most=16), "server it is on, in a console over several"),
     (Column("image", "IMAGE", 14, flex=1, most=40), "its image"),
     (Column("command", "COMMAND", 16, flex=3, most=60), "its program and arguments"),
     (Column("attempts", "TRY", 3, right=True), "number of attempts"),
@@ -52,6 +54,8 @@ ABOUT: Mapping[str, str] = MappingProxyType({column.key: about for column, about
 USUAL = ("id", "state", "priority", "name", "tenant", "gpus", "progress", "age", "start", "why")
 MORE = ("left", "user", "image", "command")
 """Columns added on wide screens; if they do not fit, the last one goes first."""
+SERVER = "server"
+"""Key of the column that follows the id, whatever is chosen, in a console over several servers."""
 ALIKE = frozenset({"user", "image", "command"})
 """Keys of columns that are left out while all rows have the same value."""
 WIDE, IN_WORDS = 176, 100
@@ -78,6 +82,8 @@ class ChosenColumns:
 
         `varied` are those of `ALIKE` that wide screens show, as not all rows have the same value.
         """
+        if SERVER in varied and SERVER not in self.keys:
+            return with_server(self.columns(room, set(varied) - {SERVER}))
         if self.keys != USUAL:
             return tuple(
                 replace(fitting(key, room), rank=0 if key == NEVER_LEFT_OUT else rank + 1)
@@ -88,6 +94,16 @@ class ChosenColumns:
             more = [key for key in MORE if key in varied or key not in ALIKE]
             usual[-1:-1] = [replace(COLUMNS[key], rank=len(USUAL) + rank) for rank, key in enumerate(more)]
         return tuple(usual)
+
+
+def with_server(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Return the columns with that of the server behind the id."""
+    wanted = []
+    for column in columns:
+        wanted.append(column)
+        if column.key == NEVER_LEFT_OUT:
+            wanted.append(COLUMNS[SERVER])
+    return tuple(wanted)
 
 
 def varied_columns(jobs: Iterable[Job]) -> frozenset[str]:
@@ -214,6 +230,7 @@ VALUES: Mapping[str, Callable[[Job, SortData], SortValue]] = MappingProxyType(
         "start": _start,
         "eta": _start,
         "user": lambda job, seen: job.submitted_by.casefold(),
+        "server": lambda job, seen: server_of(job.id) or None,
         "image": lambda job, seen: (job.spec.image or "").casefold() or None,
         "exit": lambda job, seen: job.exit_code,
         "attempts": lambda job, seen: len(job.attempts),

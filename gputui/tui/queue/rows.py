@@ -13,10 +13,11 @@ from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import own_id, without_server
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
-from gputui.tui.queue.columns import ALIKE, MOVING, Sorting, sort_ids, varied_columns
+from gputui.tui.queue.columns import ALIKE, MOVING, SERVER, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
 from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, fold_words, put_back, split_ended
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
@@ -99,6 +100,8 @@ class QueueRows:
             self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
             self._note_varied()
+        if len(snapshot.servers) > 1:
+            self.varied |= {SERVER}
         self._verdicts.take(snapshot, self.jobs.by_id)
         if snapshot.jobs is before.jobs and self._is_as_before(before):
             if self._filter:
@@ -107,7 +110,7 @@ class QueueRows:
         self._sort()
 
     def _note_varied(self) -> None:
-        if self.varied != ALIKE:
+        if not self.varied >= ALIKE:
             self.varied |= varied_columns(self.jobs.values())
 
     def _is_as_before(self, before: Snapshot) -> bool:
@@ -332,8 +335,8 @@ class QueueRows:
 def width_of_id(job: Job) -> int:
     """Return the cells of its id; of an entry, those of the longest id of an element."""
     if job.array is None or not job.runs:
-        return len(job.shown_id)
-    return len(f"{job.array.id}_{max(run.indices[-1] for run in job.runs)}")
+        return len(without_server(job.shown_id))
+    return len(f"{own_id(job.array.id)}_{max(run.indices[-1] for run in job.runs)}")
 
 
 def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:

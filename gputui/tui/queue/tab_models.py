@@ -12,6 +12,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
@@ -19,7 +20,7 @@ from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext, gpus_wanted, group_cells, job_cells, moment
 from gputui.tui.present.status import empty_queue_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
-from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting
+from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.folding import RowKey
 from gputui.tui.queue.marks import Marks
@@ -182,6 +183,8 @@ class FinishedTab:
         self.ended = EndedJobs({})
         self.room = 0
         """Cells of the table."""
+        self.has_servers = False
+        """True if the jobs are of several servers."""
         self.keys: Sequence[Key] = ()
         self.positions: Mapping[Key, int] = {}
 
@@ -194,7 +197,8 @@ class FinishedTab:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of ended jobs."""
-        return tuple(fitting(key, self.room) for key in ENDED)
+        columns = tuple(fitting(key, self.room) for key in ENDED)
+        return with_server(columns) if self.has_servers else columns
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
         """Return the content of a cell."""
@@ -248,7 +252,7 @@ def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
     spec = entry.submission.spec
     due = "" if entry.paused else moment(entry.next_at, now)
     words = {
-        "id": (str(entry.id), BLUE),
+        "id": (shown_id(entry.id), BLUE),
         "state": ("paused", AMBER) if entry.paused else ("waits", PLAIN),
         "every": (plain(entry.expression, 80), PLAIN),
         "next": (due, PLAIN),

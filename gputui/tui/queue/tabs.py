@@ -9,6 +9,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.keyed import keyed
 from gputui.domain.recurring import Recurrence
+from gputui.domain.server_ids import shown_id
 from gputui.domain.settings import Window
 from gputui.engine.actions.recurring import local_zone_name
 from gputui.ports.actions import UserActions
@@ -44,6 +45,7 @@ def again(job: Job, expression: str) -> Call:
 
         spec = replace(job.spec, begin_at=None, after=(), after_any=())
         number = actions.add_recurring(Recurrence(expression, local_zone_name()), Submission(spec))
-        return f"recurring job {number} submits one like job {job.id}: {keyed('tab_recurring')} shows it"
+        like = f"submits one like job {shown_id(job.id)}"
+        return f"recurring job {shown_id(number)} {like}: {keyed('tab_recurring')} shows it"
 
     return write

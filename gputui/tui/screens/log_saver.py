@@ -9,6 +9,7 @@ from pathlib import Path
 from textual.message import Message
 
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.latest_worker import IsWanted, LatestWorker
@@ -19,7 +20,8 @@ from gputui.tui.widgets.log_view import LogView
 
 def suggested_name(job_id: JobId, attempt: int | None) -> str:
     """Return the default file name."""
-    return f"job-{job_id}.log" if attempt is None else f"job-{job_id}-attempt-{attempt}.log"
+    name = shown_id(job_id).replace(":", "-")
+    return f"job-{name}.log" if attempt is None else f"job-{name}-attempt-{attempt}.log"
 
 
 def save_log(

@@ -14,6 +14,7 @@ from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
@@ -155,7 +156,7 @@ class ProcessesScreen(JobScreen):
     def _draw(self) -> None:
         if not self.is_mounted or self.app.screen is not self:
             return
-        title = job_title(self._job) if self._job else f"#{self._job_id}"
+        title = job_title(self._job) if self._job else f"#{shown_id(self._job_id)}"
         count = plural(len(self._found), "process") if self._found else ""
         self.query_one("#heading", CellLines).show([((" PROCESSES  ", DIM), (f"{title}  ", STRONG), (count, DIM))])
         self.query_one(ProcessTable).show(self._found, self._gpu_memory(), self._empty())

@@ -12,6 +12,7 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from gputui.domain.job import Job
+from gputui.domain.server_ids import shown_id
 from gputui.domain.swept import element_spec
 from gputui.domain.text import fit, plain, width
 from gputui.tui.commands import (
@@ -211,7 +212,7 @@ def copied(job: Job) -> dict[str, str]:
     """Return the texts of a job that can be copied, by name, without control characters."""
     spec, attempt = element_spec(job), job.attempt
     texts = {
-        "id": job.shown_id if job.runs else str(job.id),
+        "id": job.shown_id if job.runs else shown_id(job.id),
         "name": spec.name or "",
         "command": shlex.join(spec.command),
         "image": spec.image or "",

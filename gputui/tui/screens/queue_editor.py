@@ -12,6 +12,7 @@ from textual.message import Message
 from gputui.domain.arrays import count
 from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
 from gputui.domain.state import JobState
 from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
@@ -218,7 +219,7 @@ class QueueEditor:
             return
         if entry is not None:
             call = call_of(BY_NAME["remove"], Order((entry.id,)), str(entry.id))
-            question = f"Remove recurring job {entry.id}?"
+            question = f"Remove recurring job {shown_id(entry.id)}?"
             detail = "No further jobs are submitted; jobs that it submitted stay."
         elif view is not None:
             call, question = tabs.give_up(view.window.name), f"Release reservation {view.window.name}?"

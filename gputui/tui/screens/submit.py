@@ -18,6 +18,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.policy.gpus.match import shortage
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
@@ -290,7 +291,8 @@ class Submit(Dialog[None]):
         )
         if action is None:
             job = self.purpose.instead
-            self.notify(f"job {job.id}: nothing to change" if job else "nothing to send", markup=False, timeout=4)
+            unchanged = f"job {shown_id(job.id)}: nothing to change" if job else "nothing to send"
+            self.notify(unchanged, markup=False, timeout=4)
             self.dismiss()
         elif callable(action):
             self._is_sent = True

@@ -15,7 +15,7 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
-from gputui.tui.queue.columns import ChosenColumns, fitting
+from gputui.tui.queue.columns import SERVER, ChosenColumns, fitting
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.tab_models import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
@@ -138,6 +138,7 @@ class JobTable(LineTable[Key], Grip):
     def columns(self) -> tuple[Column, ...]:
         """Return the columns of the tab."""
         self.live.room = self.ended.room = self.size.width
+        self.ended.has_servers = SERVER in self.rows.varied
         return self.sheet.columns
 
     def cell_of(self, key: Key, column: str, room: int) -> Cell:
