@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.container import ForeignContainer
@@ -57,7 +59,8 @@ def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:
     from gputui.gpus.simulated_models import DEFAULT
 
     model = (options.probe.model or DEFAULT).upper()
-    return SimulatedProbe(options.probe.simulated or 0, model, clock=bootstrap.clock(), store_id=store_id)
+    count, machine = options.probe.simulated or 0, options.probe.machine
+    return SimulatedProbe(count, model, clock=bootstrap.clock(), seed=machine, store_id=store_id)
 
 
 def silence_probe_log() -> None:
@@ -72,7 +75,7 @@ def check_probe(options: Options) -> None:
     if options.probe.simulated is not None:
         from gputui.gpus.simulated_models import parse_simulated
 
-        parse_simulated(str(options.probe))
+        parse_simulated(str(replace(options.probe, machine=0)))
 
 
 def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) -> ProbeReading:

@@ -38,6 +38,7 @@ COMMANDS = {
     "serve": "schedule without a screen",
     "web": "the console in a browser, by a link that works once",
     "metrics": "dashboards and alert rules for Prometheus and Grafana",
+    "remote": "the server's end of a console over several servers",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
     "report": "GPU-hours, waits, energy and cost of a period",
     "history": "jobs that have ended, the latest first",

@@ -34,6 +34,13 @@ _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax
 @click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
 @click.option("--runtime", metavar="docker|process", help="Runtime of the jobs. [env: GPUTUI_RUNTIME]")
+@click.option(
+    "--on",
+    "servers",
+    multiple=True,
+    metavar="SERVER",
+    help="Show this server, ssh://[user@]host[:port] or a name in [[servers]]; may be repeated.",
+)
 @click.option("--read-only", is_flag=True, help="Read-only console: never schedules and changes nothing.")
 @click.option(
     "--slow", is_flag=True, help="For slow connections: the console redraws every few seconds, without graphs."
@@ -47,6 +54,7 @@ def cli(
     config: str | None,
     probe: str | None,
     runtime: str | None,
+    servers: tuple[str, ...],
     read_only: bool,
     slow: bool,
     view_only: bool,
@@ -58,6 +66,8 @@ def cli(
     session = Session(state, config, probe, runtime, slow=slow, command=ctx.invoked_subcommand)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
+        if servers:
+            raise click.UsageError("--on is for the console alone", ctx)
         if read_only or view_only:
             flag = "--read-only" if read_only else "--view-only"
             raise click.UsageError(f"{flag} is for the console alone", ctx)
@@ -67,7 +77,23 @@ def cli(
     from gputui.console.terminal import terminal
 
     with terminal():
+        if servers or (state is None and not view_only and session.options.settings.servers):
+            return _open_servers(session, servers, read_only=read_only)
         return _open_console(session, read_only=read_only, view_only=view_only)
+
+
+def _open_servers(session: Session, wanted: Sequence[str], *, read_only: bool) -> int:
+    """Show the console over several servers until it is closed; return the exit code."""
+    from gputui.bootstrap.servers import chosen_servers
+    from gputui.console import startup
+
+    servers = chosen_servers(wanted, session.options.settings)
+    startup.limit_frame_rate(session.options)
+    kept, options = startup.preferences(), startup.read_only(session.options) if read_only else session.options
+    with startup.no_collections():
+        from gputui.console import servers as console  # Textual comes with it
+
+        return console.run(options, servers, kept)
 
 
 def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:

@@ -17,7 +17,7 @@ SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")
 RUNTIMES = ("docker", "process")
 MAX_SIMULATED = 256
-_PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f]{1,80}))?", re.ASCII)
+_PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f@]{1,80}))?(?:@(\d{1,6}))?", re.ASCII)
 
 
 class ProbeSpec(Struct, frozen=True):
@@ -27,11 +27,14 @@ class ProbeSpec(Struct, frozen=True):
     """Number of simulated GPUs; None: read the driver."""
     model: str | None = None
     """Model of the simulated GPUs."""
+    machine: int = 0
+    """Number of the simulated machine: those of each have UUIDs and readings of their own."""
 
     def __str__(self) -> str:
         if self.simulated is None:
             return "nvml"
-        return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "")
+        machine = f"@{self.machine}" if self.machine else ""
+        return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "") + machine
 
 
 class Options(Struct, frozen=True):
@@ -87,14 +90,14 @@ def resolve(
 
 
 def parse_probe(text: str) -> ProbeSpec:
-    """Return the probe for `nvml`, `sim:8` or `sim:8:MODEL`."""
+    """Return the probe for `nvml`, `sim:8`, `sim:8:MODEL` or, of another simulated machine, `sim:8:MODEL@2`."""
     if text == "nvml":
         return ProbeSpec()
     match = _PROBE.fullmatch(text)
     if not match or not 1 <= int(match[1]) <= MAX_SIMULATED:
         hint = f"write nvml, sim:8 or sim:8:H100, with 1 to {MAX_SIMULATED} GPUs"
         raise InputError(f"{shown(text)} is not a probe", where="--probe", hint=hint)
-    return ProbeSpec(int(match[1]), match[2])
+    return ProbeSpec(int(match[1]), match[2], int(match[3] or 0))
 
 
 def parse_runtime(text: str) -> str:

@@ -27,12 +27,14 @@ from gputui.domain.settings import (
     ReportSettings,
     RuntimeSettings,
     SchedulerSettings,
+    ServerSettings,
     Settings,
     StoreSettings,
     TenantSettings,
     TracesSettings,
     Window,
 )
+from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.units import parse_duration, parse_size
 
 SIZES = frozenset(
@@ -273,6 +275,9 @@ def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[Se
         if table == OVERRIDABLE:
             refused.append(OVERRIDABLE)
             continue
+        if table == SERVERS:  # like [console] a matter of the user
+            kept[SERVERS] = keys
+            continue
         for key, value in keys.items():
             if table in may_change or f"{table}.{key}" in may_change:
                 kept.setdefault(table, {})[key] = value
@@ -285,6 +290,9 @@ def _laid_over(tables: SettingsTables, layer: SettingsTables) -> SettingsTables:
     """Return the tables with the layer's keys merged in, nested tables included; the layer takes precedence."""
     merged = dict(tables)
     for table, keys in layer.items():
+        if table == SERVERS:
+            merged[SERVERS] = keys
+            continue
         below = dict(merged.get(table, {}))
         for key, value in keys.items():
             both = isinstance(value, dict) and isinstance(below.get(key), dict)
@@ -301,6 +309,9 @@ def _of_file(path: Path) -> SettingsTables:
     for table, keys in tables.items():
         if table == OVERRIDABLE:
             continue
+        if table == SERVERS:
+            _check_servers(keys, f"{path}: {SERVERS}")
+            continue
         fields = _annotations(table, where=f"{path}: {table}")
         if not isinstance(keys, dict):
             raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
@@ -310,6 +321,38 @@ def _of_file(path: Path) -> SettingsTables:
                 raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)
     return tables
+
+
+SERVERS = "servers"
+"""Name of the list of tables of servers, at the top of a file."""
+
+
+def _check_servers(rows: object, where: str) -> None:
+    """Raise InputError for what is no list of servers; msgspec checks the types of the rest."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError("expected a list of tables", where=where, hint="write [[servers]]")
+    fields = ServerSettings.__struct_fields__
+    for row in rows:
+        for name in row:
+            if name not in fields:
+                raise unknown(f"{SERVERS}.{name}", f"{where}.{name}", fields)
+    names = [row.get("name") for row in rows]
+    for row, name in zip(rows, names, strict=True):
+        check_server_name(name, f"{where}.name")
+        if names.count(name) > 1:
+            raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
+        if address := row.get("address"):
+            parse_ssh_address(str(address), f"{where}.address")
+
+
+def check_server_name(name: object, where: str) -> None:
+    """Raise InputError for a name that could not stand before a job id."""
+    if not isinstance(name, str) or not _SERVER_NAME.fullmatch(name):
+        hint = "up to 24 letters, digits, dots, - and _, such as gpu1"
+        raise InputError(f"{shown(str(name))} is not a name of a server", where=where, hint=hint)
+
+
+_SERVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,23}", re.ASCII)
 
 
 def unknown(name: str, where: str, known: Iterable[str]) -> InputError:

@@ -13,11 +13,13 @@ _BITS = 56
 _OWN = (1 << _BITS) - 1
 MOST = 255
 """Maximum number of servers."""
+LONGEST = 24
+"""Maximum number of bytes of a server's name; all ids have room for it, so that they are in the order of servers."""
 
 
 def shared_id(number: int, name: str, own: JobId) -> JobId:
     """Return the id in this console of a job on the server with that number (1 to MOST) and name."""
-    return int.from_bytes(bytes([number]) + name.encode()) << _BITS | own
+    return int.from_bytes(bytes([number]) + name.encode().ljust(LONGEST, b"\0"), "big") << _BITS | own
 
 
 def own_id(job_id: JobId) -> JobId:
@@ -29,8 +31,7 @@ def server_of(job_id: JobId) -> str:
     """Return the name of the job's server; empty for a job of the local queue."""
     if job_id <= _OWN:
         return ""
-    head = job_id >> _BITS
-    return head.to_bytes((head.bit_length() + 7) // 8)[1:].decode(errors="replace")
+    return (job_id >> _BITS).to_bytes(LONGEST + 1, "big")[1:].rstrip(b"\0").decode(errors="replace")
 
 
 def shown_id(job_id: JobId) -> str:

@@ -451,6 +451,16 @@ class ReportSettings(Struct, frozen=True):
     """
 
 
+class ServerSettings(Struct, frozen=True):
+    """A server whose queue the console shows beside those of others."""
+
+    name: str
+    address: str = ""
+    """`ssh://[user@]host[:port]`; empty: this machine."""
+    command: str = "gputui"
+    """Command of gputui there, as the shell there takes it, such as `/opt/gputui/bin/gputui --state /srv/queue`."""
+
+
 class Settings(Struct, frozen=True):
     """All settings of a site."""
 
@@ -466,3 +476,5 @@ class Settings(Struct, frozen=True):
     report: ReportSettings = ReportSettings()
     log: LogSettings = LogSettings()
     traces: TracesSettings = TracesSettings()
+    servers: tuple[ServerSettings, ...] = ()
+    """Servers that the console shows together; empty: this machine's queue alone."""

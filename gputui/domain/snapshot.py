@@ -182,6 +182,8 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """The reservations that have not ended, by start."""
     fragmentation: int = 0
     """Number of free GPUs that no waiting job can use, although jobs wait for GPUs."""
+    server_name: str = ""
+    """Name of the server that it is of, in a console over several; empty: it is the snapshot of the whole console."""
     servers: tuple[ServerView, ...] = ()
     """Independent servers that were brought together in it, each with its own snapshot; empty: it is of one queue."""
 
@@ -193,6 +195,11 @@ class Snapshot(Struct, frozen=True, weakref=True):
     def server(self, name: str) -> ServerView | None:
         """Return the server of that name; None in the snapshot of one queue."""
         return next((server for server in self.servers if server.name == name), None)
+
+    def of_server(self, name: str) -> Snapshot:
+        """Return the snapshot of that server alone; this one, if it is of one queue or the server is unknown."""
+        found = self.server(name) if name else None
+        return found.snapshot if found is not None else self
 
     def server_of_gpu(self, uuid: str) -> str:
         """Return the name of the GPU's server; empty in the snapshot of one queue."""

@@ -38,6 +38,13 @@ class UserActions(VerbActions, Protocol):
     on_progress: Callable[[int, int], None]
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
 
+    def at(self, server: str) -> UserActions:
+        """Return the actions for a server, in a console over several: its jobs, reservations and pauses.
+
+        Where there is one queue, its actions are returned whatever the name.
+        """
+        ...
+
     def submit(self, submissions: Iterable[Submission]) -> tuple[JobId, ...]:
         """Put jobs into the queue; return their ids, in order, one for each element of an array."""
         ...

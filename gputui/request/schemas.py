@@ -9,7 +9,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from gputui.config import SIZES, TABLES
-from gputui.config.settings_file import CHOICES, OVERRIDABLE
+from gputui.config.settings_file import CHOICES, OVERRIDABLE, SERVERS
 from gputui.domain.settings import Settings
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import KEYS, JobOption, OptionKind
@@ -44,7 +44,8 @@ def settings_schema() -> Schema:
         "type": "array",
         "items": {"enum": [*TABLES, *names]},
     }
-    used = {name: _closed(defined[name]) for name in ("TenantSettings", "Window")}
+    properties[SERVERS] = {"type": "array", "items": {"$ref": "#/$defs/ServerSettings"}}
+    used = {name: _closed(defined[name]) for name in ("ServerSettings", "TenantSettings", "Window")}
     used["Window"]["properties"]["gpus"] = _NAMES
     return _document("gputui settings", properties) | {"$defs": used}
 

@@ -30,6 +30,11 @@ MOST = 20_000
 _TOLD = 4
 
 
+def at_server(call: Call, server: str) -> Call:
+    """Return the call on a server of a console over several; `server` is empty where there is one queue."""
+    return (lambda actions: call(actions.at(server))) if server else call
+
+
 class _Words(dict[str, object]):
     """Values of a message; every other name in braces is replaced by the key of that verb."""
 

@@ -21,7 +21,7 @@ from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.runs import spans_of
-from gputui.domain.server_ids import shown_id
+from gputui.domain.server_ids import server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -409,6 +409,15 @@ def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
     if now.cancel_requested:
         return f"Job {seen.shown_id} is being cancelled."
     return f"Job {seen.shown_id} was changed meanwhile: edit it as it is now." if differs(seen, now) else ""
+
+
+def servers_of(proposal: Proposal, snapshot: Snapshot) -> set[str]:
+    """Return the names of the servers that a proposal is about, in a console over several."""
+    if isinstance(proposal, GpuProposal):
+        return {snapshot.server_of_gpu(proposal.uuid)}
+    if isinstance(proposal, WindowProposal):
+        return {proposal.window.name.partition(":")[0] if snapshot.servers else ""}
+    return {server_of(job_id) for job_id in proposal.job_ids}
 
 
 Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal | EditProposal

@@ -20,7 +20,7 @@ from gputui.domain.gpu_history import GpuHistory, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import ServerView, Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
@@ -133,6 +133,10 @@ class Services:
     """Returns the name of the cluster, which it tells with its first answer; None: no cluster."""
     expected_start: Callable[[Submission], datetime | None] | None = None
     """Returns when a cluster would start a job, None if it cannot tell. May block. None: forecasts are made here."""
+    directory: str = ""
+    """Directory in which relative paths of new jobs begin; empty: this process's."""
+    of_server: Callable[[Services, ServerView], Services] = lambda services, server: services
+    """Returns the services for one server of a console over several: its settings, user and images."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
     """Returns finished jobs that left the queue file since that time. May block."""
 
@@ -150,6 +154,13 @@ class Services:
     def pace(self) -> Pace:
         """Limits on how often the screen is drawn."""
         return pace_of(self.settings.console)
+
+    def scoped(self, snapshot: Snapshot, name: str) -> tuple[Services, Snapshot]:
+        """Return the services and the snapshot of one server; nobody plans across several."""
+        server = snapshot.server(name) if name else None
+        if server is None:
+            return self, snapshot
+        return self.of_server(self, server), server.snapshot
 
     def gpu_picture(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
         """Return every GPU of a snapshot with its jobs and its past, in the user's chosen look."""

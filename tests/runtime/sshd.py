@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _SSHD = "/usr/sbin/sshd"
@@ -91,6 +92,15 @@ class Sshd:
         for pid in self.sessions():
             for each in (*_children(pid), pid):
                 os.kill(each, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the server and every connection, as a machine does that is switched off; `start` begins again."""
+        found = [each for pid in self.sessions() for each in (*_children(pid), pid)]
+        self.process.kill()
+        self.process.wait()
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def freeze(self) -> list[int]:
         """Stop the processes of every connection, which stays open and silent; returns them."""

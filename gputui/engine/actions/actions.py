@@ -71,6 +71,11 @@ class Actions:
         self._recurring = RecurringActions(context, admission)
         self._reservations = Reservations(store, clock, actor, policy)
 
+    def at(self, server: str) -> Actions:
+        """Return these actions: there is one queue."""
+        del server
+        return self
+
     def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
         """Put jobs into the queue; return their ids, in order, one for each element of an array.
 

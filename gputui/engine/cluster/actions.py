@@ -36,6 +36,11 @@ class ClusterActions:
         self._store = store
         self._cluster = store.cluster
 
+    def at(self, server: str) -> ClusterActions:
+        """Return these actions: there is one queue."""
+        del server
+        return self
+
     def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
         """Submit jobs, all or none; raises CapabilityError for options that the engine cannot obey."""
         del recurring

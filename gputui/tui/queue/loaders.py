@@ -141,7 +141,9 @@ class ScoreLoader:
             from gputui.domain.policy import reorder
 
             del is_wanted
-            return ScoresMade({each.job.id: each.score for each in reorder.queue_standings(snapshot, settings, now)})
+            parts = [(server.snapshot, server.settings) for server in snapshot.servers] or [(snapshot, settings)]
+            standings = (reorder.queue_standings(part, rules, now) for part, rules in parts)
+            return ScoresMade({each.job.id: each.score for found in standings for each in found})
 
         self._worker.ask(work)
 

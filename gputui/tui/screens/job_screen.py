@@ -165,9 +165,12 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def propose(self, proposal: Proposal) -> None:
         """Open the panel with the effects of a change; the panel makes the change, or drops it."""
+        from gputui.tui.proposals import servers_of
         from gputui.tui.screens.what_if import WhatIf
 
-        self.app.push_screen(WhatIf(self._services, self._snapshot, proposal))
+        servers = servers_of(proposal, self._snapshot)
+        scope = self._services.scoped(self._snapshot, next(iter(servers)) if len(servers) == 1 else "")
+        self.app.push_screen(WhatIf(*scope, proposal))
 
     @work
     async def action_shell(self) -> None:

@@ -14,7 +14,6 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.verb import Order
 from gputui.tui.commands import (
     EDIT_COMMANDS,
     LOG_COMMANDS,
@@ -38,6 +37,7 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.queue_controller import QueueController, chosen_columns, queue_rows
 from gputui.tui.screens.queue_editor import MoveFound, QueueEditor
+from gputui.tui.screens.server_choice import ServerChoice
 from gputui.tui.screens.status_controller import StatusController, footer
 from gputui.tui.services import Services
 from gputui.tui.widgets.filter_line import FilterLine
@@ -86,14 +86,15 @@ class Main(GpuScreen):
         self.jobs = QueueController(self, services, self.queue, self.filter_line, self.refresh_time)
         self.editor = QueueEditor(self, services, self.jobs)
         self.nodes = GridNodes(self, self.grid, self.refresh_time)
+        self.server = ServerChoice(self, services)
         self.scores = ScoreLoader(services.settings, services.clock, self.post_message)
         self.logs = LogController(self, services, self.log_pane, self.job_of, self.show_log_pane, self.jobs.look_at)
         self.conditions |= {
             **self.jobs.conditions,
             **self.editor.conditions,
             **self.logs.conditions,
-            "pause": lambda _: not self._snapshot.controls.paused,
-            "unpause": lambda _: self._snapshot.controls.paused,
+            "pause": lambda _: not self.server.is_paused,
+            "unpause": lambda _: self.server.is_paused,
             "gpu": lambda _: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
             **self.nodes.conditions(self.jobs.conditions),
             "detail": lambda _: self.has_detail,
@@ -323,37 +324,31 @@ class Main(GpuScreen):
 
     def action_pause(self) -> None:
         """Ask for a reason, then pause the scheduler."""
-        from gputui.tui.screens.questions import Prompt
-
-        def answered(reason: str | None) -> None:
-            if reason is not None:
-                self.request("pause", Order(reason=reason))
-
-        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "Running jobs continue; no new starts."), answered)
+        self.server.pause()
 
     def action_unpause(self) -> None:
         """Resume the scheduler's starts."""
-        self.request("unpause", Order())
+        self.server.unpause()
 
     def action_submit(self) -> None:
         """Open the form of a new job."""
         from gputui.tui.screens.submit import Submit
 
-        self.app.push_screen(Submit(self._services, self._snapshot))
+        self.server.ask("Submit a job to", lambda *scope: self.app.push_screen(Submit(*scope)))
 
     def action_reserve(self) -> None:
         """Open the form of a new reservation, of the selected GPU if there is one."""
         from gputui.tui.screens.reserve import Reserve
 
         view = self.gpu()
-        self.app.push_screen(Reserve(self._services, self._snapshot, view.gpu.uuid if view else None))
+        self.app.push_screen(Reserve(*self.server.scope, view.gpu.uuid if view else None))
 
     def action_timeline(self) -> None:
         """Open the timeline."""
         from gputui.tui.screens.timeline import TimelineScreen
 
         job = self.subject()
-        self.app.push_screen(TimelineScreen(self._services, self._snapshot, self.logs.open, job.id if job else None))
+        self.app.push_screen(TimelineScreen(*self.server.scope, self.logs.open, job.id if job else None))
 
     # panes
 

@@ -12,11 +12,11 @@ from textual.message import Message
 from gputui.domain.arrays import count
 from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import JobId
-from gputui.domain.server_ids import shown_id
+from gputui.domain.server_ids import server_of, shown_id
 from gputui.domain.state import JobState
 from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
-from gputui.tui.actions import call_of
+from gputui.tui.actions import at_server, call_of
 from gputui.tui.keymap import keymap_of
 from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.messages import ActionRequested
@@ -134,7 +134,8 @@ class QueueEditor:
         jobs = self._waiting()
         ids = ids_of(jobs)
         steps, wanted = self._drag.press(jobs, step)
-        snapshot, settings, now = self._screen.snapshot, self._services.settings, self._services.clock.now()
+        services, snapshot = self._services.scoped(self._screen.snapshot, server_of(ids[0]) if ids else "")
+        settings, now = services.settings, services.clock.now()
 
         def work(is_wanted: IsWanted) -> Message:
             from gputui.domain.policy import reorder, whatif
@@ -173,14 +174,16 @@ class QueueEditor:
         elif waiting:
             from gputui.tui.screens.submit import Submit
 
-            self._screen.app.push_screen(Submit.edit(self._services, self._screen.snapshot, waiting[0]))
+            scope = self._services.scoped(self._screen.snapshot, server_of(waiting[0].id))
+            self._screen.app.push_screen(Submit.edit(*scope, waiting[0]))
 
     def clone(self) -> None:
         """Open the form of a new job with the request of this one."""
         if job := self._screen.subject():
             from gputui.tui.screens.submit import Submit
 
-            self._screen.app.push_screen(Submit.clone(self._services, self._screen.snapshot, job))
+            scope = self._services.scoped(self._screen.snapshot, server_of(job.id))
+            self._screen.app.push_screen(Submit.clone(*scope, job))
 
     def recur(self) -> None:
         """Ask for the schedule of a recurring job like this one."""
@@ -191,7 +194,7 @@ class QueueEditor:
 
         def answered(expression: str | None) -> None:
             if expression:
-                self._screen.post_message(ActionRequested(tabs.again(job, expression)))
+                self._screen.post_message(ActionRequested(at_server(tabs.again(job, expression), server_of(job.id))))
 
         detail = "Minute hour day month weekday, as in a crontab: 0 3 * * *  or  @daily"
         prompt = Prompt(f"Recurring job like #{job.shown_id}", "schedule", detail)
@@ -200,12 +203,12 @@ class QueueEditor:
     def pause_recurring(self) -> None:
         """Make no further runs of the recurring job."""
         if entry := self._recurring():
-            self._screen.request("pause_recurring", Order((entry.id,)), str(entry.id))
+            self._screen.request("pause_recurring", Order((entry.id,)), shown_id(entry.id))
 
     def resume_recurring(self) -> None:
         """Submit runs of the recurring job again."""
         if entry := self._recurring():
-            self._screen.request("resume_recurring", Order((entry.id,)), str(entry.id))
+            self._screen.request("resume_recurring", Order((entry.id,)), shown_id(entry.id))
 
     def remove(self) -> None:
         """Ask whether to remove the recurring job or the reservation, and remove it."""
@@ -218,7 +221,7 @@ class QueueEditor:
             self._screen.propose(WindowProposal(view.window, is_new=False))
             return
         if entry is not None:
-            call = call_of(BY_NAME["remove"], Order((entry.id,)), str(entry.id))
+            call = call_of(BY_NAME["remove"], Order((entry.id,)), shown_id(entry.id))
             question = f"Remove recurring job {shown_id(entry.id)}?"
             detail = "No further jobs are submitted; jobs that it submitted stay."
         elif view is not None:

@@ -18,6 +18,7 @@ from gputui.domain.text import plain
 from gputui.request import reservation as asked
 from gputui.request.draft import YES
 from gputui.request.times import span
+from gputui.tui.actions import at_server
 from gputui.tui.commands import GIVE_UP, SEND, bindings
 from gputui.tui.messages import ActionRequested
 from gputui.tui.proposals import WindowProposal, describe_window
@@ -141,7 +142,7 @@ class Reserve(Dialog[None]):
         if self._services.settings.console.what_if != "off":
             self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
             return
-        self.app.post_message(ActionRequested(proposal.call()))
+        self.app.post_message(ActionRequested(at_server(proposal.call(), self._snapshot.server_name)))
         self.dismiss()
 
     def _answered(self, is_made: bool | None) -> None:

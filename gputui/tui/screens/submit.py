@@ -24,6 +24,7 @@ from gputui.request import draft as drafts
 from gputui.request import pasted_line
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
+from gputui.tui.actions import at_server
 from gputui.tui.commands import PALETTE, SUBMIT_COMMANDS, bindings
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.cells import Cell, cell
@@ -78,7 +79,7 @@ class Submit(Dialog[None]):
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
-        here = Origin(services.user, str(Path.cwd()), os.environ, services.settings.scheduler)
+        here = Origin(services.user, services.directory or str(Path.cwd()), os.environ, services.settings.scheduler)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start
@@ -102,7 +103,8 @@ class Submit(Dialog[None]):
     def compose(self) -> ComposeResult:
         """Yield the fields, the preview of the job, and the keys."""
         with Vertical(classes="dialog"):
-            yield Static(self.purpose.title, classes="title", markup=False)
+            where = f" on {self._snapshot.server_name}" if self._snapshot.server_name else ""
+            yield Static(f"{self.purpose.title}{where}", classes="title", markup=False)
             yield self.body
             yield self.below
             yield KeyBar(id="keys")
@@ -223,7 +225,7 @@ class Submit(Dialog[None]):
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Use another snapshot from now on; a form without user input follows its job."""
-        self._snapshot = snapshot
+        self._snapshot = snapshot = snapshot.of_server(self._snapshot.server_name)
         self._origin = self._origin.at(snapshot)
         if not self.is_mounted:
             return
@@ -297,7 +299,7 @@ class Submit(Dialog[None]):
         elif callable(action):
             self._is_sent = True
             self.say("Submitting …")
-            self.app.post_message(ActionRequested(action))
+            self.app.post_message(ActionRequested(at_server(action, self._snapshot.server_name)))
         elif self._services.settings.console.what_if == "off":
             self._is_sent = True
             self.app.post_message(ActionRequested(action.call()))

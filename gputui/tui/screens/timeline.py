@@ -333,7 +333,7 @@ class TimelineScreen(OverlayScreen):
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Take the snapshot; its plan follows."""
-        self._snapshot = snapshot
+        self._snapshot = snapshot.of_server(self._snapshot.server_name)
         self.tick()
 
     def on_screen_resume(self) -> None:

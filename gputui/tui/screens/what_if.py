@@ -19,6 +19,7 @@ from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
+from gputui.tui.actions import at_server
 from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
 from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.messages import ActionRequested
@@ -135,6 +136,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Receive the snapshot, and recompute the effects of the change."""
+        snapshot = snapshot.of_server(self._snapshot.server_name)
         before, self._snapshot = self._snapshot, snapshot
         if snapshot.jobs is not before.jobs:
             self._names = Names(snapshot.jobs)
@@ -154,6 +156,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
+            if base.snapshot.servers:
+                return Foreseen(proposal, None, "each server has a queue of its own: there is no forecast across them")
             if base.before is None:  # it serves every change based on this snapshot, so it is completed
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             change = proposal.change(base.now)
@@ -238,7 +242,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         fields = self.query(Input)
         reason = plain(fields.first().value.strip(), 200) if fields else ""
         if call := self.proposal.call(reason):
-            self.app.post_message(ActionRequested(call))
+            self.app.post_message(ActionRequested(at_server(call, self._snapshot.server_name)))
         self.dismiss(True)
 
     def action_forget(self) -> None:

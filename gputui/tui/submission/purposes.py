@@ -14,6 +14,7 @@ from gputui.domain.edit import Edit, differs
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
+from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec
@@ -189,7 +190,8 @@ class NewJob:
                 tell(error)
                 raise
             tell(None)
-            return f"jobs {ids[0]} to {ids[-1]} are submitted" if len(ids) > 1 else f"job {ids[0]} is submitted"
+            first, last = shown_id(ids[0]), shown_id(ids[-1])
+            return f"jobs {first} to {last} are submitted" if len(ids) > 1 else f"job {first} is submitted"
 
         return call
 

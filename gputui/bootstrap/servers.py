@@ -1,0 +1,91 @@
+"""Construction of a console over several servers: which servers, the connections, and the ways through them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from gputui import bootstrap
+from gputui.config.settings_file import check_server_name
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.server_ids import MOST
+from gputui.domain.settings import ServerSettings, Settings
+from gputui.domain.ssh_address import parse_ssh_address
+
+if TYPE_CHECKING:
+    from gputui.domain.snapshot import Snapshot
+    from gputui.ports.actions import UserActions
+    from gputui.servers.access import ServersAccess
+    from gputui.servers.console import Servers
+
+LOCAL = "local"
+"""Name of this machine after `--on`."""
+_OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSettings, ...]:
+    """Return the servers that `--on` names, by address or by their name in the settings; without any, all of those.
+
+    Raises InputError.
+    """
+    found = tuple(_server(text, settings) for text in wanted) or settings.servers
+    names = [server.name for server in found]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        hint = "give them different names by [[servers]] in the settings"
+        raise InputError(f"two servers would be called {twice}", where="--on", hint=hint)
+    if len(found) > MOST:
+        raise InputError(f"at most {MOST} servers", where="--on")
+    return found
+
+
+def _server(text: str, settings: Settings) -> ServerSettings:
+    """Return the server of a name or an address."""
+    for server in settings.servers:
+        if text in {server.name, server.address}:
+            return server
+    if text == LOCAL:
+        return ServerSettings(LOCAL)
+    if not text.startswith("ssh://"):
+        known = ", ".join(server.name for server in settings.servers) or "none"
+        hint = f"write ssh://user@host:port; names in [[servers]]: {known}"
+        raise InputError(f"{text[:60]!a} is neither an address nor the name of a server", where="--on", hint=hint)
+    address = parse_ssh_address(text, "--on")
+    name = _OTHERS.sub("-", address.host.partition(".")[0] if not address.host[0].isdigit() else address.host)[:24]
+    if any(each.name == name for each in settings.servers):
+        name = _OTHERS.sub("-", address.host)[:24]
+    check_server_name(name, "--on")
+    return ServerSettings(name, text)
+
+
+class ServerAccess(Struct, frozen=True):
+    """Everything through which a console reaches several servers."""
+
+    servers: Servers
+    actions: UserActions
+    access: ServersAccess
+
+    def images(self, name: str) -> tuple[str, ...]:
+        """Return the images of a server's engine; empty if it does not answer."""
+        try:
+            found: tuple[str, ...] = self.servers.named(name).connection.call("images")[0]
+        except GputuiError:
+            return ()
+        return found
+
+    def user_at(self, name: str) -> tuple[str, str, str]:
+        """Return host, user and directory on a server; empty before it has answered."""
+        hello = self.servers.named(name).connection.hello
+        return (hello.host, hello.user, hello.home) if hello else ("", "", "")
+
+
+def open_servers(settings: Sequence[ServerSettings], publish: Callable[[Snapshot], object]) -> ServerAccess:
+    """Return the way to these servers, not connected yet; `publish` is called with each merged snapshot."""
+    from gputui.servers.access import ServersAccess
+    from gputui.servers.actions import ServersActions
+    from gputui.servers.console import Servers
+
+    servers = Servers(settings, bootstrap.clock().now, publish)
+    return ServerAccess(servers, ServersActions(servers), ServersAccess(servers, settings))

@@ -1,0 +1,220 @@
+"""Messages between a console and `gputui remote` on a server: one JSON object on each line.
+
+The server begins with a `Hello`, then sends a `SnapshotUpdate` whenever its snapshot has changed, and at least every
+`ALIVE_EVERY` seconds. The console sends `Request`s; the server answers each with an `Answer` of the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from gputui.domain import errors
+from gputui.domain.container import ProcessRow
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu import Gpu
+from gputui.domain.job import Job, Placing
+from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
+from gputui.domain.telemetry_series import Measured
+
+PROTOCOL = 1
+"""Version of these messages; a change that an older end would misunderstand raises it."""
+OLDEST = 1
+"""The oldest version that this end understands."""
+ALIVE_EVERY = 2.0
+"""Seconds after which a server sends an update even if nothing has changed."""
+ASK_EVERY = 10.0
+"""Seconds after which a console sends a request even if it wants nothing."""
+LONGEST = 64 * 1024**2
+"""Maximum number of bytes of a line."""
+
+
+class Hello(Struct, frozen=True):
+    """The first message of a server."""
+
+    gputui: str
+    """Version of its gputui."""
+    protocol: int = 0
+    """Version of its messages; 0: it is no gputui."""
+    oldest: int = 1
+    """The oldest version that it understands."""
+    host: str = ""
+    user: str = ""
+    """User with whose rights it acts."""
+    home: str = ""
+    """Directory in which relative paths of jobs begin."""
+    calls: tuple[str, ...] = ()
+    """Names of the requests that it knows."""
+    scheduler: SchedulerSettings = SchedulerSettings()
+    policy: PolicySettings = PolicySettings()
+
+
+class SnapshotUpdate(Struct, frozen=True, omit_defaults=True):
+    """Changes of a server's snapshot since its last update."""
+
+    fields: Mapping[str, Raw] = field(default_factory=dict)
+    """Changed fields that are sent whole, by name."""
+    jobs: tuple[Raw, ...] = ()
+    """Jobs that are new or have changed."""
+    gone: tuple[JobId, ...] = ()
+    """Jobs that are no longer in it."""
+    order: tuple[int, int, tuple[JobId, ...]] | None = None
+    """Change of the order of waiting jobs: from that place on, that many are replaced by these."""
+    reasons: tuple[tuple[Raw, tuple[JobId, ...]], ...] = ()
+    """Reasons that are new, each with its jobs."""
+    no_reason: tuple[JobId, ...] = ()
+    starts: tuple[tuple[JobId, datetime], ...] = ()
+    """Expected starts that have moved."""
+    no_start: tuple[JobId, ...] = ()
+
+
+class Fault(Struct, frozen=True, omit_defaults=True):
+    """An error in words."""
+
+    kind: str
+    """Name of its class."""
+    what: str
+    where: str | None = None
+    hint: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Fault:
+        """Return the fault of an error."""
+        if isinstance(error, GputuiError):
+            return cls(type(error).__name__, error.what, error.where, error.hint)
+        return cls("GputuiError", f"{type(error).__name__}: {error}")
+
+    def error(self, server: str) -> GputuiError:
+        """Return the error, with the server's name."""
+        kind = getattr(errors, self.kind, GputuiError)
+        if kind not in _PLAIN:
+            kind = GputuiError
+        made: GputuiError = kind(self.what, where=f"{server}: {self.where}" if self.where else server, hint=self.hint)
+        return made
+
+
+_PLAIN = frozenset(
+    {GputuiError, InputError, errors.NotFoundError, errors.TransitionError, errors.WarrantError}
+    | {errors.StoreError, errors.StoreFullError, errors.StoreAccessError, errors.StoreBusyError}
+    | {errors.StoreDamagedError, errors.ClusterError, errors.ClusterRefusedError, errors.CapabilityError}
+)
+"""Errors that are made again on this side; others become a GputuiError with their words."""
+
+
+class ChangeNote(Struct, frozen=True):
+    """A change that can be undone, as long as the connection lasts."""
+
+    number: int
+    subject: str
+    done: str
+
+
+class Request(Struct, frozen=True):
+    """A call by a console."""
+
+    id: int
+    call: str
+    arguments: Raw = Raw(b"[]")
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """Result of a request, or its error."""
+
+    id: int | None
+    """Number of the request; None: it could not be read."""
+    result: Raw = Raw(b"null")
+    error: Fault | None = None
+    changes: tuple[ChangeNote, ...] = ()
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """A line of a server; one of these is set."""
+
+    hello: Hello | None = None
+    update: SnapshotUpdate | None = None
+    answer: Answer | None = None
+
+
+class LogPart(Struct, frozen=True, omit_defaults=True):
+    """Next lines of an open log."""
+
+    lines: tuple[bytes, ...] = ()
+    is_over: bool = False
+
+
+class OpenedLog(Struct, frozen=True):
+    """A log that was opened."""
+
+    number: int
+    is_stamped: bool = False
+
+
+class Edited(Struct, frozen=True):
+    """An edit of a job: its spec before and after it."""
+
+    job_id: JobId
+    before: JobSpec
+    after: JobSpec
+    held: bool | None = None
+    seen: Job | None = None
+
+
+Ids = tuple[JobId, ...]
+CALLS: Mapping[str, tuple[Any, Any]] = {
+    **dict.fromkeys(("hold", "release", "cancel", "requeue", "suspend", "unsuspend", "top"), (tuple[Ids], Ids)),
+    **dict.fromkeys(("signal", "add_priority"), (tuple[Ids, int], Ids)),
+    **dict.fromkeys(("pause_recurring", "resume_recurring", "remove_recurring"), (tuple[Ids], None)),
+    "place": (tuple[tuple[Placing, ...]], Ids),
+    "drain": (tuple[tuple[str, ...], str], None),
+    "resume": (tuple[tuple[str, ...]], None),
+    "pause": (tuple[str], None),
+    "unpause": (tuple[()], None),
+    "submit": (tuple[tuple[Submission, ...]], Ids),
+    "edit": (tuple[Edited], bool),
+    "reserve": (tuple[Window, tuple[Gpu, ...]], Window),
+    "remove_reservation": (tuple[str], None),
+    "add_recurring": (tuple[Recurrence, Submission], JobId),
+    "undo": (tuple[tuple[int, ...]], tuple[str, ...]),
+    "alive": (tuple[()], None),
+    "history": (tuple[datetime | None, int], tuple[Job, ...]),
+    "measured": (tuple[JobId], dict[int, Measured]),
+    "processes": (tuple[JobId], tuple[ProcessRow, ...]),
+    "images": (tuple[()], tuple[str, ...]),
+    "log_open": (tuple[JobId, int | None, int | None, bool, bool], OpenedLog),
+    "log_read": (tuple[int], LogPart),
+    "log_close": (tuple[int], None),
+}
+"""Types of the arguments and of the result of each request, by its name."""
+
+
+def _plain(value: object) -> dict[Any, Any]:
+    """Return a read-only mapping as a dict, which msgspec can encode."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+json = msgspec.json.Encoder(enc_hook=_plain).encode
+"""Encodes a value."""
+
+
+def encoded(message: object) -> bytes:
+    """Return the message as a line."""
+    return json(message) + b"\n"
+
+
+def arguments_of(request: Request) -> tuple[Any, ...]:
+    """Return the arguments of a request; raises InputError for an unknown one, and for others than it takes."""
+    if request.call not in CALLS:
+        raise InputError(f"this gputui knows no request {request.call[:40]!r}", hint="update gputui on the server")
+    try:
+        found: tuple[Any, ...] = msgspec.json.decode(request.arguments, type=CALLS[request.call][0])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InputError(f"{error}", where=request.call) from error
+    return found

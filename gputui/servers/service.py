@@ -1,0 +1,325 @@
+"""The server's end: sends snapshots to one console, and carries out its requests."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from itertools import count, islice
+from typing import BinaryIO, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from gputui.domain.container import ProcessRow
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.telemetry_series import Measured
+from gputui.ports import LogStream
+from gputui.ports.actions import ActionChange, UserActions
+from gputui.servers.deltas import SnapshotEncoder
+from gputui.servers.protocol import (
+    ALIVE_EVERY,
+    ASK_EVERY,
+    LONGEST,
+    Answer,
+    ChangeNote,
+    Edited,
+    Fault,
+    Hello,
+    LogPart,
+    Message,
+    OpenedLog,
+    Request,
+    SnapshotUpdate,
+    arguments_of,
+    encoded,
+    json,
+)
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks at whether anything has changed."""
+SEND_EVERY = 1.0
+"""Least seconds between two snapshots."""
+SILENT_AFTER = 6 * ASK_EVERY
+"""Seconds without a request after which the console is gone, even if its connection seems open."""
+MOST_CHANGES = 20_000
+"""Maximum number of changes that can be undone."""
+_HELD_LINES = 2000
+_PART_BYTES = 256 * 1024
+_LOG_PATIENCE = 1.0
+
+
+class Backend(Protocol):
+    """What a server offers to a console, with the rights of this process's user. Methods may block."""
+
+    actions: UserActions
+
+    def hello(self) -> Hello:
+        """Return the first message."""
+        ...
+
+    def version(self) -> object:
+        """Return a token that changes with the snapshot; costs next to nothing."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Return the present state."""
+        ...
+
+    def open_log(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool
+    ) -> LogStream:
+        """Return the output of an attempt."""
+        ...
+
+    def history(self, since: datetime | None) -> Iterable[Job]:
+        """Return finished jobs that left the queue file, the latest first."""
+        ...
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        """Return the telemetry of each attempt of a job."""
+        ...
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        """Return the present processes of a job."""
+        ...
+
+    def images(self) -> Iterable[str]:
+        """Return the names of the engine's images."""
+        ...
+
+
+class _OpenLog:
+    """A log that a console reads: one thread reads ahead, but no further than the console follows."""
+
+    def __init__(self, stream: LogStream) -> None:
+        self._stream = stream
+        self._lines: queue.Queue[bytes | None] = queue.Queue(_HELD_LINES)
+        self._is_closed = False
+        self._error: Exception | None = None
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            for line in self._stream:
+                if not self._put(line):
+                    return
+        except Exception as error:  # noqa: BLE001 - a border: the console shows it in the log's pane
+            self._error = error
+        self._put(None)
+
+    def _put(self, line: bytes | None) -> bool:
+        """Wait for room; return False once the log is closed."""
+        while not self._is_closed:
+            with suppress(queue.Full):
+                self._lines.put(line, timeout=1)
+                return True
+        return False
+
+    def read(self) -> LogPart:
+        """Return the next lines, waiting up to a second for the first; raises the error that ended the stream."""
+        lines: list[bytes] = []
+        size, wait = 0, _LOG_PATIENCE
+        while size < _PART_BYTES:
+            try:
+                line = self._lines.get(timeout=wait) if wait else self._lines.get_nowait()
+            except queue.Empty:
+                break
+            if line is None:
+                if self._error is not None and not lines:
+                    raise self._error
+                self._lines.put(None) if lines and self._error else None
+                return LogPart(tuple(lines), is_over=self._error is None)
+            lines.append(line)
+            size, wait = size + len(line), 0.0
+        return LogPart(tuple(lines))
+
+    def close(self) -> None:
+        """End the reading thread."""
+        self._is_closed = True
+        self._stream.close()
+
+
+class _Calls:
+    """The requests, by name. Those of `Backend.actions` are called as they are."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._actions = backend.actions
+        self._changes: dict[int, ActionChange] = {}
+        self._noted: list[int] = []
+        self._numbers = count(1)
+        self._logs: dict[int, _OpenLog] = {}
+        self._turn = threading.Lock()
+        backend.actions.on_change = self._note
+
+    def carry_out(self, request: Request) -> Answer:
+        """Return the answer to a request; errors are answers too."""
+        try:
+            arguments = arguments_of(request)
+            own = getattr(self, f"call_{request.call}", None)
+            if own is not None:
+                return _answer(request.id, own(*arguments))
+            with self._turn:  # actions are carried out one at a time, or their changes would be mixed
+                self._noted = []
+                result = getattr(self._actions, request.call)(*arguments)
+                return _answer(request.id, result, self._notes())
+        except Exception as error:  # noqa: BLE001 - a border: the console shows it
+            return Answer(request.id, error=Fault.of(error))
+
+    def _note(self, change: ActionChange) -> None:
+        number = next(self._numbers)
+        self._changes[number] = change
+        self._noted.append(number)
+
+    def _notes(self) -> tuple[ChangeNote, ...]:
+        """Return the changes of the last action, and forget the oldest ones of all."""
+        while len(self._changes) > MOST_CHANGES:
+            del self._changes[next(iter(self._changes))]
+        noted = ((number, self._changes[number]) for number in self._noted if number in self._changes)
+        return tuple(ChangeNote(number, change.subject({}), change.done) for number, change in noted)
+
+    def call_alive(self) -> None:
+        """Do nothing: the console is still there."""
+
+    def call_edit(self, edited: Edited) -> bool:
+        """Edit a job as the console's form did."""
+        edit = msgspec.structs.replace(Edit.between(edited.before, edited.after), held=edited.held)
+        return self._actions.edit(edited.job_id, edit, edited.seen)
+
+    def call_undo(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
+        """Undo changes; return for each why it was not undone."""
+        if unknown := [number for number in numbers if number not in self._changes]:
+            raise NotFoundError(f"{len(unknown)} of these changes were made before this connection, or too long ago")
+        with self._turn:
+            answers = {id(change): why for change, why in self._actions.undo([self._changes[n] for n in numbers])}
+        return tuple(answers.get(id(self._changes[number]), "") for number in numbers)
+
+    def call_history(self, since: datetime | None, most: int) -> tuple[Job, ...]:
+        """Return at most so many finished jobs, the latest first."""
+        return tuple(islice(self._backend.history(since), most))
+
+    def call_measured(self, job_id: JobId) -> dict[int, Measured]:
+        """Return the telemetry of a job."""
+        return dict(self._backend.measured(job_id))
+
+    def call_processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        """Return the processes of a job."""
+        return self._backend.processes(job_id)
+
+    def call_images(self) -> tuple[str, ...]:
+        """Return the names of the engine's images."""
+        return tuple(self._backend.images())
+
+    def call_log_open(
+        self, job_id: JobId, attempt: int | None, tail: int | None, follow: bool, stamped: bool
+    ) -> OpenedLog:
+        """Open a log, to be read in parts."""
+        stream = self._backend.open_log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+        number = next(self._numbers)
+        self._logs[number] = _OpenLog(stream)
+        return OpenedLog(number, getattr(stream, "is_stamped", False))
+
+    def call_log_read(self, number: int) -> LogPart:
+        """Return the next lines of an open log."""
+        log = self._logs.get(number)
+        if log is None:
+            raise NotFoundError("this log is not open")
+        return log.read()
+
+    def call_log_close(self, number: int) -> None:
+        """Close a log."""
+        if log := self._logs.pop(number, None):
+            log.close()
+
+    def close(self) -> None:
+        """Close all logs."""
+        for number in tuple(self._logs):
+            self.call_log_close(number)
+
+
+def _answer(number: int, result: object, changes: tuple[ChangeNote, ...] = ()) -> Answer:
+    return Answer(number, Raw(json(result)), changes=changes)
+
+
+class Service:
+    """Serves one console on two streams until the first one ends."""
+
+    def __init__(
+        self, backend: Backend, requests: BinaryIO, messages: BinaryIO, give_up: Callable[[], object] = lambda: None
+    ) -> None:
+        """`give_up` is called on another thread when the console is gone although `requests` has not ended."""
+        self._backend = backend
+        self._requests = requests
+        self._messages = messages
+        self._calls = _Calls(backend)
+        self._give_up = give_up
+        self._sending = threading.Lock()
+        self._over = threading.Event()
+        self._asked_at = time.monotonic()
+
+    def run(self) -> None:
+        """Serve the console; returns when its stream of requests ends, or nobody reads the messages."""
+        self._send(Message(hello=self._backend.hello()))
+        threading.Thread(target=self._send_snapshots, name="snapshots", daemon=True).start()
+        try:
+            while not self._over.is_set() and (line := self._requests.readline(LONGEST)):
+                self._asked_at = time.monotonic()
+                self._take(line)
+        finally:
+            self._over.set()
+            self._calls.close()
+
+    def _take(self, line: bytes) -> None:
+        """Begin to carry out a request; each has a thread, since some wait for a log or an engine."""
+        try:
+            request = msgspec.json.decode(line, type=Request)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            self._send(Message(answer=Answer(None, error=Fault.of(InputError(f"not a request: {error}")))))
+            return
+        threading.Thread(target=self._carry_out, args=(request,), name="request", daemon=True).start()
+
+    def _carry_out(self, request: Request) -> None:
+        self._send(Message(answer=self._calls.carry_out(request)))
+
+    def _send(self, message: Message) -> None:
+        data = encoded(message)
+        try:
+            with self._sending:
+                self._messages.write(data)
+                self._messages.flush()
+        except (OSError, ValueError):  # nobody reads them
+            if not self._over.is_set():
+                self._over.set()
+                self._give_up()
+
+    def _send_snapshots(self) -> None:
+        """Send the snapshot when it has changed; give up when the console has been silent for too long."""
+        encoder, version, sent_at = SnapshotEncoder(), None, 0.0
+        while not self._over.wait(LOOK_EVERY if sent_at else 0):
+            now = time.monotonic()
+            if now - self._asked_at > SILENT_AFTER:
+                self._over.set()
+                self._give_up()
+                return
+            present = self._backend.version()
+            if now - sent_at >= ALIVE_EVERY or (present != version and now - sent_at >= SEND_EVERY):
+                version, sent_at = present, now
+                self._send(Message(update=self._update(encoder)))
+
+    def _update(self, encoder: SnapshotEncoder) -> SnapshotUpdate:
+        """Return the changes of the snapshot; a notice while the queue cannot be read."""
+        try:
+            return encoder.update(self._backend.snapshot())
+        except Exception as error:  # noqa: BLE001 - a border: the console shows it, and the next one may succeed
+            text = str(error) if isinstance(error, GputuiError | OSError) else f"{type(error).__name__}: {error}"
+            notice = {"severity": "error", "text": text, "halts": True}
+            encoder.forget("notices")
+            return SnapshotUpdate({"notices": Raw(json([notice]))})

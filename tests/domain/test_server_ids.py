@@ -1,0 +1,35 @@
+"""Ids of jobs on several servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.server_ids import MOST, own_id, server_of, shared_id, shown_id, without_server
+from tests.factories import array, job
+
+
+@pytest.mark.parametrize("name", ["gpu1", "a", "a-long.name_of-24-letter"])
+@pytest.mark.parametrize("own", [1, 17, 2**50])
+@pytest.mark.parametrize("number", [1, MOST])
+def test_server_and_own_id_can_be_read_from_an_id(number: int, name: str, own: int) -> None:
+    found = shared_id(number, name, own)
+    assert (server_of(found), own_id(found), shown_id(found)) == (name, own, f"{name}:{own}")
+
+
+def test_the_ids_of_one_queue_are_as_they_were() -> None:
+    assert (server_of(17), own_id(17), shown_id(17)) == ("", 17, "17")
+
+
+def test_jobs_are_in_the_order_of_their_servers() -> None:
+    assert shared_id(1, "zebra", 9) < shared_id(2, "ant", 1) < shared_id(2, "ant", 2)
+
+
+def test_a_job_shows_its_server() -> None:
+    assert job(shared_id(1, "gpu1", 17)).shown_id == "gpu1:17"
+
+
+def test_elements_show_their_array_and_server() -> None:
+    entry = array(range(3), first=shared_id(1, "gpu1", 5))
+    assert entry.shown_id == "gpu1:5_[0-2]"
+    assert without_server(entry.shown_id) == "5_[0-2]"
+    assert [entry.element(job_id).shown_id for job_id in entry.ids][1] == "gpu1:5_1"

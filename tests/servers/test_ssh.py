@@ -1,0 +1,183 @@
+"""Two servers behind a real sshd: one snapshot, actions to the right one, connections cut and restored."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.server_ids import own_id, server_of, shown_id
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.verb import Order
+from gputui.domain.verbs import BY_NAME
+from gputui.request.draft import asked
+from gputui.request.submitter import Submitter
+from tests.factories import NOW
+from tests.servers.conftest import PATIENCE, Site
+
+pytestmark = [pytest.mark.ssh, pytest.mark.xdist_group("servers")]  # two schedulers and an sshd for all
+
+
+def job_of(snapshot: Snapshot, shown: str) -> Job | None:
+    return next((job for job in snapshot.jobs if job.shown_id == shown), None)
+
+
+def is_running(snapshot: Snapshot, shown: str) -> bool:
+    job = job_of(snapshot, shown)
+    return job is not None and job.state is JobState.RUNNING
+
+
+def all_up(snapshot: Snapshot) -> bool:
+    return len(snapshot.gpus) == 4 and not any(server.problem for server in snapshot.servers)
+
+
+def test_gpus_and_jobs_of_both_are_in_one_snapshot(site: Site) -> None:
+    ones = site.gpus[0].submit("--gpus", "1", "--name", "one", "--", "sleep", "600")
+    twos = site.gpus[1].submit("--gpus", "2", "--name", "two", "--", "sleep", "600")
+    waits = site.gpus[1].submit("--gpus", "1", "--name", "waits", "--", "true")
+    seen = site.until(
+        lambda s: all_up(s) and is_running(s, f"gpu1:{ones}") and is_running(s, f"gpu2:{twos}") and s.order,
+        "both jobs run",
+    )
+    assert [node.name for node in seen.nodes] == ["gpu1", "gpu2"]
+    assert len({view.gpu.uuid for view in seen.gpus}) == 4
+    holders = {shown_id(view.job_id) for view in seen.gpus if view.job_id is not None}
+    assert holders == {f"gpu1:{ones}", f"gpu2:{twos}"}
+    [waiting] = seen.order
+    assert (server_of(waiting), own_id(waiting)) == ("gpu2", waits)
+    assert "needs 1 GPU" in seen.reasons[waiting].text
+
+
+def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
+    first = site.gpus[0].submit("--hold", "--", "true")
+    second = site.gpus[1].submit("--hold", "--", "true")
+    names = [f"gpu1:{first}", f"gpu2:{second}"]
+    seen = site.until(lambda s: all(job_of(s, name) for name in names), "both are seen")
+    ids = [job.id for name in names if (job := job_of(seen, name))]
+    noted: list[object] = []
+    actions = site.there.actions
+    actions.on_change = noted.append
+    assert list(actions.add_priority(ids, 10)) == ids
+    assert '"priority":60' in site.gpus[0].run("show", "--json", str(first)).replace(": ", ":")
+    assert '"priority":60' in site.gpus[1].run("show", "--json", str(second)).replace(": ", ":")
+    assert [why for _, why in actions.undo(noted)] == ["", ""]
+    assert '"priority":50' in site.gpus[1].run("show", "--json", str(second)).replace(": ", ":")
+    assert list(actions.cancel(ids[1:])) == ids[1:]
+    site.until(lambda s: (job := job_of(s, names[1])) and job.state is JobState.CANCELLED, "it is cancelled")
+    assert not site.gpus[0].run("show", "--json", str(first)).count("CANCELLED")
+
+
+def test_gpus_are_drained_on_their_server(site: Site) -> None:
+    seen = site.until(all_up, "all answer")
+    view = seen.nodes[1].gpus[0]
+    site.there.actions.drain([view.gpu.uuid], "fan")
+    site.until(lambda s: s.nodes[1].gpus[0].drain is not None, "it is drained")
+    assert "fan" in site.gpus[1].run("gpus", "--json")
+    assert "fan" not in site.gpus[0].run("gpus", "--json")
+    site.there.actions.resume([view.gpu.uuid])
+    site.until(lambda s: s.nodes[1].gpus[0].drain is None, "it is resumed")
+
+
+def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
+    submission = asked({"command": "sleep 1", "gpus": "0"}, Submitter("root", NOW, Path("/"), {}))
+    with pytest.raises(InputError, match="which server"):
+        site.there.actions.submit([submission])
+    [made] = site.there.actions.at("gpu2").submit([submission])
+    assert server_of(made) == "gpu2"
+    assert site.gpus[1].run("show", "--json", str(own_id(made)))
+
+
+def test_a_pause_is_of_one_server(site: Site) -> None:
+    def paused(snapshot: Snapshot) -> list[bool]:
+        return [server.snapshot.controls.paused for server in snapshot.servers]
+
+    def is_so(wanted: list[bool], snapshot: Snapshot) -> bool:
+        return paused(snapshot) == wanted
+
+    for name, wanted in (("pause", [False, True]), ("unpause", [False, False])):
+        BY_NAME[name].call(site.there.actions.at("gpu2"), Order(reason="fans"))
+        site.until(partial(is_so, wanted), f"gpu2: {name}")
+
+
+def test_what_has_no_common_order_is_refused(site: Site) -> None:
+    for server in site.gpus:
+        server.submit("--hold", "--", "true")
+    seen = site.until(lambda s: len({server_of(job.id) for job in s.jobs}) == 2, "jobs of both")
+    one = next(job for job in seen.jobs if server_of(job.id) == "gpu1")
+    two = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
+    beside = Placed(two.id, two.id, -1.0, 0.0, "root", None, 50, 0, None)
+    with pytest.raises(InputError, match="no common order"):
+        site.there.actions.place([Placing((one.id,), beside)])
+
+
+def test_errors_name_the_server(site: Site) -> None:
+    site.gpus[1].submit("--hold", "--", "true")
+    seen = site.until(lambda s: any(server_of(job.id) == "gpu2" for job in s.jobs), "a job of gpu2")
+    job = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
+    with pytest.raises(NotFoundError, match="gpu2: there is no job 9999"):
+        site.there.actions.cancel([job.id - own_id(job.id) + 9999])
+
+
+def test_output_is_read_and_followed(site: Site) -> None:
+    number = site.gpus[1].submit("--", "sh", "-c", "for i in $(seq 3000); do echo line $i; done; sleep 600")
+    seen = site.until(lambda s: is_running(s, f"gpu2:{number}"), "it runs")
+    job = job_of(seen, f"gpu2:{number}")
+    assert job is not None
+    stream = site.there.access.open(job.id, None, tail=1000, follow=True)
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if b"line 3000" in line:
+            break
+    assert b"line 2999" in lines[-2]
+    stream.close()
+
+
+def test_job_data_and_history_come_from_the_server(site: Site) -> None:
+    number = site.gpus[0].submit("--", "sleep", "600")
+    seen = site.until(lambda s: is_running(s, f"gpu1:{number}"), "it runs")
+    job = job_of(seen, f"gpu1:{number}")
+    assert job is not None
+    deadline = time.monotonic() + PATIENCE
+    while not any("sleep" in row.command for row in site.there.access.processes(job)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert isinstance(site.there.access.measured(job), dict)
+    assert list(islice(site.there.access.past(None), 3)) == []
+    shell = site.there.access.shell(job)
+    assert shell.arguments[:2] == ("ssh", "-t")
+
+
+def test_a_cut_connection_is_restored(site: Site) -> None:
+    for server in site.gpus:
+        server.submit("--hold", "--", "true")
+    site.until(lambda s: all_up(s) and len(s.jobs) > 1, "all answer")
+    site.sshd.stop()
+    seen = site.until(lambda s: all(server.problem for server in s.servers), "both are silent")
+    assert len(seen.gpus) == 4
+    assert len(seen.jobs) > 1
+    assert all(view.stale and view.state is not GpuState.FREE for view in seen.gpus)
+    job = next(job for job in seen.jobs if not job.state.is_terminal)
+    with pytest.raises(GputuiError, match=f"{server_of(job.id)}: it does not answer"):
+        site.there.actions.hold([job.id])
+    first = seen.gpus[0].age
+    assert first is not None
+    site.until(lambda s: (age := s.gpus[0].age) is not None and age > first, "it grows older")
+    site.sshd.start()
+    seen = site.until(all_up, "both are back")
+    assert not any(view.stale for view in seen.gpus)
+
+
+def test_a_frozen_connection_is_noticed(site: Site) -> None:
+    site.until(all_up, "all answer")
+    site.sshd.freeze()
+    site.until(lambda s: all(server.problem for server in s.servers), "both are silent")
+    site.sshd.cut()
+    site.until(all_up, "both are back")
