@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -132,7 +133,8 @@ class Peer:
         self.thread.join(20)
         assert not self.thread.is_alive()
         for stream in self._served:
-            stream.close()
+            with suppress(BrokenPipeError):  # what nobody has read
+                stream.close()
         self._messages.close()
 
 
