@@ -17,7 +17,7 @@ from gputui.tui.services import FormSources, NoJobAccess, Services
 
 
 class Lacking(Mapping[Capability, str]):
-    """What the cluster lacks, by its present capabilities: the user's rights are known after its first answer."""
+    """Missing capabilities of the cluster as it is now: the user's rights are known after its first answer."""
 
     def __init__(self, caps: Callable[[], Caps]) -> None:
         self._caps = caps

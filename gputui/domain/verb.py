@@ -123,7 +123,7 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     """Returns whether it can be used on the subject now."""
     who: Who = Who.MEMBER
     capability: Capability | None = None
-    """What a cluster must be able to do for it; None: every cluster can."""
+    """Capability that a cluster needs for it; None: none."""
     shell: str
     """The equivalent command, after `gputui`."""
 

@@ -64,7 +64,7 @@ class Command:
     synonyms: str = ""
     """Comma-separated names under which the palette also finds it."""
     capability: Capability | None = None
-    """What a cluster must be able to do for it; None: every cluster can."""
+    """Capability that a cluster needs for it; None: none."""
 
     @property
     def action_name(self) -> str:
