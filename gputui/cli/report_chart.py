@@ -46,12 +46,13 @@ def chart(bars: Bars, title: str) -> str:
 
 
 def _library() -> Any:
-    """Import pygal, without the finder of map plugins that it installs: Python 3.11 warns of its old interface."""
-    finders = list(sys.meta_path)
-    try:
-        import pygal
-    finally:
-        sys.meta_path[:] = finders
+    """Import pygal, without the finder of map plugins that it installs: Python 3.11 warns of its old interface.
+
+    Other new finders stay: importlib_metadata replaces the one by which Python finds installed packages.
+    """
+    import pygal
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
     return pygal
 
 

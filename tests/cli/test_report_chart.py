@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from datetime import date, timedelta
+from importlib.metadata import version
 
 import pytest
 
@@ -55,3 +56,4 @@ def test_the_chart_runs_and_loads_nothing_and_is_the_same_each_time() -> None:
 def test_the_library_leaves_no_finder_of_modules_behind() -> None:
     chart(bars(1), "GPU-hours by day")
     assert not [finder for finder in sys.meta_path if type(finder).__module__.startswith("pygal")]
+    assert version("pygal"), "Python no longer finds installed packages"

@@ -14,6 +14,7 @@ import pytest
 from gputui.domain.job_spec import GpuRequest, LimitWarning
 from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
 from tests.factories import uuid
+from tests.process_list import command_lines
 from tests.runtime.conftest import engine
 from tests.runtime.dockerd import Dockerd
 
@@ -128,7 +129,7 @@ def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, 
     BatchRun.stopping_at(tmp_path, "before create")
     run = begin(script_of(command=("env",), env=env))
     run.wait_for_moment()
-    shown = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    shown = b"\n".join(b" ".join(words) for words in command_lines().values())
     run.go_on()
     assert run.wait() == 0
     assert all(f"{name}={value}\n" in run.output for name, value in env)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from gputui.domain.state import JobState
 from tests.e2e.members import COMMAND, Site, members
 from tests.e2e.person import Person
 from tests.e2e.site import COMMANDS
+from tests.process_list import command_lines
 from tests.runtime.dockerd import IMAGE, Dockerd
 
 pytestmark = [
@@ -54,8 +54,8 @@ class Place:
 
 def relays(site: Site) -> list[int]:
     """Return the pids of the relays into jobs of this queue."""
-    commands = {int(each.parent.name): each.read_bytes().split(b"\0") for each in Path("/proc").glob("[0-9]*/cmdline")}
-    return [pid for pid, words in commands.items() if {b"gputui.console.relay", os.fsencode(site.state)} <= {*words}]
+    mark = {b"gputui.console.relay", os.fsencode(site.state)}
+    return [pid for pid, words in command_lines().items() if mark <= {*words}]
 
 
 @pytest.fixture

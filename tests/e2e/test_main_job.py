@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -49,13 +50,25 @@ def test_a_failing_job_is_tried_three_times_with_growing_pauses(site: Site) -> N
         assert site.run("logs", "--attempt", str(number), str(job_id)).stdout.endswith(f":{job_id}:{number}\n")
 
 
+def holder_of(site: Site, gpu: int) -> dict[str, Any]:
+    """Wait until a GPU is in foreign use, and return who holds it; a late reading has none for a moment."""
+    found: list[dict[str, Any]] = []
+
+    def is_held() -> bool:
+        shown = site.json("gpus")[gpu]
+        found[:] = shown["holders"]
+        return shown["state"] == "FOREIGN" and len(found) == 1
+
+    site.until(is_held)
+    return found[0]
+
+
 def test_a_foreign_container_makes_its_gpu_busy_and_is_named(site: Site) -> None:
     site.serve()
     site.engine.docker(
         "run", "-d", "--name", "vllm-by-hand", "--network", "none", "--gpus", '"device=1"', IMAGE, "sleep", "60"
     )
-    site.until(lambda: site.json("gpus")[1]["state"] == "FOREIGN" and bool(site.json("gpus")[1]["holders"]))
-    [holder] = site.json("gpus")[1]["holders"]
+    holder = holder_of(site, 1)
     assert (holder["kind"], holder["name"]) == ("container", "vllm-by-hand")
     job_id = site.shell("echo $NVIDIA_VISIBLE_DEVICES", "--gpus", "7")
     job = site.until_state(job_id, "COMPLETED")
@@ -72,8 +85,7 @@ def test_a_foreign_process_makes_its_gpu_busy(site: Site) -> None:
     site.serve()
     site.until(lambda: site.json("gpus")[2]["state"] == "FREE")
     site.gpus.change(f"gpu 2 process {os.getpid()} {8 * 1024**3}")
-    site.until(lambda: site.json("gpus")[2]["state"] == "FOREIGN")
-    [holder] = site.json("gpus")[2]["holders"]
+    holder = holder_of(site, 2)
     assert (holder["kind"], holder["pid"]) == ("process", os.getpid())
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process_list import command_lines
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
@@ -61,7 +62,7 @@ def test_nothing_of_it_stays(end: signal.Signals) -> None:
     program.communicate(timeout=PATIENCE)
     directory = Path(lines[1].partition("SLURM_CONF=")[2].partition("/slurm.conf")[0])
     deadline = time.monotonic() + PATIENCE
-    while any(str(directory) in _words(process) for process in Path("/proc").glob("[0-9]*")):
+    while any(os.fsencode(directory) in word for words in command_lines().values() for word in words):
         assert time.monotonic() < deadline, "its processes stay"
         time.sleep(0.05)
     if end == signal.SIGKILL:
@@ -69,10 +70,3 @@ def test_nothing_of_it_stays(end: signal.Signals) -> None:
     assert directory.name.startswith("gputui-slurm-")
     assert not directory.exists()
     assert list(Path("/sys/fs/cgroup").glob(f"**/{directory.name}")) == []
-
-
-def _words(process: Path) -> str:
-    try:
-        return os.fsdecode((process / "cmdline").read_bytes())
-    except OSError:
-        return ""
