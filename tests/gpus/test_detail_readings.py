@@ -82,8 +82,9 @@ def test_a_counter_reset_gives_one_unknown_rate(standin: StandIn, watch: Start) 
 
 
 def test_processes_have_their_share_of_the_gpu(standin: StandIn, watch: Start) -> None:
-    more = (f"gpu 0 process {os.getppid()} 10", "gpu 0 process 1 10", "gpu 0 process 2 10")
-    shares = (f"gpu 0 sm {ME} 62", f"gpu 0 sm {os.getppid()} 0", "gpu 0 sm 1 -2", "gpu 0 sm 2 1437")
+    rests, unknown, odd = (ME + number for number in (1, 2, 3))  # not the parent: it may be 1
+    more = [f"gpu 0 process {pid} 10" for pid in (rests, unknown, odd)]
+    shares = (f"gpu 0 sm {ME} 62", f"gpu 0 sm {rests} 0", f"gpu 0 sm {unknown} -2", f"gpu 0 sm {odd} 1437")
     standin.write(*BUSY, *more, *shares, gpus=2)
     watcher = watch()
     watcher.until(is_whole)
@@ -98,7 +99,7 @@ def test_processes_have_their_share_of_the_gpu(standin: StandIn, watch: Start) -
     heard = len(watcher.readings)
     watcher.until(lambda reading: len(watcher.readings) > heard + 3)
     assert all(0.31 in sm_of(looked_at(reading)) for reading in watcher.readings[heard:])
-    standin.change(*(f"gpu 0 sm {pid} -2" for pid in (ME, os.getppid(), 2)))
+    standin.change(*(f"gpu 0 sm {pid} -2" for pid in (ME, rests, odd)))
     watcher.until(lambda reading: set(sm_of(looked_at(reading))) == {None})
 
 
