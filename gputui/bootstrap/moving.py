@@ -1,16 +1,22 @@
-"""Jobs in the forms that clusters take: batch scripts of Slurm, manifests of Kubernetes."""
+"""Jobs on their way to a cluster: as batch scripts of Slurm, as manifests of Kubernetes, by migration."""
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gputui.config import Options
     from gputui.domain.job_spec import Submission
+    from gputui.engine.cluster.migration import Migration
+    from gputui.ports import JobStore
 
 
 class Exported(Struct, frozen=True):
@@ -23,8 +29,6 @@ class Exported(Struct, frozen=True):
 
 def slurm(options: Options, submission: Submission, key: str) -> Exported:
     """Return the batch script of a job or an array, held if it waits for others; raises InputError."""
-    from msgspec.structs import replace
-
     from gputui.cluster.slurm.batch_script import batch_script
 
     spec = submission.spec
@@ -49,3 +53,20 @@ def kubernetes(options: Options, submission: Submission, key: str) -> Exported:
         raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
     documents = manifest.manifests(submission, key, options.settings)
     return Exported("---\n".join(map(yaml.document, documents)), tuple(manifest.left_out(submission)))
+
+
+def local(options: Options) -> Options:
+    """Return the options with which this server's own queue is opened, also in cluster mode."""
+    cluster = replace(options.settings.cluster, engine="")
+    return replace(options, settings=replace(options.settings, cluster=cluster))
+
+
+@contextmanager
+def migration(options: Options, store: JobStore) -> Iterator[Migration]:
+    """Yield the migration from this server's queue to the configured cluster; raises InputError if there is none."""
+    from gputui import bootstrap
+    from gputui.bootstrap import clusters
+    from gputui.engine.cluster.migration import Migration
+
+    with closing(clusters.open_cluster(options)) as cluster:
+        yield Migration(store, cluster, options.settings.cluster.engine, bootstrap.clock(), bootstrap.actor())

@@ -46,6 +46,7 @@ COMMANDS = {
     "doctor": "check driver, engine, permissions and disk",
     "state": "back up, check, repair and move the queue",
     "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
+    "migrate": "move waiting jobs to the configured cluster",
     "install": "systemd units that run the scheduler as a service",
     "cluster": "prepare the nodes of a Slurm cluster",
     "schema": "JSON schemas of settings and job files",

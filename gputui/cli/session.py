@@ -72,9 +72,26 @@ class Session:
     @contextmanager
     def store(self) -> Iterator[JobStore]:
         """Open the store, and close it at the end; raise StoreDamagedError then if parts of it could not be read."""
+        with self._opened(self.options) as store:
+            yield store
+
+    @contextmanager
+    def local_store(self) -> Iterator[JobStore]:
+        """Open the existing store of this server, also in cluster mode; otherwise as `store`."""
+        from gputui import bootstrap
+        from gputui.bootstrap import moving
+
+        options = moving.local(self.options)
+        if not bootstrap.has_queue(options):
+            raise NotFoundError("there is no queue yet", where=str(options.state))
+        with self._opened(options) as store:
+            yield store
+
+    @contextmanager
+    def _opened(self, options: Options) -> Iterator[JobStore]:
         from gputui import bootstrap
 
-        store = bootstrap.open_store(self.options, _tell)
+        store = bootstrap.open_store(options, _tell)
         try:
             try:
                 yield store

@@ -26,8 +26,8 @@ class AuditEntry(Struct, frozen=True):
     user: str
     verb: str
     """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
-    standing, tenant; about processes and containers of others signal, stop-container; of recurring jobs add, remove,
-    pause, resume, fire, skip; by the scheduler itself preempt."""
+    standing, tenant, migrate; about processes and containers of others signal, stop-container; of recurring jobs add,
+    remove, pause, resume, fire, skip; by the scheduler itself preempt."""
     target: str
     """`job 17`, `array 5`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob`, `scheduler`, `pid 4711` or
     `container jupyter`."""

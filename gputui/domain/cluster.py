@@ -54,6 +54,11 @@ def array_of(element: int) -> int:
     return element >> ELEMENT_BITS
 
 
+def index_of(element: int) -> int:
+    """Return the index of an element of an array."""
+    return element % (1 << ELEMENT_BITS) - 1
+
+
 class Capability(StrEnum):
     """Functions that a cluster may have or lack."""
 
