@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gputui.cli import table
-from gputui.cli.job_arguments import JobIds, flat
+from gputui.cli.job_arguments import JobIds, check_known, flat
 from gputui.cli.job_ids import Named
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -51,6 +51,7 @@ def command(
 
     with session.local_store() as store, moving.migration(session.options, store) as migration:
         chosen = frozenset(flat(store, ids)) if ids else None
+        check_known(store, chosen or ())
         moves = migration.plan(chosen) if dry_run else migration.run(chosen)
         engine = migration.cluster.caps.engine
     if as_json:

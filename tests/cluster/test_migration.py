@@ -342,3 +342,9 @@ def test_a_server_without_a_queue_gets_none(run: Run, engine: FlakyCluster, tmp_
     assert result.code == 3
     assert "there is no queue yet" in result.err
     assert not state.exists()
+
+
+def test_an_unknown_job_is_not_found(run: Run, store: TinyJobStore, engine: FlakyCluster) -> None:
+    put(store, job())
+    assert run("migrate", "1,99").code == 3
+    assert states(store) == {1: JobState.PENDING}
