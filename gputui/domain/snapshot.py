@@ -242,7 +242,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
 
 
 class ServerView(Struct, frozen=True):
-    """One of several independent servers in a console."""
+    """Independent server among several in a console."""
 
     name: str
     snapshot: Snapshot = Snapshot()

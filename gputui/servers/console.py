@@ -23,7 +23,7 @@ MOST = 1.0
 
 
 class Server:
-    """One server: its connection, and the translation of its ids."""
+    """Server with its connection, and the translation of its ids."""
 
     def __init__(self, connection: ServerConnection, mapper: IdMapper) -> None:
         self.connection = connection

@@ -57,7 +57,7 @@ _LOG_PATIENCE = 1.0
 
 
 class Backend(Protocol):
-    """What a server offers to a console, with the rights of this process's user. Methods may block."""
+    """Functions that a server offers to a console, with the rights of this process's user. Methods may block."""
 
     actions: UserActions
 
