@@ -90,13 +90,12 @@ on_signal() {
 
 on_suspend() {
   [[ -n $started ]] || return
-  paused=yes
+  trap on_continue CONT
   docker pause "$container" >/dev/null 2>&1 &
 }
 
 on_continue() {
-  [[ -n $paused ]] || return
-  paused=''
+  trap - CONT
   docker unpause "$container" >/dev/null 2>&1 &
 }
 
@@ -192,7 +191,7 @@ wait_for_end() {
 [[ -n $HOME ]] || export HOME=~
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 container=gputui-$SLURM_JOB_ID
-files=() paused='' stopping='' started='' uncertain='' stopper='' waiter=''
+files=() stopping='' started='' uncertain='' stopper='' waiter=''
 
 # Slurm signals this shell alone, or all processes of the job when it cancels the job or ends its time. So each docker
 # command may be killed, and only the container's state counts.
@@ -202,8 +201,8 @@ for signal in HUP QUIT USR1 USR2 ALRM WINCH; do
   trap "on_signal $signal" "$signal"
 done
 trap 'on_signal "${warning:-URG}"' URG
+# CONT is trapped only while the container is paused: Slurm sends it before TERM, and bash may lose the second of two.
 trap on_suspend TSTP
-trap on_continue CONT
 trap remove_container EXIT
 
 uuids=''
