@@ -23,9 +23,10 @@ Account = tuple[int, int, list[int]]
 
 
 class Commands:
-    """Starts the process when the first command is run."""
+    """Starts the process when the first command is run; `into` are words before it, such as those of nsenter."""
 
-    def __init__(self) -> None:
+    def __init__(self, into: Sequence[str] = ()) -> None:
+        self._into = into
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,9 +67,9 @@ class Commands:
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="commands")
             path = Path(self._directory.name) / "socket"
+            here = ["env", "-C", str(Path(__file__).parents[2])]  # nsenter changes the directory
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.e2e.commands", str(path)],
-                cwd=Path(__file__).parents[2],
+                [*self._into, *here, sys.executable, "-m", "tests.e2e.commands", str(path)],
                 stdout=subprocess.PIPE,
             )
             assert self._process.stdout is not None
@@ -137,7 +138,7 @@ def _serve(path: str) -> None:
     _Server(path, _Handler).serve_forever()
 
 
-_PACKAGES = frozenset({"cli", "config", "domain", "engine", "request", "store"})
+_PACKAGES = frozenset({"cli", "cluster", "config", "domain", "engine", "request", "store"})
 _OF_CONSOLES = frozenset(f"gputui.cli.{name}" for name in ("console", "painted", "reopening", "web"))
 """Modules of the console, which no command here opens."""
 _LATE = (

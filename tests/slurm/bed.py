@@ -97,7 +97,7 @@ class Bed:
             )
 
     def _start_daemons(self) -> None:
-        here, environ = self.directory, self._environ_inside()
+        here, environ = self.directory, self.environ_inside
         munge = [f"--key-file={here}/key", f"--socket={here}/munge/socket", f"--pid-file={here}/head/munged.pid"]
         munge += [f"--log-file={here}/head/munged.log", f"--seed-file={here}/head/munge.seed"]
         head = self._machines["head"]
@@ -122,7 +122,7 @@ class Bed:
 
     def start_controller(self) -> None:
         """Start slurmctld."""
-        self.controller = self._machines["head"].start("slurmctld", "-D", environ=self._environ_inside())
+        self.controller = self._machines["head"].start("slurmctld", "-D", environ=self.environ_inside)
 
     def restart_controller(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
         """End slurmctld by a signal, start it again, and wait until it answers."""
@@ -154,18 +154,23 @@ class Bed:
     ) -> CompletedProcess[str]:
         """Run a command on a machine, as a user of the bed."""
         become = [] if user == "root" else _become(user)
-        inside = self._environ_inside() | {"USER": user, "LOGNAME": user} | (environ or {})
+        inside = self.environ_inside | {"USER": user, "LOGNAME": user} | (environ or {})
         if user != "root":
             inside["HOME"] = str(self.home(user))
         return self._machines[on].run(*become, *words, environ=inside, check=check, stdin=stdin, timeout=2 * PATIENCE)
 
     def home(self, user: str) -> Path:
         """Return the home directory of a user of the bed, which all machines share."""
-        return self.directory / "home" / user
+        return self.directory / "home" / user  # root too has one here
 
     def docker_host(self, name: str) -> str:
         """Return the address of a node's engine for clients on this host."""
         return f"unix://{self.directory}/{name}/docker.sock"
+
+    @property
+    def into_head(self) -> list[str]:
+        """Words before a command that run it on the head."""
+        return self._machines["head"].into
 
     def states(self) -> dict[str, str]:
         """Return each node's state as sinfo words it; empty if Slurm does not answer."""
@@ -235,8 +240,9 @@ class Bed:
         """Return what Slurm tells, and the ends of all logs."""
         asked = (("sinfo", "-N", "-l"), ("squeue", "--all", "--states=all"), ("scontrol", "-d", "show", "job"))
         text = [self.run(*words, check=False).stdout[-3000:] for words in asked]
-        logs = sorted(self.directory.glob("*/*.out"))
-        return "\n".join([*text, *(f"--- {path}\n{path.read_text(errors='replace')[-1500:]}" for path in logs)])
+        text += [self.run("docker", "ps", "--all", on=name, check=False).stdout for name in self.nodes]
+        logs = sorted(self.directory.glob("*/slurm*.out"))
+        return "\n".join([*text, *(f"--- {path}\n{path.read_text(errors='replace')[-600:]}" for path in logs)])
 
     def destroy(self) -> None:
         """End every process of this bed and remove its directory."""
@@ -246,7 +252,9 @@ class Bed:
         self._machines.clear()
         _remove(self.directory)
 
-    def _environ_inside(self) -> dict[str, str]:
+    @property
+    def environ_inside(self) -> dict[str, str]:
+        """Environment of programs on a machine of the bed."""
         return {"PATH": _PATH, "SLURM_CONF": str(self.configuration), "HOME": "/root", "LC_ALL": "C.UTF-8"}
 
 

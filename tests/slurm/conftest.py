@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.e2e.commands import Commands
 from tests.slurm.bed import Bed
+from tests.slurm.person import Person
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,24 @@ def bed(_bed: Bed) -> Iterator[Bed]:
     """Yield a cluster without jobs whose three nodes of two GPUs are idle."""
     yield _bed
     _bed.clear()
+
+
+@pytest.fixture(scope="session")
+def _commands(_bed: Bed) -> Iterator[Commands]:
+    commands = Commands(_bed.into_head)
+    yield commands
+    commands.close()
+
+
+def _person(name: str) -> Callable[[Bed, Commands], Iterator[Person]]:
+    def person(bed: Bed, _commands: Commands) -> Iterator[Person]:
+        someone = Person(bed, _commands, name)
+        yield someone
+        someone.forget()
+
+    return person
+
+
+root = pytest.fixture(_person("root"), name="root")
+alice = pytest.fixture(_person("alice"), name="alice")
+bob = pytest.fixture(_person("bob"), name="bob")

@@ -120,7 +120,7 @@ def write_cluster(bed: Path, nodes: dict[str, str], gpus: int, settings: Mapping
 
 def write_epilog(bed: Path, program: Path | None) -> None:
     """Write the part of Slurm's configuration that tells what nodes run after a job."""
-    (bed / "epilog.conf").write_text("KillWait=10\n" + (f"Epilog={program}\n" if program else ""))  # never empty
+    (bed / "epilog.conf").write_text("MessageTimeout=10\n" + (f"Epilog={program}\n" if program else ""))  # never empty
 
 
 def _write_node(folder: Path, node: str, gpus: int) -> None:
@@ -141,7 +141,7 @@ def _write_users(bed: Path) -> None:
     groups = [f"{name}:x:{number}:\n" for name, number in accounts.items()]
     (bed / "etc/passwd").write_text("".join(people))
     (bed / "etc/group").write_text("".join(groups) + f"bed-docker:x:{DOCKER_GROUP}:alice\n")
-    for name, number in USERS.items():
+    for name, number in {"root": 0, **USERS}.items():
         (bed / "home" / name).mkdir(mode=0o755)
         os.chown(bed / "home" / name, number, number)
 
