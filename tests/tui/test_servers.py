@@ -1,0 +1,71 @@
+"""A console over several servers: its rows, what it asks for, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.server_ids import server_of
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.questions import Choose
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.what_if import WhatIf
+from tests.tui.console import Console
+from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
+from tests.tui.servers import one_silent, two_servers
+from tests.tui.test_pictures import Compare
+
+LOOKS = {
+    "both": Look(Main, day=two_servers),
+    "one-silent": Look(Main, day=one_silent),
+    "choice": Look(Choose, ("s",), day=two_servers),
+}
+
+
+@sizes_of(LOOKS)
+def test_servers_look_as_they_did(snap_compare: Compare, name: str, size: str) -> None:
+    assert looks_as_it_did(snap_compare, LOOKS[name], SIZES[size])
+
+
+async def test_ids_and_gpus_have_their_server() -> None:
+    console = Console(two_servers())
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        shown = console.screen_text
+        assert "SERVER" in shown
+        assert "gpu1:0" in shown
+        assert "gpu2:1" in shown
+        assert "2 servers" in shown
+
+
+async def test_the_form_is_for_the_chosen_server() -> None:
+    console = Console(two_servers())
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s")
+        assert isinstance(console.app.screen, Choose)
+        assert list(console.app.screen.texts) == ["gpu1", "gpu2"]
+        await console.press(pilot, "down", "enter")
+        assert isinstance(console.app.screen, Submit)
+        assert "Submit a job on gpu2" in console.screen_text
+
+
+async def test_the_effects_on_one_server_are_shown() -> None:
+    console = Console(two_servers(), what_if="always")
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        waiting = next(job for job in console.snapshot.jobs if server_of(job.id) == "gpu2" and job.name == "distill")
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main.queue.move_to(list(main.queue.keys).index(waiting.id))
+        await console.press(pilot, "c")
+        assert isinstance(console.app.screen, WhatIf)
+        assert "gpu2:4 distill" in console.screen_text
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_silent_server_is_told(silent: bool) -> None:
+    console = Console(one_silent() if silent else two_servers())
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        assert ("gpu2 does not answer: ssh: connect" in console.screen_text) is silent
+        assert ("1 of 2 servers" in console.screen_text) is silent
