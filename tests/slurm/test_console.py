@@ -43,13 +43,17 @@ def test_a_job_is_seen_followed_and_cancelled(bed: Bed, environ: Mapping[str, st
     console.until("● Slurm", "▾ gpu1", "no readings: no probe on this node")
     script = "echo hello from the node; sleep 600"
     job = gputui(environ, "submit", "--host", "--gpus", "1", "--name", "seen", "--", "sh", "-c", script)
-    console.until("1 running", "seen", "hello from the node")
+    console.until(" seen ")
+    console.press("/")
+    console.press("-l", "name:seen")
+    console.press("Enter")  # the cursor is on it, whatever other jobs there are
+    console.until("1 running", "1 of ", "LOG #", "hello from the node")
     assert gputui(environ, "logs", job) == "hello from the node"
     console.press("c")
     console.until("Cancel job")
     console.press("y")
     console.until("0 running", "cancelled")
-    bed.wait(lambda: bed.jobs() == {int(job): "CANCELLED"}, "the job is cancelled")
+    bed.wait(lambda: bed.jobs()[int(job)] == "CANCELLED", "the job is cancelled")
 
 
 def test_a_node_is_drained_and_resumed(bed: Bed, console: Terminal) -> None:
