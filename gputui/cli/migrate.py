@@ -17,7 +17,7 @@ from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
 
 if TYPE_CHECKING:
-    from gputui.engine.cluster.moves import Move
+    from gputui.engine.cluster.moves import JobMove
 
 _MOST_INDICES = 24
 """Maximum number of characters of an array's indices in the table."""
@@ -61,7 +61,7 @@ def command(
     ctx.exit(1 if any(move.why for move in moves) else 0)
 
 
-def _print(moves: Sequence[Move], engine: str, *, dry_run: bool) -> None:
+def _print(moves: Sequence[JobMove], engine: str, *, dry_run: bool) -> None:
     if not moves:
         click.echo("no job waits here")
         return
@@ -72,11 +72,11 @@ def _print(moves: Sequence[Move], engine: str, *, dry_run: bool) -> None:
         click.echo(line)
 
 
-def _note(move: Move) -> str:
+def _note(move: JobMove) -> str:
     return move.why if move.new_ids or not move.why else f"stays: {move.why}"
 
 
-def _new(move: Move) -> str:
+def _new(move: JobMove) -> str:
     """Return the new id, `101` or `101_[0-3]`; `-` if there is none."""
     if not move.new_ids:
         return "-"
@@ -84,7 +84,7 @@ def _new(move: Move) -> str:
     return move.new_word + (f"_[{run_words(runs_of(0, indices), _MOST_INDICES)}]" if indices else "")
 
 
-def _json(move: Move) -> dict[str, Any]:
+def _json(move: JobMove) -> dict[str, Any]:
     return {
         "id": move.words,
         "ids": sorted(move.ids),

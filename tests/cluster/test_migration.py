@@ -17,7 +17,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.cluster.migration import Migration
-from gputui.engine.cluster.moves import Move
+from gputui.engine.cluster.moves import JobMove
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
 from tests.cluster.commands import MakeCluster, Run
@@ -91,7 +91,7 @@ def theirs(engine: FakeCluster) -> dict[str, Job]:
     return {each.shown_id: each for entry in engine.snapshot().jobs for each in map(entry.element, entry.ids)}
 
 
-def by_word(moves: Iterable[Move]) -> dict[str, tuple[str, str]]:
+def by_word(moves: Iterable[JobMove]) -> dict[str, tuple[str, str]]:
     return {move.words: (move.new_word, move.why) for move in moves}
 
 

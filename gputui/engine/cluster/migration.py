@@ -19,7 +19,7 @@ from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, G
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
-from gputui.engine.cluster.moves import Mark, Move, Plan, mark_of, unmarked
+from gputui.engine.cluster.moves import JobMove, Mark, MigrationPlan, mark_of, unmarked
 from gputui.engine.cluster.submissions import check_submission
 from gputui.ports import Clock, Cluster, JobStore, Transaction
 
@@ -37,11 +37,11 @@ class Migration(Struct, frozen=True):
     clock: Clock
     actor: Actor
 
-    def plan(self, chosen: Collection[JobId] | None) -> tuple[Move, ...]:
+    def plan(self, chosen: Collection[JobId] | None) -> tuple[JobMove, ...]:
         """Return what `run` would move, and why the others stay; changes nothing."""
         return self._plan(chosen).moves
 
-    def run(self, chosen: Collection[JobId] | None) -> tuple[Move, ...]:
+    def run(self, chosen: Collection[JobId] | None) -> tuple[JobMove, ...]:
         """Move the chosen jobs, None for all waiting ones, and those whose move was interrupted.
 
         Raises ClusterUnavailableError if the cluster stops answering: jobs then stay marked, and a later run goes on.
@@ -52,7 +52,7 @@ class Migration(Struct, frozen=True):
         moves = self._submitted(plan, new_ids)
         return self._settled(moves, new_ids)
 
-    def _plan(self, chosen: Collection[JobId] | None) -> Plan:
+    def _plan(self, chosen: Collection[JobId] | None) -> MigrationPlan:
         earlier = Counter(
             entry.target
             for entry in self.store.audit_log()
@@ -63,7 +63,7 @@ class Migration(Struct, frozen=True):
             again = sum(earlier[target] for target in targets_of(job))
             return f"{self.store.store_id}-{job.id}" + (f"-{again + 1}" if again else "")
 
-        return Plan(self.store.jobs(), chosen, self.place, self.actor.user, key, self._check)
+        return MigrationPlan(self.store.jobs(), chosen, self.place, self.actor.user, key, self._check)
 
     def _check(self, submission: Submission) -> None:
         """Raise GputuiError for a job that the cluster cannot run."""
@@ -71,7 +71,7 @@ class Migration(Struct, frozen=True):
         if self.cluster.caps.has(Capability.TEST_ONLY):
             self.cluster.expected_start(replace(submission, spec=replace(submission.spec, after=(), after_any=())))
 
-    def _mark(self, moves: Iterable[Move]) -> None:
+    def _mark(self, moves: Iterable[JobMove]) -> None:
         """Hold and mark the jobs that go; raises GputuiError if one has changed since it was planned."""
         with self.store.transaction() as transaction:
             for move in moves:
@@ -84,12 +84,12 @@ class Migration(Struct, frozen=True):
                         marked = Mark(self.place, move.key, job.held, job.hold_reason).on(job)
                         self._put(transaction, job, marked, marked.hold_reason or "")
 
-    def _submitted(self, plan: Plan, new_ids: dict[JobId, JobId]) -> list[Move]:
+    def _submitted(self, plan: MigrationPlan, new_ids: dict[JobId, JobId]) -> list[JobMove]:
         """Submit the moves in their order; one that the cluster refuses stays, with those that wait for it.
 
         Adds the new ids to `new_ids`, by those on this server.
         """
-        moves: list[Move] = []
+        moves: list[JobMove] = []
         refused: set[JobId] = set()
         for move in plan.moves:
             if not move.why:
@@ -100,10 +100,10 @@ class Migration(Struct, frozen=True):
             moves.append(move)
         return moves
 
-    def _tied(self, move: Move, awaited: Job) -> Move:
+    def _tied(self, move: JobMove, awaited: Job) -> JobMove:
         return replace(move, why=f"it waits for job {awaited.shown_id}, which stays here")
 
-    def _submit(self, plan: Plan, move: Move, new_ids: dict[JobId, JobId]) -> Move:
+    def _submit(self, plan: MigrationPlan, move: JobMove, new_ids: dict[JobId, JobId]) -> JobMove:
         submission = move.submission
         spec = submission.spec
         after, after_any = (_translated(plan, ids, new_ids) for ids in (spec.after, spec.after_any))
@@ -122,7 +122,7 @@ class Migration(Struct, frozen=True):
             new_ids |= dict(zip(job.ids, each, strict=True))
         return replace(move, new_ids=tuple(by_index.values()) or found)
 
-    def _settled(self, moves: Iterable[Move], new_ids: Mapping[JobId, JobId]) -> tuple[Move, ...]:
+    def _settled(self, moves: Iterable[JobMove], new_ids: Mapping[JobId, JobId]) -> tuple[JobMove, ...]:
         """Cancel here what the cluster has, and unmark what it refused, all at once."""
         settled = []
         with self.store.transaction() as transaction:
@@ -135,7 +135,7 @@ class Migration(Struct, frozen=True):
             self._hold_dependents(transaction, settled)
         return tuple(settled)
 
-    def _cancelled_here(self, transaction: Transaction, move: Move, new_ids: Mapping[JobId, JobId]) -> Move:
+    def _cancelled_here(self, transaction: Transaction, move: JobMove, new_ids: Mapping[JobId, JobId]) -> JobMove:
         """Cancel the jobs of a move; those that were released, started or cancelled here meanwhile, there."""
         text = note(self.cluster.caps.engine, move)
         cause, kept = Cause(CauseCode.CANCELLED, text), []
@@ -161,14 +161,14 @@ class Migration(Struct, frozen=True):
             return f"job {job.shown_id} was changed here meanwhile, and {engine} did not cancel it: {error.what}"
         return f"job {job.shown_id} was changed here meanwhile: cancelled in {engine}"
 
-    def _unmark(self, transaction: Transaction, move: Move) -> None:
+    def _unmark(self, transaction: Transaction, move: JobMove) -> None:
         """Give the jobs of a move back to this server, as they were."""
         for job in transaction.chosen(sorted(move.ids)):
             mark = mark_of(job)
             if mark is not None and mark.place == self.place:
                 self._put(transaction, job, unmarked(job), f"stays: {move.why}")
 
-    def _hold_dependents(self, transaction: Transaction, moves: Iterable[Move]) -> None:
+    def _hold_dependents(self, transaction: Transaction, moves: Iterable[JobMove]) -> None:
         """Hold jobs that stay and wait for ones that went: as cancelled jobs those would end them."""
         words = {job_id: move.new_word for move in moves if move.new_ids for job_id in move.ids}
         for job in list(transaction.jobs().values()):
@@ -191,7 +191,7 @@ class Migration(Struct, frozen=True):
         transaction.audit(entry)
 
 
-def note(engine: str, move: Move) -> str:
+def note(engine: str, move: JobMove) -> str:
     """Return the note on a moved job."""
     return f"migrated to {engine} job {move.new_word}"
 
@@ -202,7 +202,7 @@ def _of_indices(found: Iterable[JobId], indices: Collection[int]) -> list[JobId]
     return [known[index] for index in indices]
 
 
-def _translated(plan: Plan, ids: Iterable[JobId], new_ids: Mapping[JobId, JobId]) -> tuple[JobId, ...]:
+def _translated(plan: MigrationPlan, ids: Iterable[JobId], new_ids: Mapping[JobId, JobId]) -> tuple[JobId, ...]:
     """Return the dependencies in the cluster; those that are met are left out."""
     found: dict[JobId, None] = {}
     for job_id in ids:

@@ -57,7 +57,7 @@ def unmarked(job: Job) -> Job:
     return job.evolve(hold_reason=mark.reason) if mark.held else job.unheld()
 
 
-class Move(Struct, frozen=True):
+class JobMove(Struct, frozen=True):
     """A job, or elements of an array that are submitted together."""
 
     jobs: tuple[Job, ...]
@@ -99,7 +99,7 @@ class Move(Struct, frozen=True):
         return (*spec.after, *spec.after_any)
 
 
-class Plan:
+class MigrationPlan:
     """Plan of a migration, from the jobs of one moment."""
 
     def __init__(
@@ -118,7 +118,7 @@ class Plan:
         self._user = user
         self._check = check
         self._dependencies = Dependencies.of(self._all)
-        moves = [self._checked(Move(group, key(group[0]))) for group in grouped(self._chosen(chosen))]
+        moves = [self._checked(JobMove(group, key(group[0]))) for group in grouped(self._chosen(chosen))]
         self.moves = self._ordered(self._consistent([*self._interrupted(), *moves]))
         """Moves in the order of submission: each after those that it waits for."""
 
@@ -130,7 +130,7 @@ class Plan:
             elif mark_of(job) is None and (part := job.divided(set(chosen).intersection(job.ids))[0]):
                 yield part
 
-    def _interrupted(self) -> Iterator[Move]:
+    def _interrupted(self) -> Iterator[JobMove]:
         """Yield the moves that an earlier run began."""
         groups: dict[Mark, list[Job]] = {}
         for job in self._all:
@@ -138,12 +138,12 @@ class Plan:
                 groups.setdefault(Mark(mark.place, mark.key), []).append(job)
         for mark, group in groups.items():
             other = f"its move to {mark.place} was interrupted: migrate there first"
-            yield Move(tuple(group), mark.key, "" if mark.place == self._place else other)
+            yield JobMove(tuple(group), mark.key, "" if mark.place == self._place else other)
 
-    def _checked(self, move: Move) -> Move:
+    def _checked(self, move: JobMove) -> JobMove:
         return replace(move, why=self._refusal(move))
 
-    def _refusal(self, move: Move) -> str:
+    def _refusal(self, move: JobMove) -> str:
         job = move.jobs[0]
         if job.state is not JobState.PENDING:
             return f"it is {job.state}"
@@ -163,7 +163,7 @@ class Plan:
             return str(error)
         return ""
 
-    def _consistent(self, moves: list[Move]) -> list[Move]:
+    def _consistent(self, moves: list[JobMove]) -> list[JobMove]:
         """Let jobs stay that wait for ones that stay, and ones that those wait for."""
         while True:
             going = frozenset(job_id for move in moves if not move.why for job_id in move.ids)
@@ -173,7 +173,7 @@ class Plan:
                 return found
             moves = found
 
-    def _tie(self, move: Move, going: frozenset[JobId], waiting: Mapping[JobId, Job]) -> str:
+    def _tie(self, move: JobMove, going: frozenset[JobId], waiting: Mapping[JobId, Job]) -> str:
         """Return what ties a move to this server."""
         if mark_of(move.jobs[0]):
             return ""
@@ -210,7 +210,7 @@ class Plan:
             elif (job := self._jobs.get(job_id)) and not job.state.is_terminal:
                 yield job
 
-    def _ordered(self, moves: list[Move]) -> tuple[Move, ...]:
+    def _ordered(self, moves: list[JobMove]) -> tuple[JobMove, ...]:
         place = {job_id: number for number, move in enumerate(moves) for job_id in move.ids}
         order: TopologicalSorter[int] = TopologicalSorter()
         for number, move in enumerate(moves):
