@@ -137,7 +137,7 @@ def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, 
     assert b"hidden" not in shown
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.long), True])  # Slurm signals everything
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_cancelled_job_leaves_no_container(begin: Begin, tmp_path: Path, moment: str, everything: bool) -> None:
     BatchRun.stopping_at(tmp_path, moment)
