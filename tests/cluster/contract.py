@@ -227,7 +227,12 @@ class ClusterContract:
 
     def test_a_signal_reaches_the_job(self, harness: Harness, cluster: Cluster) -> None:
         (job_id,) = self.submit(cluster, harness.spec())
-        self.until(cluster, job_id, lambda job: b"ready" in list(self.lines(cluster, job)), "it is ready")
+        self.until(
+            cluster,
+            job_id,
+            lambda job: job.state is JobState.RUNNING and b"ready" in self.lines(cluster, job),
+            "it is ready, and the latest view shows it as running",
+        )
         assert cluster.signal([job_id], 10) == (job_id,)
         self.until(cluster, job_id, lambda job: 10 in harness.signals(job), "it got the signal")
 
