@@ -280,7 +280,7 @@ TASKS = (
             types(DOCKER_LINE),
             sees("has no blanks"),
             click("Enter submit"),
-            sees("command      sleep 600"),
+            sees("command      sleep 600", " Start ~"),  # the form has grown to its height
             click("Enter submit"),
             sees(" 50 {new}"),
         ),
