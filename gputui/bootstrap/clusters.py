@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,12 @@ from gputui import bootstrap
 from gputui.config import Options
 from gputui.config.options import user_directory
 from gputui.domain.cluster import Engine, parse_engine
-from gputui.domain.errors import InputError, StoreAccessError
+from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.job_spec import Submission
+    from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.actions import ClusterActions
     from gputui.engine.cluster.logs import ClusterLogs
@@ -117,6 +118,28 @@ def logs(store: JobStore) -> ClusterLogs:
     from gputui.engine.cluster.logs import ClusterLogs
 
     return ClusterLogs(_cluster_store(store))
+
+
+def check_nodes(
+    options: Options,
+    nodes: Sequence[str],
+    patience: timedelta,
+    *,
+    image: str | None,
+    waits: bool,
+    tell: Callable[[str], None],
+) -> tuple[NodeCheck, ...]:
+    """Run a probe job on these nodes, or on all, and return what they found."""
+    from gputui.cluster.slurm.cluster import SlurmCluster
+
+    cluster = open_cluster(options)
+    try:
+        if not isinstance(cluster, SlurmCluster):
+            raise CapabilityError(f"gputui checks the nodes of Slurm, not those of {cluster.caps.engine}")
+        chosen = image or options.settings.cluster.check_image
+        return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
+    finally:
+        cluster.close()
 
 
 def _cluster_store(store: JobStore) -> ClusterStore:

@@ -1,4 +1,4 @@
-"""`gputui cluster`: what the nodes of a Slurm cluster need."""
+"""`gputui cluster`: what the nodes of a Slurm cluster need, and whether they have it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from gputui.cli import cluster_check
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.domain.text import plain
 
@@ -17,7 +18,10 @@ _NAME = "50-gputui"
 
 @click.group("cluster")
 def command() -> None:
-    """Prepare the nodes of a Slurm cluster."""
+    """Prepare and check the nodes of a Slurm cluster."""
+
+
+command.add_command(cluster_check.command)
 
 
 @command.command("install")

@@ -51,7 +51,7 @@ PartitionName=gpu Nodes=ALL Default=YES DefaultTime=60 MaxTime=INFINITE State=UP
 """
 """Nodes claim more cores and memory than this host has; their processes are found in /proc, without any cgroup."""
 
-_NVIDIA_SMI = """\
+NVIDIA_SMI = """\
 #!/bin/sh
 # Stand-in for nvidia-smi: -L, and --query-gpu of fields as CSV. In a container it lists the GPUs that Docker gave it.
 fields= only=
@@ -114,7 +114,7 @@ def write_cluster(bed: Path, nodes: dict[str, str], gpus: int, settings: Mapping
     write_epilog(bed, None)
     hosts = {"localhost": "127.0.0.1", "head": HEAD_ADDRESS} | nodes
     (bed / "etc/hosts").write_text("".join(f"{address} {name}\n" for name, address in hosts.items()))
-    (bed / "image.tar").write_bytes(archive({"bin/nvidia-smi": _NVIDIA_SMI.format(uuids=_GIVEN)}, more="sed"))
+    (bed / "image.tar").write_bytes(archive({"bin/nvidia-smi": NVIDIA_SMI.format(uuids=_GIVEN)}, more="sed"))
     _write_users(bed)
 
 
@@ -129,7 +129,7 @@ def _write_node(folder: Path, node: str, gpus: int) -> None:
     for index in range(gpus):
         os.mknod(folder / "dev" / f"nvidia{index}", 0o666 | stat.S_IFCHR, os.makedev(195, index))
     uuids = " ".join(uuid(node, index) for index in range(gpus))
-    _program(folder / "bin" / "nvidia-smi", _NVIDIA_SMI.format(uuids=uuids))
+    _program(folder / "bin" / "nvidia-smi", NVIDIA_SMI.format(uuids=uuids))
     _program(folder / "bin" / "nvidia-container-runtime-hook", "#!/bin/sh\nexit 0\n")  # or Docker refuses --gpus
 
 

@@ -18,7 +18,7 @@ from gputui.cluster.slurm.job_words import Environment, command_words, own_varia
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import Settings
 
-_JOB = """
+JOB_ID = """
 # Written by gputui.
 job=$SLURM_JOB_ID
 [[ -z $SLURM_ARRAY_JOB_ID ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
@@ -36,9 +36,14 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
     in the notation of `sbatch --output`; empty: Slurm's default one.
     """
     spec = submission.spec
-    lines = [f"{line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
-    body = [*sweep_lines(spec.sweep), *_body(submission, key, settings)]
-    return "".join(["#!/bin/bash\n", *lines, _JOB, *_note(spec, output), *body])
+    head = [f"{line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
+    lines = [*sweep_lines(spec.sweep), *body(submission, key, settings)]
+    return "".join(["#!/bin/bash\n", *head, JOB_ID, *_note(spec, output), *lines])
+
+
+def shell_text(name: str) -> str:
+    """Return a file of bash of this package."""
+    return resources.files(__package__).joinpath(name).read_text()
 
 
 def gpu_note(output: str, job: str) -> str:
@@ -56,7 +61,8 @@ def _directory(output: str) -> str:
     return output.rpartition("/")[0].replace("%%", "%")
 
 
-def _body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
+def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
+    """Yield the part of the script that runs the job, and ends with its exit code."""
     if submission.spec.is_host:
         return plain_scripts.host(submission)
     if settings.cluster.container == "docker":
@@ -84,7 +90,8 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
     words = [*option_words(spec, settings), *_identity(key), *shown, *_gpus(spec, settings)]
     yield _function("set_options", array("options", words).splitlines())
-    yield resources.files(__package__).joinpath("container.sh").read_text()
+    yield shell_text("gpus.sh")
+    yield shell_text("container.sh")
 
 
 def _identity(key: str) -> Iterator[str]:

@@ -19,6 +19,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.details import JobDetail, with_noted_gpus
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
+from gputui.cluster.slurm.node_checker import NodeChecker
 from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
@@ -50,6 +51,7 @@ class SlurmCluster:
         self._pictures = Pictures(self._submissions)
         self._submitter = BatchSubmitter(commands, settings, self._submissions, self._forgotten)
         self._changes = JobChanger(commands)
+        self._all_settings = settings
         self._settings = settings.cluster
         self._lock = Lock()
         self._shown: tuple[float, Snapshot] | None = None
@@ -185,6 +187,10 @@ class SlurmCluster:
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return what Slurm's settings lack, or why its commands do not work."""
         return tuple(faults.faults(self._commands))
+
+    def checker(self) -> NodeChecker:
+        """Return the check of its nodes by probe jobs."""
+        return NodeChecker(self._commands, self._all_settings, self._latest, self._poll.forget)
 
     def close(self) -> None:
         """Close the connection."""

@@ -60,7 +60,7 @@ class BatchSubmitter:
         if not _KEY.fullmatch(key):
             raise InputError("a key has up to 64 letters, digits, dots, dashes and underscores", where=key[:64])
         keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
-        output = self.output(home)
+        output = output_directory(self._settings, home)
         scripts = [
             batch_script(each, its_key, self._settings, _pattern(output, each))
             for each, its_key in zip(submissions, keys, strict=True)
@@ -73,7 +73,9 @@ class BatchSubmitter:
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
         """Return when Slurm would start the job if it were submitted now."""
-        script = batch_script(submission, "test", self._settings, _pattern(self.output(home), submission))
+        script = batch_script(
+            submission, "test", self._settings, _pattern(output_directory(self._settings, home), submission)
+        )
         result = self._commands.run("sbatch", "--test-only", stdin=script)
         if result.code:
             raise ClusterRefusedError(result.words, where="sbatch")
@@ -81,11 +83,6 @@ class BatchSubmitter:
         if match is None:
             return None
         return texts.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
-
-    def output(self, home: str) -> str:
-        """Return the directory for the output of jobs, on the file system of the nodes."""
-        directory = self._settings.cluster.log_directory or DEFAULT_DIRECTORY
-        return str(PurePosixPath(home, directory.removeprefix("~").lstrip("/")) if directory[:1] == "~" else directory)
 
     def _one(self, submission: Submission, key: str, script: str, output: str) -> int:
         known = self._submissions.of_key(key)
@@ -100,6 +97,12 @@ class BatchSubmitter:
         number = _number(self._commands.script(text, "sbatch", stdin=script))
         self._submissions.settle(key, number)
         return number
+
+
+def output_directory(settings: Settings, home: str) -> str:
+    """Return the directory for the output of jobs, on the file system of the nodes."""
+    directory = settings.cluster.log_directory or DEFAULT_DIRECTORY
+    return str(PurePosixPath(home, directory.removeprefix("~").lstrip("/")) if directory[:1] == "~" else directory)
 
 
 def ids_of(submission: Submission, number: int) -> tuple[JobId, ...]:

@@ -38,6 +38,20 @@ def drain_of(row: NodeRow) -> Drain | None:
     return Drain(row.reason or "no reason given", row.reason_by or "Slurm", at)
 
 
+def why_down(row: NodeRow) -> str:
+    """Return why a node cannot be reached; empty if it is up."""
+    state = next((state for state in row.states if state in _DOWN), None)
+    return f"node {row.name} is {_words(state)}" + (f": {row.reason}" if row.reason else "") if state else ""
+
+
+def why_shut(row: NodeRow) -> str:
+    """Return why a node that is up starts no jobs; empty if it does."""
+    if (drain := drain_of(row)) is not None:
+        return f"node {row.name} is drained: {drain.reason}"
+    held = _BLOCKED.intersection(row.states)
+    return f"node {row.name} is {_words(min(held))}" if held else ""
+
+
 def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
     named = {index for index in range(len(row.gpus)) if gpu_name(row.name, index) in holders}
     unnamed = max(0, row.used_count - len(set(row.used) | named))  # allocated, but Slurm does not tell which
@@ -52,17 +66,13 @@ def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
 def _view(row: NodeRow, index: int, is_taken: bool, holders: Mapping[str, list[Job]]) -> GpuView:
     name = gpu_name(row.name, index)
     jobs, drain = holders.get(name, []), drain_of(row)
-    down = next((state for state in row.states if state in _DOWN), None)
     state, why, health = GpuState.FREE, "", Health()
-    if down is not None:
-        why = f"node {row.name} is {_words(down)}" + (f": {row.reason}" if row.reason else "")
-        state, health = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, why)
+    if down := why_down(row):
+        state, why, health = GpuState.UNKNOWN, down, Health(HealthCode.UNKNOWN, down)
     elif is_taken:
         state, why = GpuState.ALLOCATED, "" if jobs else "allocated by Slurm"
-    elif drain is not None:
-        state, why = GpuState.DRAINED, f"node {row.name} is drained: {drain.reason}"
-    elif held := _BLOCKED.intersection(row.states):
-        state, why = GpuState.UNKNOWN, f"node {row.name} is {_words(min(held))}"
+    elif shut := why_shut(row):
+        state, why = GpuState.DRAINED if drain is not None else GpuState.UNKNOWN, shut
     return GpuView(
         Gpu(name, index, row.gpus[index].upper() or None),
         state,

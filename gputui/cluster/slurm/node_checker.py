@@ -1,0 +1,211 @@
+"""Check of nodes: a probe job on each, which must see exactly the GPUs that Slurm gave it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+
+from gputui.cluster.slurm import views
+from gputui.cluster.slurm.commands import Result, SlurmCommands
+from gputui.cluster.slurm.job_rows import JobRow
+from gputui.cluster.slurm.node_rows import NodeRow
+from gputui.cluster.slurm.poll import Polled
+from gputui.cluster.slurm.probe_report import ProbeReport, faults_of, listed, report_of
+from gputui.cluster.slurm.probe_script import look_script, probe_script
+from gputui.cluster.slurm.reasons import reason_of
+from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.slurm.submission import output_directory
+from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
+from gputui.domain.node_check import NodeCheck
+from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
+from gputui.domain.units import format_duration, plural
+
+_FILE_LATE = 10.0
+"""Seconds after a job's end in which its output may appear on a shared file system."""
+_LOOK_EVERY = 0.3
+
+
+class NodeProbe(Struct):
+    """A node that is checked, and the jobs that do it."""
+
+    row: NodeRow
+    gpus: int
+    """Number of GPUs that the probe job asks for."""
+    numbers: list[int] = []
+    """The probe job, and the job that looks at the node after it."""
+
+
+class NodeChecker:
+    """Runs probe jobs."""
+
+    def __init__(
+        self,
+        commands: SlurmCommands,
+        settings: Settings,
+        latest: Callable[[], Polled],
+        forget: Callable[[], None],
+    ) -> None:
+        """`latest` polls Slurm, `forget` makes its next call ask anew."""
+        self._commands = commands
+        self._settings = settings
+        self._latest = latest
+        self._forget = forget
+
+    def check(
+        self, nodes: Sequence[str], image: str, patience: timedelta, *, waits: bool, tell: Callable[[str], None]
+    ) -> tuple[NodeCheck, ...]:
+        """Check these nodes, or all; `waits` asks for all their GPUs, also those that are busy.
+
+        Jobs that have not ended after `patience` are cancelled, also when this is interrupted.
+        """
+        polled = self._latest()
+        rows = _chosen(polled.nodes, nodes)
+        skipped = {row.name: why for row in rows if (why := _why_not(row, waits=waits))}
+        probes = [NodeProbe(row, _asked(row, waits=waits)) for row in rows if row.name not in skipped]
+        run = f"gputui-check-{secrets.token_hex(4)}"
+        try:
+            refused = dict(self._submit(probes, run, image, polled.site))
+            if ran := [probe for probe in probes if probe.numbers]:
+                tell(f"probe jobs on {plural(len(ran), 'node')}, for up to {format_duration(patience)}")
+                self._wait(ran, patience)
+            left = self._rows()
+        finally:
+            with contextlib.suppress(ClusterError):
+                self._commands.run("scancel", f"--name={run}", f"--user={polled.site.user}")
+        skipped |= refused
+        found = {probe.row.name: self._found(probe, run, polled.site, left, patience) for probe in ran}
+        checks = [found.get(row.name) or _unchecked(row, skipped[row.name]) for row in rows]
+        self._forget()
+        return tuple(checks)
+
+    def _submit(self, probes: Iterable[NodeProbe], run: str, image: str, site: SlurmSite) -> Iterator[tuple[str, str]]:
+        """Submit the jobs, and yield the nodes that Slurm refuses them on, with its words."""
+        directory = output_directory(self._settings, site.home)
+        made = self._commands.script(f"mkdir -p -- {shlex.quote(directory)}", "mkdir")
+        if made.code:
+            raise ClusterRefusedError(made.words, where="cluster.log_directory")
+        output = f"{directory.replace('%', '%%')}/check-%j.out"
+        for probe in probes:
+            node = probe.row.name
+            script = probe_script(run, node, probe.gpus, image, self._settings, output)
+            result = self._sbatch(probe, script)
+            if result.code:
+                yield node, f"Slurm refused its probe job: {result.words}"
+            elif self._settings.cluster.container == "docker":
+                self._sbatch(probe, look_script(run, node, probe.numbers[0], self._settings, output))
+        self._forget()
+
+    def _sbatch(self, probe: NodeProbe, script: str) -> Result:
+        result = self._commands.run("sbatch", "--parsable", stdin=script)
+        if not result.code:
+            probe.numbers.append(int(result.out.strip().partition(";")[0]))
+        return result
+
+    def _wait(self, probes: Iterable[NodeProbe], patience: timedelta) -> None:
+        """Wait until all jobs have ended, at most this long."""
+        deadline = time.monotonic() + patience.total_seconds()
+        numbers = {number for probe in probes for number in probe.numbers}
+        while any(_is_alive(row) for number, row in self._rows().items() if number in numbers):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_EVERY)
+
+    def _rows(self) -> Mapping[int, JobRow]:
+        return {int(row.number): row for row in self._latest().rows}
+
+    def _found(
+        self, probe: NodeProbe, run: str, site: SlurmSite, rows: Mapping[int, JobRow], patience: timedelta
+    ) -> NodeCheck:
+        """Return what the jobs found, as far as they came."""
+        row = rows.get(probe.numbers[0])
+        if row is not None and row.life is JobState.PENDING:
+            return _unchecked(probe.row, _still_waits(row), job=probe.numbers[0])
+        has_ended = row is None or not _is_alive(row)
+        path, text = self._output(probe.numbers, site, f"{run} end", is_late=has_ended)
+        report = report_of(text, run)
+        faults = list(faults_of(report, site)) if text else []
+        if has_ended and not text:
+            faults.append(
+                f"its output cannot be read here: is {path} on a file system that it shares with this machine?"
+            )
+        elif has_ended and not report.is_whole:
+            faults.append(f"its probe job ended early: {row.state if row else 'unknown'}")
+        elif not has_ended:
+            faults.append(f"its probe job had not ended after {format_duration(patience)}")
+        return _checked(probe, report, faults)
+
+    def _output(self, numbers: Sequence[int], site: SlurmSite, end: str, *, is_late: bool) -> tuple[str, str]:
+        """Return the path of the first job's output, and the text of all, which are removed."""
+        directory = output_directory(self._settings, site.home)
+        paths = [f"{directory}/check-{number}.out" for number in numbers]
+        deadline = time.monotonic() + (_FILE_LATE if is_late else 0)
+        while True:
+            text = "\n".join(self._commands.run("cat", "--", path).out for path in paths)
+            if text.count(end) == len(paths) or time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_EVERY)
+        self._commands.run("rm", "-f", "--", *paths)
+        return paths[0], text.strip()
+
+
+def _chosen(rows: Sequence[NodeRow], names: Sequence[str]) -> list[NodeRow]:
+    known = {row.name: row for row in rows}
+    for name in names:
+        if name not in known:
+            raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
+    return [known[name] for name in dict.fromkeys(names)] or list(rows)
+
+
+def _asked(row: NodeRow, *, waits: bool) -> int:
+    """Return how many GPUs the probe job asks for."""
+    return len(row.gpus) - (0 if waits else max(row.used_count, len(row.used)))
+
+
+def _why_not(row: NodeRow, *, waits: bool) -> str:
+    """Return why a node cannot be checked now; empty if it can."""
+    if not row.gpus:
+        return "Slurm knows no GPU of it"
+    if why := views.why_down(row) or views.why_shut(row):
+        return why
+    return (
+        ""
+        if _asked(row, waits=waits) > 0
+        else f"all of its {plural(len(row.gpus), 'GPU')} are busy: --wait waits for them"
+    )
+
+
+def _is_alive(row: JobRow) -> bool:
+    return not row.life.is_terminal
+
+
+def _still_waits(row: JobRow) -> str:
+    return f"its probe job still waited: {reason_of(row.reason, '', None, datetime.now(UTC)).text}"
+
+
+def _unchecked(row: NodeRow, why: str, job: int | None = None) -> NodeCheck:
+    return NodeCheck(row.name, len(row.gpus), job, why_not=why)
+
+
+def _checked(probe: NodeProbe, report: ProbeReport, faults: Iterable[str]) -> NodeCheck:
+    expected = tuple(report.gpus.values())
+    whole = next((look for look in report.looks if not look.code), None)
+    return NodeCheck(
+        probe.row.name,
+        len(probe.row.gpus),
+        probe.numbers[0],
+        allocated=tuple(report.gpus),
+        expected=expected,
+        host=listed(report.host, expected),
+        seen=whole.seen(expected) if whole else None,
+        user=report.user,
+        container_engine=report.engine,
+        is_cleaned=None if report.stayed is None or not report.has_left else report.stayed == 0,
+        faults=tuple(faults),
+    )
