@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock
+from tests.results import Result
 
 
 class KeptStore(MemoryJobStore):
@@ -25,15 +25,6 @@ class KeptStore(MemoryJobStore):
 
     def close(self) -> None:
         self.closed = True
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 Run = Callable[..., Result]

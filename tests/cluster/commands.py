@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -14,20 +11,7 @@ from gputui.bootstrap import clusters
 from gputui.cli.main import run as run_command
 from tests.cluster.fake import FakeCluster
 from tests.factories import ACTOR, FakeClock
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
+from tests.results import Result
 
 Run = Callable[..., Result]
 MakeCluster = Callable[[FakeCluster], FakeCluster]

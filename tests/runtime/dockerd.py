@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,7 +67,7 @@ class Dockerd:
 
     def start(self, *, live_restore: bool = False) -> Dockerd:
         """Start the engine, wait until it answers, and import the test images."""
-        _sweep()
+        sweep(_PREFIX, _destroy)
         if self.holder is None:
             atexit.register(self.destroy)
             self.holder = _hold_namespaces(self._tagged())
@@ -209,13 +209,13 @@ def identity(pid: int) -> str:
         return ""
 
 
-def _sweep() -> None:
-    """Remove engines whose owner died before it could."""
-    for directory in Path("/tmp").glob(f"{_PREFIX}*"):
+def sweep(prefix: str, remove: Callable[[Path], object]) -> None:
+    """Remove the directories in /tmp whose owner died before it could."""
+    for directory in Path("/tmp").glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             owner = (directory / "owner").read_text()
             if owner and identity(int(owner.split()[0])) != owner:
-                _destroy(directory)
+                remove(directory)
 
 
 def _destroy(directory: Path) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.runtime.dockerd import STOPS, identity, remove_cgroups, stop
+from tests.runtime.dockerd import STOPS, identity, remove_cgroups, stop, sweep
 from tests.slurm import files
 from tests.slurm.machine import Machine
 
@@ -38,7 +38,7 @@ class Bed:
 
     def __init__(self, nodes: int = 3, gpus: int = 2, **settings: object) -> None:
         """Write its files; `patience` is the time in seconds after which a silent node is down."""
-        _sweep()
+        sweep(_PREFIX, _remove)  # the processes of a bed die with its owner
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         (self.directory / "owner").write_text(identity(os.getpid()))
         self.nodes = {f"gpu{number}": f"10.77.0.{number}" for number in range(1, nodes + 1)}
@@ -269,15 +269,6 @@ def _ip(lines: str) -> Sequence[str]:
 def _become(user: str) -> list[str]:
     number = str(files.USERS[user])
     return ["setpriv", f"--reuid={number}", f"--regid={number}", "--init-groups"]
-
-
-def _sweep() -> None:
-    """Remove beds whose owner died before it could; their processes died with it."""
-    for directory in Path("/tmp").glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            owner = (directory / "owner").read_text()
-            if owner and identity(int(owner.split()[0])) != owner:
-                _remove(directory)
 
 
 def _remove(directory: Path) -> None:

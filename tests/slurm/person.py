@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.commands import Commands
+from tests.results import Result
 from tests.slurm import files
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 
@@ -26,25 +27,12 @@ code={code}
 echo "$NAME $NVIDIA_VISIBLE_DEVICES $begun $(cut -d' ' -f1 /proc/uptime)" >> /stamps/ended
 exit $code
 """
-"""What a container runs: it notes GPUs and times on the clock that all nodes have in common."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """Result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+"""Script of a container: it notes GPUs and times on the clock that all nodes have in common."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a container noted: the GPUs it had, and from when to when, in seconds of the host's clock."""
+    """Note of a container: its GPUs, and its begin and end in seconds of the host's clock."""
 
     gpus: tuple[str, ...]
     begun: float
