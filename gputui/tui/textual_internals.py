@@ -14,8 +14,9 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
 - `ExactCompositor` (`_compositor`, `_get_renders`, `_dirty_regions`): bytes over SSH, and the cost of a key;
   tests/tui/test_compositor.py; partial updates that are cut at both ends.
 - `OwnStylesCache` (`_styles_cache`): memory; tests/tui/test_lasting.py; a cache that goes with its widget.
-- `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`, `_sigtstp_application`, `_sigcont_application`):
-  a frozen terminal; tests/e2e/test_frozen_line.py; a driver that drops frames.
+- `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`): a frozen terminal;
+  tests/e2e/test_frozen_line.py; a driver that drops frames. (`_sigtstp_application`, `_loop`, `_auto_restart`):
+  Ctrl-Z at any moment; tests/e2e/test_console.py; a driver that handles its signals in the event loop.
 - `NonblockingDriver.run_input_thread` (`XTermParser`, `_timeout_time`, `_debug`): ten wake-ups a second; every test on
   a real terminal; a driver that waits for input without a timeout.
 - `EscapeParser` (`_sequence_to_key_events`): a key pressed right after Escape; tests/tui/test_input_thread.py; an
@@ -376,10 +377,15 @@ class NonblockingDriver(LinuxDriver):
     """True if the driver uses the terminal."""
     _is_stopped = False
     """True if Ctrl-Z stopped the process."""
+    _stopping: asyncio.Handle | None = None
+    """Call that stops the process."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._ending = self.exit_event = PipedEvent()
+        # In the loop: a handler that interrupts any code would wait for ever for a lock which that code holds.
+        self._loop.add_signal_handler(signal.SIGTSTP, self._plan_stop)
+        self._loop.add_signal_handler(signal.SIGCONT, self._continue)
 
     @property
     def _writer_thread(self) -> NonblockingWriter | None:
@@ -447,12 +453,17 @@ class NonblockingDriver(LinuxDriver):
                 for message in parser.tick():
                     self.process_message(message)
 
-    def _sigtstp_application(self, *_: object) -> None:
-        self._is_stopped = self._auto_restart
-        super()._sigtstp_application()
+    def _plan_stop(self) -> None:
+        self._stopping = self._loop.call_soon(self._stop)
 
-    def _sigcont_application(self, *_: object) -> None:
-        """Continue after Ctrl-Z. The signal also comes with a hang-up, and then there is nothing to continue with."""
+    def _stop(self) -> None:
+        self._is_stopped = self._auto_restart
+        self._sigtstp_application()
+
+    def _continue(self) -> None:
+        """Continue after Ctrl-Z, or do not stop. The signal also comes with a hang-up: then nothing can continue."""
+        if self._stopping is not None:
+            self._stopping.cancel()
         if not self._auto_restart or not has_terminal(self.fileno):
             return
         if not self._is_stopped:  # another SIGSTOP: the shell may have reset the terminal meanwhile
