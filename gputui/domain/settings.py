@@ -418,7 +418,7 @@ class ClusterSettings(Struct, frozen=True):
     None: `~/.local/state/gputui/cluster-logs`.
     """
     check_image: str = "ubuntu:24.04"
-    """Image with which `gputui cluster check` looks at the GPUs of a node. NVIDIA's container toolkit adds nvidia-smi."""
+    """Image for `gputui cluster check`. NVIDIA's container toolkit adds nvidia-smi to any."""
     limit_containers: bool = False
     """True if a container may use no more CPUs and memory than its job was allocated."""
     cdi: bool = False
