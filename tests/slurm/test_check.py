@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli.main import run
 from tests.runtime.rootfs import archive
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
+from tests.slurm.epilog import installed_epilog
 from tests.slurm.files import NVIDIA_SMI
 from tests.slurm.person import Person
 
@@ -25,11 +25,8 @@ OTHER = "gputui-check:latest"
 
 @pytest.fixture
 def _epilog(bed: Bed) -> Iterator[None]:
-    directory = bed.directory / "epilog.d"
-    assert run(["cluster", "install", "--yes", "--epilog-dir", str(directory)]) == 0
-    bed.set_epilog(directory / "*")
-    yield
-    bed.set_epilog(None)
+    with installed_epilog(bed):
+        yield
 
 
 def bring_image(bed: Bed, node: str, path: Path) -> None:

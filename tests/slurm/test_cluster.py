@@ -34,8 +34,10 @@ exit $(cat $me)
 def cluster_of(bed: Bed, folder: Path, user: str = "root", environ: Mapping[str, str] | None = None) -> SlurmCluster:
     """Return the cluster as a user of the bed sees it; its files lie in the folder."""
     environ = environ or (bed.environ if user == "root" else bed.environ_of(user))
-    logs = str(bed.home("alice") / "logs")
-    settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=logs)
+    logs = bed.home("alice") / "logs"
+    logs.mkdir(exist_ok=True)
+    logs.chmod(0o777)  # else whoever submits first decides who may
+    settings = ClusterSettings(poll_interval=timedelta(milliseconds=200), log_directory=str(logs))
     return SlurmCluster(SlurmCommands(None, PATIENCE, environ), Settings(cluster=settings), folder / user)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputui.cli.main import run
 from tests.slurm.bed import IMAGE, Bed
+from tests.slurm.epilog import installed_epilog
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -19,11 +19,8 @@ LEAVING = f"docker run --detach {LABELS} --name left-$SLURM_JOB_ID {IMAGE} sleep
 @pytest.fixture
 def node(bed: Bed) -> Iterator[str]:
     """Yield the name of a node that runs the epilog."""
-    directory = bed.directory / "epilog.d"
-    assert run(["cluster", "install", "--yes", "--epilog-dir", str(directory)]) == 0
-    bed.set_epilog(directory / "*")
-    yield "gpu2"
-    bed.set_epilog(None)
+    with installed_epilog(bed):
+        yield "gpu2"
 
 
 def submit(bed: Bed, script: str, node: str) -> int:

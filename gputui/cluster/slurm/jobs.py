@@ -79,7 +79,7 @@ def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped
         tuple(gpu_name(node, index) for node, index in detail.gpus),
         started_at=started,
         ended_at=texts.moment(row.ended) if has_ended else None,
-        exit_code=states.exit_code_of(detail.exit_code, detail.signal) if has_ended else None,
+        exit_code=states.exit_code_of(row.state, detail.exit_code, detail.signal) if has_ended else None,
         cause=_cause(row, detail, limit),
         node=",".join(nodes),
         suspended_at=started if is_stopped else None,

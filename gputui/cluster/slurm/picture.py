@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from msgspec.structs import replace
+
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm import reasons, texts, views
 from gputui.cluster.slurm.details import JobDetail
@@ -43,7 +45,7 @@ class Pictures:
             controls=Controls(drains=_drains(polled)),
             leader=leader_of(polled.site, now),
             order=tuple(job.id for _, job in waiting),
-            reasons={job.id: _reason(row, now) for row, job in waiting},
+            reasons={job.id: _reason(row, polled.details.get(row.run_key), now) for row, job in waiting},
             expected_starts=dict(_starts(waiting, now)),
         )
 
@@ -80,9 +82,10 @@ def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:
     return job.held, -int(row.priority) if row.priority.isdigit() else 0, job.submitted_at, job.id
 
 
-def _reason(row: JobRow, now: datetime) -> Reason:
-    reason = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
-    return reasons.reason_of(reason, texts.some(row.dependency), texts.moment(row.started), now)
+def _reason(row: JobRow, detail: JobDetail | None, now: datetime) -> Reason:
+    word = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
+    reason = reasons.reason_of(word, texts.some(row.dependency), texts.moment(row.started), now)
+    return replace(reason, text=f"requeued: {reason.text}") if detail and detail.restarts else reason
 
 
 def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tuple[JobId, datetime]]:

@@ -212,7 +212,7 @@ def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail]) -> list[JobR
         elif row.life is not JobState.PENDING:
             if detail is None or (detail.state != row.state and not detail.gpus):
                 running.append(row)
-        elif detail is None and row.gres in NOTHING:
+        elif detail is None and (row.gres in NOTHING or row.reason == "BeginTime"):  # which follows a requeue too
             waiting.append(row)
     return [*ended, *running, *waiting][:MOST_DETAILS]
 

@@ -87,8 +87,13 @@ _PLAIN_CAUSES: Mapping[str, tuple[CauseCode, str]] = {
 }
 
 
-def exit_code_of(exit_code: int | None, signal: int | None) -> int | None:
-    """Return one number for exit code and signal, as shells do: 137 for SIGKILL."""
-    if signal and not exit_code:
+def exit_code_of(word: str, exit_code: int | None, signal: int | None) -> int | None:
+    """Return one number for exit code and signal, as shells do: 137 for SIGKILL.
+
+    None where Slurm has the 0 of a job that did not come to its end: a lost or cancelled one has no exit code.
+    """
+    if exit_code:
+        return exit_code
+    if signal:
         return 128 + signal
-    return exit_code
+    return exit_code if state_of(word) is JobState.COMPLETED else None
