@@ -192,7 +192,7 @@ def test_a_suspended_job_stands_still(begin: Begin, engine: Dockerd) -> None:
 
     run.signal(signal.SIGTSTP, everything=False)
     eventually(lambda: status() == "paused", "it was not paused")
-    run.signal(signal.SIGCONT, everything=False)
+    run.signal(signal.SIGWINCH, everything=False)
     eventually(lambda: status() == "running", "it does not go on")
     run.signal(everything=True)
     assert run.wait() in {137, 143}

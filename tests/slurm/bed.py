@@ -223,6 +223,8 @@ class Bed:
         for name, state in self.states().items():
             if state.startswith(("drain", "down", "fail")):
                 self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False)
+        if self.run("squeue", "--noheader", "--all", check=False).stdout:
+            return False  # batch scripts remove their containers sooner than they notice that somebody else did
         for container in self.containers():
             self.run("docker", "rm", "--force", container["ID"], on=container["Node"], check=False)
         return self.states() == dict.fromkeys(self.nodes, "idle")

@@ -71,3 +71,13 @@ def test_a_cancelled_job_leaves_no_container(bed: Bed, tmp_path: Path) -> None:
     assert cluster.cancel([job_id]) == (job_id,)
     until(lambda: cluster.job(job_id).state is JobState.CANCELLED, "it is cancelled")
     until(lambda: not bed.containers(), "its container is gone")
+
+
+def test_a_cancelled_job_leaves_no_container_while_that_is_paused(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path)
+    job_id = started(bed, cluster)
+    cluster.suspend([job_id])
+    until(lambda: states(bed) == ["paused"], "the container is paused")
+    assert cluster.cancel([job_id]) == (job_id,)
+    until(lambda: cluster.job(job_id).state is JobState.CANCELLED, "it is cancelled")
+    until(lambda: not bed.containers(), "its container is gone")

@@ -33,8 +33,8 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 
-_PAUSE, _CONTINUE = 20, 18
-"""SIGTSTP and SIGCONT, on which the batch script pauses and continues its container."""
+_PAUSE, _CONTINUE = 20, 28
+"""SIGTSTP and SIGWINCH, on which the batch script pauses its container, and continues a paused one."""
 
 
 class SlurmCluster:

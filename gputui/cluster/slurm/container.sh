@@ -59,12 +59,12 @@ on_signal() {
 
 on_suspend() {
   [[ -n $started ]] || return
-  trap on_continue CONT
+  trap on_continue WINCH
   docker pause "$container" >/dev/null 2>&1 &
 }
 
 on_continue() {
-  trap - CONT
+  trap 'on_signal WINCH' WINCH
   docker unpause "$container" >/dev/null 2>&1 &
 }
 
@@ -170,7 +170,8 @@ for signal in HUP QUIT USR1 USR2 ALRM WINCH; do
   trap "on_signal $signal" "$signal"
 done
 trap 'on_signal "${warning:-URG}"' URG
-# CONT is trapped only while the container is paused: Slurm sends it before TERM, and bash may lose the second of two.
+# A paused container continues on WINCH, not on CONT: Slurm sends CONT before TERM to a job that it cancels, and a bash that
+# traps CONT mostly loses the signal after it.
 trap on_suspend TSTP
 trap remove_container EXIT
 
