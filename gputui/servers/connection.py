@@ -256,7 +256,9 @@ class ServerConnection:
                 self.hello, is_greeted, garbled = message.hello, True, 0
                 self.term += 1
             elif message.update is not None and is_greeted:
-                self._take_snapshot(decoder.take(message.update, self._now()))
+                snapshot = decoder.take(message.update, self._now())
+                if not message.update.is_partial:
+                    self._take_snapshot(snapshot)
             elif message.answer is not None and is_greeted:
                 self._take_answer(message.answer)
         return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from gputui.domain.snapshot import (
     WindowView,
 )
 from gputui.domain.state import Reason
-from gputui.servers.protocol import SnapshotUpdate, json
+from gputui.servers.protocol import PART, SnapshotUpdate, json
 
 T = TypeVar("T")
 _WHOLE: Mapping[str, Any] = {
@@ -126,6 +126,19 @@ def _alike(one: Iterable[JobId], other: Iterable[JobId]) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
+def in_parts(update: SnapshotUpdate, size: int = PART) -> Iterator[SnapshotUpdate]:
+    """Yield the update in parts of about `size` bytes: first partial ones with jobs, then the rest."""
+    part: list[Raw] = []
+    room = size
+    for job in update.jobs:
+        if part and room < len(bytes(job)):
+            yield SnapshotUpdate(jobs=tuple(part), is_partial=True)
+            part, room = [], size
+        part.append(job)
+        room -= len(bytes(job))
+    yield replace(update, jobs=tuple(part))
+
+
 class SnapshotDecoder:
     """Puts the snapshots of a server together again; what it cannot read, it leaves out and names."""
 
@@ -141,13 +154,22 @@ class SnapshotDecoder:
         """Number of unreadable entries that the server reported itself."""
         self.unread: set[str] = set()
         """Names of fields that could not be read; a newer gputui sent them."""
+        self._has_new_jobs = False
 
     def take(self, update: SnapshotUpdate, now: datetime) -> Snapshot:
-        """Return the snapshot after the update; `now` is the time here, since the server's clock may be wrong."""
+        """Return the snapshot after the update; `now` is the time here, since the server's clock may be wrong.
+
+        After a partial update it is still the one of before.
+        """
         jobs = self._snapshot.jobs
         if update.jobs or update.gone:
             self._take_jobs(update)
+            self._has_new_jobs = True
+        if update.is_partial:
+            return self._snapshot
+        if self._has_new_jobs:
             jobs = tuple(self._jobs[job_id] for job_id in sorted(self._jobs))
+            self._has_new_jobs = False
         if update.order is not None:
             start, count, ids = update.order
             self._order[start : start + count] = ids

@@ -33,6 +33,8 @@ ASK_EVERY = 10.0
 """Seconds after which a console sends a request even if it wants nothing."""
 LONGEST = 64 * 1024**2
 """Maximum number of bytes of a line."""
+PART = 1024**2
+"""Bytes of jobs in one update; over a slow connection each part shows that the server answers."""
 
 
 class Hello(Struct, frozen=True):
@@ -72,6 +74,8 @@ class SnapshotUpdate(Struct, frozen=True, omit_defaults=True):
     starts: tuple[tuple[JobId, datetime], ...] = ()
     """Expected starts that have moved."""
     no_start: tuple[JobId, ...] = ()
+    is_partial: bool = False
+    """True if more jobs of the same snapshot follow."""
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):

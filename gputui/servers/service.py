@@ -23,7 +23,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LogStream
 from gputui.ports.actions import ActionChange, UserActions
-from gputui.servers.deltas import SnapshotEncoder
+from gputui.servers.deltas import SnapshotEncoder, in_parts
 from gputui.servers.protocol import (
     ALIVE_EVERY,
     ASK_EVERY,
@@ -312,7 +312,8 @@ class Service:
             present = self._backend.version()
             if now - sent_at >= ALIVE_EVERY or (present != version and now - sent_at >= SEND_EVERY):
                 version, sent_at = present, now
-                self._send(Message(update=self._update(encoder)))
+                for part in in_parts(self._update(encoder)):
+                    self._send(Message(update=part))
 
     def _update(self, encoder: SnapshotEncoder) -> SnapshotUpdate:
         """Return the changes of the snapshot; a notice while the queue cannot be read."""

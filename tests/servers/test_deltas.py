@@ -9,9 +9,9 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gputui.domain.snapshot import Notice, Snapshot
+from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.servers.deltas import SnapshotDecoder, SnapshotEncoder
+from gputui.servers.deltas import SnapshotDecoder, SnapshotEncoder, in_parts
 from gputui.servers.protocol import Message, SnapshotUpdate, encoded
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import sample
@@ -37,6 +37,17 @@ def test_a_snapshot_comes_out_as_it_went_in() -> None:
     before = as_sent(sample.rich_snapshot())
     there = SnapshotDecoder().take(read(sent(SnapshotEncoder(), before)), NOW)
     assert there == before
+
+
+def test_a_snapshot_in_parts_appears_whole() -> None:
+    before = as_sent(sample.rich_snapshot())
+    parts = list(in_parts(SnapshotEncoder().update(before), 2000))
+    assert len(parts) > 3
+    assert max(len(encoded(Message(update=part))) for part in parts[:-1]) < 6000
+    decoder = SnapshotDecoder()
+    seen = [decoder.take(read(encoded(Message(update=part))), NOW) for part in parts]
+    assert all(each is EMPTY for each in seen[:-1])
+    assert seen[-1] == before
 
 
 def test_changes_are_followed() -> None:

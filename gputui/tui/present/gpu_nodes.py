@@ -127,7 +127,8 @@ def heat_of(row: GpuRow) -> Span:
         return "✗", RED
     load = view.sample.utilization if view.sample is not None and not view.stale else None
     if load is None or view.state in {GpuState.FREE, GpuState.DRAINED, GpuState.UNKNOWN}:
-        return _MARKS[view.state]
+        mark, style = _MARKS[view.state]
+        return mark, DIM if view.sample is not None and view.stale else style
     return _LEVELS[min(len(_LEVELS) - 1, int(load * len(_LEVELS)))], tone_of(row, "utilization", load).style
 
 
