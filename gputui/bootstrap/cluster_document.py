@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gputui.cluster.kubernetes.calls import CALLS
+from gputui.cluster.kubernetes.rights import caps_of as kubernetes_caps_of
+from gputui.cluster.kubernetes.site import KubeSite
 from gputui.cluster.slurm.rights import caps_of
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.cluster import Capability, Caps
@@ -62,7 +65,14 @@ def _engines() -> dict[str, Caps]:
     return {
         "Slurm, user": caps_of(SlurmSite(user="user", uid=1000, slurm_user="slurm")),
         "Slurm, operator": caps_of(SlurmSite(user="root", uid=0)),
+        "Kubernetes, user": kubernetes_caps_of(_kubernetes(is_operator=False)),
+        "Kubernetes, operator": kubernetes_caps_of(_kubernetes(is_operator=True)),
     }
+
+
+def _kubernetes(*, is_operator: bool) -> KubeSite:
+    """Return a server whose user has the rights that `gputui cluster rbac` grants."""
+    return KubeSite("v1.31.0", rights=frozenset(each.name for each in CALLS if is_operator or not each.is_operators))
 
 
 def _words(caps: Caps, capability: Capability, told: dict[str, None]) -> str:

@@ -34,29 +34,55 @@ DIRECTORY = "clusters"
 
 def open_cluster(options: Options) -> Cluster:
     """Return the cluster that the settings name. Asks the engine nothing yet."""
-    from gputui.cluster.slurm.cluster import SlurmCluster
-    from gputui.cluster.slurm.commands import SlurmCommands
-    from gputui.cluster.ssh import SshConnection, runtime_directory
-
-    settings = options.settings.cluster
-    engine = parse_engine(settings.engine)
+    engine = parse_engine(options.settings.cluster.engine)
     if engine is None:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
-    ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
-    commands = SlurmCommands(ssh, settings.command_timeout.total_seconds())
-    directory = _directory(options, engine)
+    directory = _own_state(options) / DIRECTORY / _directory(engine)
     try:
-        return SlurmCluster(commands, options.settings, directory)
+        make = _kubernetes if engine.kind == "kubernetes" else _slurm
+        return make(options, engine, directory)
     except OSError as error:
         raise StoreAccessError(f"{error.strerror}", where=str(directory)) from error
 
 
-def _directory(options: Options, engine: Engine) -> Path:
-    """Return the directory for what this machine keeps about a cluster: others have jobs of the same ids."""
+def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
+    from gputui.cluster.slurm.cluster import SlurmCluster
+    from gputui.cluster.slurm.commands import SlurmCommands
+    from gputui.cluster.ssh import SshConnection, runtime_directory
+
+    ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
+    commands = SlurmCommands(ssh, options.settings.cluster.command_timeout.total_seconds())
+    return SlurmCluster(commands, options.settings, directory)
+
+
+def _kubernetes(options: Options, engine: Engine, directory: Path) -> Cluster:
+    from gputui.cluster.kubernetes.cluster import KubernetesCluster
+    from gputui.cluster.kubernetes.kubeconfig import connect
+
+    environ, timeout = dict(os.environ), options.settings.cluster.command_timeout.total_seconds()
+    return KubernetesCluster(
+        lambda: connect(engine.context, environ, timeout),
+        options.settings,
+        directory,
+        user=bootstrap.actor().user,
+        name=engine.context or "",
+    )
+
+
+def _directory(engine: Engine) -> str:
+    """Return the directory's name for what this machine keeps about a cluster: others have jobs of the same ids."""
+    if engine.kind == "kubernetes":
+        from gputui.cluster.kubernetes.context import context_in
+
+        context = engine.context or context_in(os.environ)
+        return f"kubernetes-{_short(os.environ.get('KUBECONFIG', '') + chr(0) + context)}"
     conf = os.environ.get("SLURM_CONF", "") if engine.host is None else ""
-    configuration = hashlib.sha256(conf.encode()).hexdigest()[:8] if conf else ""
-    parts = [engine.kind, engine.host or "", str(engine.port or ""), configuration]
-    return _own_state(options) / DIRECTORY / "-".join(part for part in parts if part)
+    parts = [engine.kind, engine.host or "", str(engine.port or ""), _short(conf) if conf else ""]
+    return "-".join(part for part in parts if part)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _own_state(options: Options) -> Path:

@@ -55,6 +55,21 @@ def kubernetes(options: Options, submission: Submission, key: str) -> Exported:
     return Exported("---\n".join(map(yaml.document, documents)), tuple(manifest.left_out(submission)))
 
 
+def rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:
+    """Return the manifest of roles and bindings for a `User`, a `Group`, or a `ServiceAccount` `NAMESPACE:NAME`."""
+    from gputui.cluster.kubernetes import calls, yaml
+
+    place, _, account = name.partition(":")
+    if kind == "ServiceAccount":
+        if not (place and account):
+            raise InputError("is not NAMESPACE:NAME", where="--service-account")
+        subject = calls.RbacSubject(kind, account, place)
+    else:
+        subject = calls.RbacSubject(kind, name)
+    documents = calls.rbac(namespace, subject, is_operator=is_operator, is_wide=is_wide)
+    return "---\n".join(map(yaml.document, documents))
+
+
 def local(options: Options) -> Options:
     """Return the options with which this server's own queue is opened, also in cluster mode."""
     cluster = replace(options.settings.cluster, engine="")

@@ -1,7 +1,8 @@
-"""`gputui cluster`: what the nodes of a Slurm cluster need, and whether they have it."""
+"""`gputui cluster`: what a cluster needs, and whether it has it: an epilog of Slurm, or rights in Kubernetes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 
 from gputui.cli import cluster_check
 from gputui.cli.offered_files import agreed, changes, listing, write
+from gputui.cli.session import Session, pass_session
 from gputui.domain.text import plain
 
 EPILOGS = "/etc/slurm/epilog.d"
@@ -18,7 +20,7 @@ _NAME = "50-gputui"
 
 @click.group("cluster")
 def command() -> None:
-    """Prepare and check the nodes of a Slurm cluster."""
+    """Prepare and check a cluster: Slurm's nodes, or rights in Kubernetes."""
 
 
 command.add_command(cluster_check.command)
@@ -51,6 +53,44 @@ def install(dry_run: bool, yes: bool, epilog_dir: str) -> int:
     write(changed, option="--epilog-dir", mode=0o755)
     click.echo(_lines(epilog_dir, "now:"))
     return 0
+
+
+@command.command("rbac")
+@click.option("--user", metavar="NAME", help="User who gets the rights, as the cluster knows her.")
+@click.option("--group", metavar="NAME", help="Group that gets the rights.")
+@click.option("--service-account", metavar="NAMESPACE:NAME", help="Service account that gets the rights.")
+@click.option("--namespace", metavar="NAME", help="Namespace of the jobs; that of the settings by default.")
+@click.option("--operator", is_flag=True, help="Also the right to drain nodes.")
+@click.option("--own-namespace", is_flag=True, help="Only the namespace: no jobs of others, no nodes and no GPUs.")
+@pass_session
+def rbac(
+    session: Session,
+    user: str | None,
+    group: str | None,
+    service_account: str | None,
+    namespace: str | None,
+    operator: bool,
+    own_namespace: bool,
+) -> None:
+    """Print the roles that Kubernetes has to grant, with the least rights.
+
+    An administrator reads them, and applies them: gputui cluster rbac --user ann --namespace lab | kubectl apply -f -
+    They are made from the list of calls that gputui doctor checks. Users see the jobs of all namespaces and the nodes,
+    and submit, cancel, hold and read the output of jobs in their own namespace.
+    """
+    from gputui.bootstrap import moving
+
+    subject = _subject({"User": user, "Group": group, "ServiceAccount": service_account})
+    place = namespace or session.options.settings.cluster.namespace or ""
+    click.echo(moving.rbac(place, *subject, is_operator=operator, is_wide=not own_namespace), nl=False)
+
+
+def _subject(named: Mapping[str, str | None]) -> tuple[str, str]:
+    """Return kind and name of the one who gets the rights."""
+    given = [(kind, name) for kind, name in named.items() if name]
+    if len(given) != 1:
+        raise click.UsageError("name one of --user, --group and --service-account")
+    return given[0]
 
 
 def epilog() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gputui.domain.cluster import ENGINES
+from gputui.domain.cluster import ENGINES, parse_engine
 from gputui.domain.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -26,12 +26,22 @@ REFUSED: Mapping[str, str] = {
     "ps": "log in to the job's node: gputui ps shows the processes on its GPUs there, without the cluster",
     "state": "the queue is in the engine's own files",
 }
-"""Commands that cluster mode refuses, each with what to do instead."""
+"""Commands that cluster mode refuses, each with what to do instead: in Slurm's words where they differ."""
+_IN_KUBERNETES: Mapping[str, str] = {
+    "exec": "open a shell in the job's pod: kubectl exec -it POD -- sh",
+    "reserve": "an administrator keeps nodes for somebody by taints, or by quotas of Kueue",
+    "tenant": "an administrator sets limits by ResourceQuotas of namespaces, or by quotas of Kueue",
+    "cron": "submit at regular times by a CronJob",
+    "pause": "an administrator stops a queue of Kueue: stopPolicy of its ClusterQueue",
+    "unpause": "an administrator starts a queue of Kueue again: stopPolicy of its ClusterQueue",
+}
 
 
 def check_command(name: str, settings: ClusterSettings) -> None:
     """Raise CapabilityError for a command that makes no sense in cluster mode."""
     if name in REFUSED:
-        kind = settings.engine.partition("+")[0]
-        engine = ENGINES.get(kind, kind)
-        raise CapabilityError(f"gputui {name} is for the queue of one machine, not for {engine}", hint=REFUSED[name])
+        engine = parse_engine(settings.engine)
+        kind = engine.kind if engine is not None else ""
+        hint = _IN_KUBERNETES.get(name, REFUSED[name]) if kind == "kubernetes" else REFUSED[name]
+        words = f"gputui {name} is for the queue of one machine, not for {ENGINES.get(kind, kind)}"
+        raise CapabilityError(words, hint=hint)

@@ -48,7 +48,7 @@ COMMANDS = {
     "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
     "migrate": "move waiting jobs to the configured cluster",
     "install": "systemd units that run the scheduler as a service",
-    "cluster": "prepare and check the nodes of a Slurm cluster",
+    "cluster": "prepare and check a cluster: Slurm's nodes, or rights in Kubernetes",
     "schema": "JSON schemas of settings and job files",
     "completions": "print the completion script of a shell",
 }

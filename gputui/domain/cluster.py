@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from gputui.domain.errors import InputError
+from gputui.domain.runs import Run
 
-_ENGINE = re.compile(
-    r"(?P<kind>slurm)(?:\+ssh://(?P<host>(?:\w[\w.-]{0,31}@)?\w[\w.-]{0,252})(?::(?P<port>\d{1,5}))?)?",
+_SLURM = re.compile(
+    r"slurm(?:\+ssh://(?P<host>(?:\w[\w.-]{0,31}@)?\w[\w.-]{0,252})(?::(?P<port>\d{1,5}))?)?",
     re.ASCII,
 )
+_KUBERNETES = re.compile(r"kubernetes(?::(?P<context>[!-~]{1,253}))?", re.ASCII)
 
 
 class Engine(Struct, frozen=True):
-    """An engine, and the login node on which its commands run."""
+    """An engine, and where it is reached."""
 
     kind: str
-    """`slurm`."""
+    """`slurm` or `kubernetes`."""
     host: str | None = None
-    """`[USER@]HOST`, as ssh takes it; None: this machine."""
+    """Login node on which Slurm's commands run, as `[USER@]HOST` for ssh; None: this machine."""
     port: int | None = None
+    context: str | None = None
+    """Context of the kubeconfig; None: its current one, or that of the pod in which gputui runs."""
 
 
 def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
-    """Return the engine of `slurm` or `slurm+ssh://[USER@]HOST[:PORT]`; None for an empty text."""
+    """Return the engine of `slurm`, `slurm+ssh://[USER@]HOST[:PORT]` or `kubernetes[:CONTEXT]`; None for no text."""
     if not text:
         return None
-    match = _ENGINE.fullmatch(text)
+    if (kubernetes := _KUBERNETES.fullmatch(text)) is not None:
+        return Engine("kubernetes", context=kubernetes["context"])
+    match = _SLURM.fullmatch(text)
     port = int(match["port"]) if match and match["port"] else None
     if not match or (port is not None and not 0 < port < 65536):
         quoted = ascii(text if len(text) <= 40 else text[:37] + "...")
-        raise InputError(f"{quoted} is not a cluster", where=where, hint="write slurm or slurm+ssh://HOST")
-    return Engine(match["kind"], match["host"], port)
+        hint = "write slurm, slurm+ssh://HOST, kubernetes or kubernetes:CONTEXT"
+        raise InputError(f"{quoted} is not a cluster", where=where, hint=hint)
+    return Engine("slurm", match["host"], port)
 
 
 ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
@@ -57,6 +64,20 @@ def array_of(element: int) -> int:
 def index_of(element: int) -> int:
     """Return the index of an element of an array."""
     return element % (1 << ELEMENT_BITS) - 1
+
+
+def element_runs(array: int, indices: Iterable[int]) -> Iterator[Run]:
+    """Yield the elements of an array with these indices, neighbours together."""
+    start = count = 0
+    for index in indices:
+        if count and index == start + count:
+            count += 1
+            continue
+        if count:
+            yield Run(element_id(array, start), start, count)
+        start, count = index, 1
+    if count:
+        yield Run(element_id(array, start), start, count)
 
 
 class Capability(StrEnum):

@@ -400,10 +400,11 @@ class ClusterSettings(Struct, frozen=True):
     """The cluster in place of this machine's own queue."""
 
     engine: str = ""
-    """`slurm`, or `slurm+ssh://[USER@]HOST[:PORT]` to run its commands on a login node; empty: the queue of this
-    machine. GPUTUI_CLUSTER goes first."""
+    """`slurm`, or `slurm+ssh://[USER@]HOST[:PORT]` to run its commands on a login node; `kubernetes`, or
+    `kubernetes:CONTEXT` for a context of the kubeconfig; empty: the queue of this machine. GPUTUI_CLUSTER goes first.
+    """
     default_time: timedelta = timedelta(hours=24)
-    """Time limit of a job that is submitted without one: the engine plans with time limits."""
+    """Time limit of a job that is submitted to Slurm without one: Slurm plans with time limits."""
     partition: str | None = None
     account: str | None = None
     """Partition and account of submitted jobs; None: the engine's defaults."""
@@ -426,11 +427,13 @@ class ClusterSettings(Struct, frozen=True):
     sbatch_options: tuple[str, ...] = ()
     """Further options of `sbatch` for submitted jobs, such as `--qos=normal`."""
     namespace: str | None = None
-    """Namespace of exported Kubernetes manifests; None: that of whoever applies them."""
+    """Namespace of jobs in Kubernetes; None: that of the kubeconfig's context. Exported manifests name it too."""
     priority_classes: tuple[str, ...] = ()
     """Kubernetes' PriorityClasses for the classes low, normal and high; empty: the cluster's default."""
     kueue: str | None = None
     """LocalQueue of Kueue that Kubernetes manifests name; None: no Kueue."""
+    keep_ended: timedelta = timedelta(days=7)
+    """Time after which Kubernetes removes a job that has ended, with its pods; gputui keeps a record and the output."""
     poll_interval: timedelta = timedelta(seconds=2)
     """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
     command_timeout: timedelta = timedelta(seconds=30)

@@ -1,6 +1,6 @@
 """Prints a constraints file with the lowest version that pyproject.toml allows of each dependency.
 
-python tests/smoke/lowest.py > lowest.txt && pip install -c lowest.txt '.[otel,web]'
+python tests/smoke/lowest.py > lowest.txt && pip install -c lowest.txt '.[kubernetes,otel,web]'
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def lowest(requirements: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Print the constraints for the package and its extras `otel` and `web`."""
+    """Print the constraints for the package and its extras `kubernetes`, `otel` and `web`."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     extras = project["optional-dependencies"]
-    print("\n".join(lowest([*project["dependencies"], *extras["otel"], *extras["web"]])))
+    print("\n".join(lowest([*project["dependencies"], *extras["kubernetes"], *extras["otel"], *extras["web"]])))
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     cd /tmp && some-venv/bin/python /path/to/tests/smoke/run.py
 
 CI runs it on the lowest versions that pyproject.toml allows and on the newest: every module is imported, every command
-runs once, the console opens in a terminal and paints, jobs run as processes on simulated GPUs, and pynvml, docker-py
-and urllib3 are spoken to. Exits with 1 after the first failure.
+runs once, the console opens in a terminal and paints, jobs run as processes on simulated GPUs, and pynvml, docker-py,
+urllib3 and Kubernetes' client are spoken to. Exits with 1 after the first failure.
 """
 
 from __future__ import annotations
@@ -246,6 +246,24 @@ def speak_http(_: Path) -> None:
     assert status.up, status.text
 
 
+def speak_to_kubernetes(directory: Path) -> None:
+    """Have Kubernetes' client read a kubeconfig, and ask its server."""
+    from gputui.cluster.kubernetes.kubeconfig import connect
+
+    file = directory / "kubeconfig"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = {"name": "a", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        users = [{"name": "a", "user": {"token": "t"}}]
+        contexts = [{"name": "a", "context": {"cluster": "a", "user": "a"}}]
+        named = {"clusters": [place], "users": users, "contexts": contexts, "current-context": "a"}
+        file.write_text(json.dumps(named))
+        api = connect(None, {"KUBECONFIG": str(file)}, 5.0)
+        assert api.get("/version")
+        api.close()
+        server.shutdown()
+
+
 def until(is_so: Callable[[], bool], what: str, more: Callable[[], str] = lambda: "") -> None:
     """Wait for something; fail when it does not come."""
     deadline = time.monotonic() + SECONDS
@@ -257,7 +275,7 @@ def until(is_so: Callable[[], bool], what: str, more: Callable[[], str] = lambda
 
 _PARTS = (
     *(import_everything, run_every_command, run_a_job, open_the_console, open_the_demo, open_the_web, report),
-    *(read_gpus, speak_http),
+    *(read_gpus, speak_http, speak_to_kubernetes),
 )
 
 

@@ -15,6 +15,10 @@ from gputui.domain.swept import spec_at
 
 KEY = "gputui.key"
 """Label with the key of the submission."""
+ARRAY, INDEX = "gputui.array", "gputui.index"
+"""Labels of an array's element: the key of the array, and the element's index."""
+NAME, COMMENT, SUBMITTER = "gputui.name", "gputui.comment", "gputui.user"
+"""Annotations for people. Whoever submits a job writes what she likes into them."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Kueue's label for the queue of a job."""
 GPU = "nvidia.com/gpu"
@@ -68,7 +72,9 @@ def _manifest(submission: Submission, index: int | None, key: str, settings: Set
     if whole.tenant:
         labels["gputui.tenant"] = label(whole.tenant)
     queue = {QUEUE: settings.cluster.kueue} if settings.cluster.kueue else {}
-    annotations = {f"gputui.{name}": text for name, text in (("name", spec.name), ("comment", spec.comment)) if text}
+    if index is not None:
+        labels |= {ARRAY: label(key), INDEX: str(index)}
+    annotations = {name: text for name, text in ((NAME, spec.name), (COMMENT, spec.comment)) if text}
     metadata: dict[str, Any] = {"name": dns_label(whole.name, suffix), "labels": labels | queue}
     if settings.cluster.namespace:
         metadata["namespace"] = settings.cluster.namespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
@@ -14,9 +13,9 @@ from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.notes import Submitted
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause
+from gputui.domain.cluster import element_runs
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
-from gputui.domain.runs import Run
 from gputui.domain.state import JobState
 
 _NO_DETAIL = JobDetail("", "")
@@ -100,20 +99,7 @@ def _placed(job: Job, row: JobRow) -> Job:
         return job
     array = int(row.array)
     placed = replace(job, array=ArrayRef(array, indices[0], row.array_limit))
-    return placed.with_runs(tuple(_runs(array, indices))) if len(indices) > 1 else placed
-
-
-def _runs(array: int, indices: Iterable[int]) -> Iterable[Run]:
-    start = count = 0
-    for index in indices:
-        if count and index == start + count:
-            count += 1
-            continue
-        if count:
-            yield Run(ids.element_id(array, start), start, count)
-        start, count = index, 1
-    if count:
-        yield Run(ids.element_id(array, start), start, count)
+    return placed.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else placed
 
 
 def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:

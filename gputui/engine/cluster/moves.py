@@ -85,12 +85,18 @@ class JobMove(Struct, frozen=True):
     @property
     def new_word(self) -> str:
         """Id of the job or the array in the cluster; empty if it stays."""
-        return str(array_of(self.new_ids[0]) or self.new_ids[0]) if self.new_ids else ""
+        if not self.new_ids:
+            return ""
+        return str(array_of(self.new_ids[0]) if self._is_array else self.new_ids[0])
 
     @property
     def new_indices(self) -> tuple[int, ...]:
         """Indices of the elements that the cluster has; empty unless they are of an array."""
-        return tuple(index_of(job_id) for job_id in self.new_ids if array_of(job_id))
+        return tuple(map(index_of, self.new_ids)) if self._is_array else ()
+
+    @property
+    def _is_array(self) -> bool:
+        return self.jobs[0].array is not None
 
     @property
     def awaited(self) -> tuple[JobId, ...]:

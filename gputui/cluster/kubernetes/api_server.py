@@ -1,0 +1,200 @@
+"""Requests to the API server of Kubernetes, and its answers that go on: watches and followed logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from msgspec import Struct
+from urllib3.exceptions import HTTPError, ProtocolError
+
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
+from gputui.domain.text import plain
+
+Query = Mapping[str, str]
+MERGE_PATCH = "application/merge-patch+json"
+_CONNECT = 5.0
+"""Seconds in which a connection has to be made."""
+_BUSY = frozenset({408, 429, 500, 502, 503, 504})
+_RIGHTS = "gputui cluster rbac prints the rights that gputui needs"
+_MOST_WORDS = 400
+
+
+class StatusAnswer(Struct, frozen=True):
+    """What the server answers in place of an object."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+
+
+class ApiRefusedError(ClusterRefusedError):
+    """The server refused a request, with this status of HTTP."""
+
+    def __init__(self, what: str, status: int, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.status = status
+
+
+class ApiStream:
+    """Lines of an answer that goes on until the server ends it, or `close` does, from any thread."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, place: str) -> None:
+        self._response = response
+        self._place = place
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield lines without their ends; raises ClusterUnavailableError if the connection is lost."""
+        rest = b""
+        try:
+            for chunk in self._response.stream(65536):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from lines
+        except (HTTPError, OSError, ValueError) as error:
+            if not self._is_closed:
+                raise ClusterUnavailableError(f"the connection to {self._place} was lost: {_words(error)}") from error
+        finally:
+            self._response.close()
+        if rest and not self._is_closed:
+            yield rest
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._is_closed = True
+        try:
+            self._response.shutdown()
+        except (OSError, ValueError):  # it has ended
+            self._response.close()
+
+
+class ApiServer:
+    """An API server, as a user of it."""
+
+    def __init__(
+        self,
+        pool: urllib3.PoolManager,
+        address: str,
+        headers: Callable[[], Mapping[str, str]],
+        *,
+        place: str,
+        namespace: str,
+        timeout: float,
+    ) -> None:
+        """`headers` are those that authenticate, `place` is the name for people, `namespace` the user's own."""
+        self.place = place
+        self.namespace = namespace
+        self._pool = pool
+        self.address = address.rstrip("/")
+        self._headers = headers
+        self._timeout = timeout
+
+    def get(self, path: str, query: Query | None = None) -> bytes:
+        """Return what is at a path."""
+        return self._answer("GET", path, query).data
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        query: Query | None = None,
+        kind: str = "application/json",
+    ) -> bytes:
+        """Send an object; return the answer."""
+        return self._answer(method, path, query, json.dumps(body).encode(), kind).data
+
+    def stream(self, path: str, query: Query, patience: float | None) -> ApiStream:
+        """Return an answer line by line; it is lost if nothing comes for `patience` seconds."""
+        return ApiStream(self._answer("GET", path, query, patience=patience, is_read=False), self.place)
+
+    def close(self) -> None:
+        """Close connections."""
+        self._pool.clear()
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: bytes | None = None,
+        kind: str = "application/json",
+        *,
+        patience: float | None = 0.0,
+        is_read: bool = True,
+    ) -> urllib3.BaseHTTPResponse:
+        url = f"{self.address}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "User-Agent": "gputui", **self._headers()}
+        if body is not None:
+            headers["Content-Type"] = kind
+        timeout = urllib3.Timeout(connect=_CONNECT, read=self._timeout if patience == 0 else patience)
+        for is_last in (False, True):
+            try:
+                response = self._pool.request(
+                    method,
+                    url,
+                    body=body,
+                    headers=headers,
+                    timeout=timeout,
+                    retries=False,
+                    preload_content=is_read,
+                )
+                break
+            except (
+                ProtocolError
+            ) as error:  # the server may have closed an idle connection: all requests may be repeated
+                if is_last:
+                    raise self._silent(error) from error
+            except (HTTPError, OSError) as error:
+                raise self._silent(error) from error
+        if response.status >= 300:
+            raise self._refusal(response)
+        return response
+
+    def _silent(self, error: Exception) -> ClusterUnavailableError:
+        return ClusterUnavailableError(f"Kubernetes does not answer: {_words(error)}", where=self.place)
+
+    def _refusal(self, response: urllib3.BaseHTTPResponse) -> ClusterRefusedError | ClusterUnavailableError:
+        """Return the error for an answer that is no success."""
+        try:
+            data = response.data
+        except (HTTPError, OSError):
+            data = b""
+        words = _told(data) or response.reason or "no reason given"
+        status = response.status
+        if status in _BUSY:
+            return ClusterUnavailableError(f"Kubernetes does not answer: {words} ({status})", where=self.place)
+        if status == 401:
+            hint = "kubectl auth whoami; log in anew"
+            return ApiRefusedError(f"Kubernetes does not know this user: {words}", status, where=self.place, hint=hint)
+        if status == 403:
+            return ApiRefusedError(f"access denied: {words}", status, hint=_RIGHTS)
+        return ApiRefusedError(words, status)
+
+
+def refuse_not_found(error: ApiRefusedError, what: str) -> None:
+    """Raise NotFoundError for an object that does not exist."""
+    if error.status == 404:
+        raise NotFoundError(f"Kubernetes knows no {what}") from error
+
+
+def _told(data: bytes) -> str:
+    """Return the message of an answer, on one line."""
+    try:
+        return _one_line(msgspec.json.decode(data, type=StatusAnswer).message)
+    except (msgspec.DecodeError, ValueError):
+        return _one_line(data[:_MOST_WORDS].decode(errors="replace"))
+
+
+def _words(error: Exception) -> str:
+    text = str(error)
+    reason = getattr(error, "reason", None)
+    return _one_line(str(reason) if reason else text) or type(error).__name__
+
+
+def _one_line(text: str) -> str:
+    return plain(" ".join(text.split()))[:_MOST_WORDS]

@@ -1,0 +1,146 @@
+"""Changes of jobs and nodes. Refusals have Kubernetes' own words, ours in front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from gputui.cluster.kubernetes import views
+from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
+from gputui.cluster.kubernetes.jobs import JobParts
+from gputui.cluster.kubernetes.manifest import QUEUE
+from gputui.cluster.kubernetes.objects import KubeJob, KubeList, KubePod, Reader
+from gputui.cluster.kubernetes.submission import LATER_QUEUE, jobs_path
+from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.job_spec import JobId
+
+_GONE, _CHANGED = 404, 409
+_TRIES = 4
+"""Number of further tries for a job that changes at the same time."""
+
+
+class KubeChanger:
+    """Changes jobs one after the other."""
+
+    def __init__(self, put_job: Callable[[bytes], None], put_workload: Callable[[bytes], None]) -> None:
+        """`put_job` and `put_workload` take over what the server answers."""
+        self._put_job = put_job
+        self._put_workload = put_workload
+
+    def cancel(
+        self, server: ApiServer, chosen: Iterable[JobParts], prepare: Callable[[JobParts], Callable[[], None]]
+    ) -> tuple[JobId, ...]:
+        """Remove jobs with their pods; a job is shown until its pods have ended.
+
+        `prepare` is called before each, and what it returns afterwards.
+        """
+
+        def cancelled(parts: JobParts) -> None:
+            then = prepare(parts)
+            self._delete(server, parts)
+            then()
+
+        return _each(chosen, "cancelled", cancelled)
+
+    def hold(self, server: ApiServer, chosen: Iterable[JobParts]) -> tuple[JobId, ...]:
+        """Suspend waiting jobs, and take those of Kueue out of their queues."""
+        return _each(chosen, "held", lambda parts: self._set_held(server, parts, True))
+
+    def release(self, server: ApiServer, chosen: Iterable[JobParts]) -> tuple[JobId, ...]:
+        """Let held jobs start."""
+        return _each(chosen, "released", lambda parts: self._set_held(server, parts, False))
+
+    def _delete(self, server: ApiServer, parts: JobParts) -> None:
+        meta = parts.job.metadata
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "propagationPolicy": "Foreground",
+            "preconditions": {"uid": meta.uid},
+        }
+        try:
+            data = server.send("DELETE", jobs_path(meta.namespace, meta.name), body)
+        except ApiRefusedError as error:
+            if error.status not in {_GONE, _CHANGED}:  # it is gone, or another job has its name
+                raise
+        else:
+            self._put_job(data)
+
+    def _set_held(self, server: ApiServer, parts: JobParts, is_on: bool) -> None:
+        if parts.is_queued and parts.workload is not None:
+            self._set_active(server, parts, not is_on)
+            return
+        for is_last in (*[False] * _TRIES, True):
+            try:
+                self._put_job(self._suspend(server, _fresh(server, parts, is_on), is_on))
+                return
+            except ApiRefusedError as error:
+                if error.status != _CHANGED or is_last:
+                    raise
+
+    def _suspend(self, server: ApiServer, parts: JobParts, is_on: bool) -> bytes:
+        """Suspend a job or resume it, in the state that was looked at; return it."""
+        meta = parts.job.metadata
+        if not is_on and parts.kueue and (queue := meta.annotation(LATER_QUEUE)):
+            change: dict[str, Any] = {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
+        else:
+            change = {"metadata": {}, "spec": {"suspend": is_on}}
+        change["metadata"]["resourceVersion"] = meta.resource_version
+        return server.send("PATCH", jobs_path(meta.namespace, meta.name), change, kind=MERGE_PATCH)
+
+    def _set_active(self, server: ApiServer, parts: JobParts, is_on: bool) -> None:
+        if parts.workload is None:
+            return
+        meta = parts.workload.metadata
+        path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
+        self._put_workload(server.send("PATCH", path, {"spec": {"active": is_on}}, kind=MERGE_PATCH))
+
+
+def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
+    """Return a job as it is now; raises ClusterRefusedError for a hold once it has started: it would lose its pod."""
+    meta = parts.job.metadata
+    job = Reader(KubeJob).read(server.get(jobs_path(meta.namespace, meta.name)))
+    if job is None or job.metadata.uid != meta.uid:
+        raise ClusterRefusedError("it is gone", where=f"job {parts.number}")
+    query = {"labelSelector": f"job-name={meta.name}"}
+    pods = msgspec.json.decode(server.get(f"/api/v1/namespaces/{meta.namespace}/pods", query), type=KubeList).items
+    found = (Reader(KubePod).read(each) for each in pods or ())
+    if is_on and any(pod is not None and pod.status.phase != "Pending" for pod in found):
+        raise ClusterRefusedError("not held: it has started", where=f"job {parts.number}")
+    return replace(parts, job=job)
+
+
+def cordon(server: ApiServer, node: str, reason: str | None, user: str) -> bytes:
+    """Keep new pods from a node, or with no reason let them start there again; return the node."""
+    notes = {views.REASON: reason, views.BY: user, views.AT: datetime.now(UTC).isoformat(timespec="seconds")}
+    annotations = notes if reason is not None else dict.fromkeys(notes)
+    change = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": reason is not None or None}}
+    try:
+        return server.send("PATCH", f"/api/v1/nodes/{quote(node, safe='')}", change, kind=MERGE_PATCH)
+    except ApiRefusedError as error:
+        if error.status == _GONE:
+            raise ClusterRefusedError(f"invalid node name: {error.what}", where=node) from error
+        raise
+
+
+def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobParts], None]) -> tuple[JobId, ...]:
+    """Change each job in turn."""
+    done: list[JobId] = []
+    for parts in chosen:
+        try:
+            change(parts)
+        except ApiRefusedError as error:
+            words = "it has changed in the meantime" if error.status == _CHANGED else error.what
+            what = f"not {done_words}: {words}{_so_far(done)}"
+            raise ClusterRefusedError(what, where=f"job {parts.number}", hint=error.hint) from error
+        done.append(parts.number)
+    return tuple(done)
+
+
+def _so_far(done: Sequence[JobId]) -> str:
+    return f"; done: {', '.join(map(str, done))}" if done else ""

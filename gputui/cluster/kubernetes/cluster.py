@@ -1,0 +1,275 @@
+"""Kubernetes behind the port `Cluster`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import RLock
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from gputui.cluster.kubernetes import changes, faults, phases, rights
+from gputui.cluster.kubernetes.api_server import ApiServer
+from gputui.cluster.kubernetes.changes import KubeChanger
+from gputui.cluster.kubernetes.jobs import JobParts
+from gputui.cluster.kubernetes.logs import KeptLog, PodLog
+from gputui.cluster.kubernetes.mirror import KubeMirror
+from gputui.cluster.kubernetes.notes import KubeSubmissions
+from gputui.cluster.kubernetes.numbers import number_of
+from gputui.cluster.kubernetes.objects import KubePod
+from gputui.cluster.kubernetes.picture import KubePicture, KubePictures
+from gputui.cluster.kubernetes.records import KubeRecords
+from gputui.cluster.kubernetes.site import KubeSite, Sites
+from gputui.cluster.kubernetes.submission import KubeSubmitter
+from gputui.domain.cluster import Capability, Caps, ClusterFault
+from gputui.domain.errors import CapabilityError, NotFoundError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+
+
+class KubernetesCluster:
+    """Jobs and nodes of a cluster that Kubernetes runs."""
+
+    def __init__(
+        self, connect: Callable[[], ApiServer], settings: Settings, directory: Path, *, user: str, name: str = ""
+    ) -> None:
+        """`connect` returns the server, when it is first needed; `user` is the name written into submitted jobs."""
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._connect = connect
+        self._settings = settings.cluster
+        self._user = user
+        self._name = name
+        self._sites = Sites(directory)
+        submissions = KubeSubmissions(directory)
+        self._pictures = KubePictures(submissions, settings.cluster.priority_classes)
+        self._records = KubeRecords(directory, user)
+        self._submitter = KubeSubmitter(settings, submissions, user, lambda data: self._copy().jobs.put(data))
+        self._changer = KubeChanger(
+            lambda data: self._copy().jobs.put(data), lambda data: self._copy().put_workload(data)
+        )
+        self._server: ApiServer | None = None
+        self._mirror: KubeMirror | None = None
+        self._shown: tuple[object, KubePicture] | None = None
+        self._lock = RLock()
+
+    @property
+    def name(self) -> str:
+        """Name of the context."""
+        return self._server.place if self._server else self._name or "kubernetes"
+
+    @property
+    def caps(self) -> Caps:
+        """Kubernetes' capabilities for this user."""
+        return rights.caps_of(self._sites.known)
+
+    def snapshot(self) -> Snapshot:
+        """Return all jobs that Kubernetes has, and the nodes."""
+        return self._latest().snapshot
+
+    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+        """Create jobs."""
+        server, site = self._reached()
+        for capability in _needed(submissions):
+            self._need(capability)
+        found = self._submitter.submit(server, self._namespace(server), submissions, key, has_kueue=bool(site.kueue))
+        parts = self._latest().parts
+        uids = [job.metadata.uid for job in found]
+        return tuple(
+            parts[uid].number if uid in parts else number_of(job) for uid, job in zip(uids, found, strict=True)
+        )
+
+    def expected_start(self, submission: Submission) -> datetime | None:
+        """Raise CapabilityError: Kubernetes forecasts nothing."""
+        del submission
+        self._lacks(Capability.TEST_ONLY)
+
+    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Delete jobs with their pods, having recorded them and their output."""
+        server, _ = self._reached()
+        found = [parts for parts in self._parts(ids) if not parts.job.has_ended and not _is_going(parts)]
+
+        jobs = self._latest().jobs
+        return self._changer.cancel(
+            server, found, lambda parts: self._records.cancelling(server, parts, jobs[parts.job.metadata.uid])
+        )
+
+    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Suspend waiting jobs."""
+        server = self._need(Capability.HOLD)
+        return self._changer.hold(server, [parts for parts in self._waiting(ids) if not parts.is_held])
+
+    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Let held jobs start."""
+        server = self._need(Capability.HOLD)
+        return self._changer.release(server, [parts for parts in self._waiting(ids) if parts.is_held])
+
+    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids
+        self._lacks(Capability.REQUEUE)
+
+    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids, value
+        self._lacks(Capability.RAISE_PRIORITY)
+
+    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids
+        self._lacks(Capability.TOP)
+
+    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids, limit
+        self._lacks(Capability.EXTEND)
+
+    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids, number
+        self._lacks(Capability.SIGNAL)
+
+    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Raise CapabilityError: what Kubernetes calls so is `hold` here."""
+        del ids
+        self._lacks(Capability.SUSPEND)
+
+    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Raise CapabilityError."""
+        del ids
+        self._lacks(Capability.SUSPEND)
+
+    def drain(self, nodes: Iterable[str], reason: str) -> None:
+        """Cordon nodes."""
+        self._cordon(nodes, " ".join(reason.split()) or "no reason given")
+
+    def resume(self, nodes: Iterable[str]) -> None:
+        """Uncordon nodes."""
+        self._cordon(nodes, None)
+
+    def job(self, job_id: JobId) -> Job:
+        """Return a job that Kubernetes has, else one from our records."""
+        snapshot = self.snapshot()
+        found = snapshot.job(job_id) or self._records.of(job_id)
+        if found is None:
+            found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
+        if found is None:
+            raise NotFoundError(f"Kubernetes knows no job {job_id}, and nothing was recorded of it")
+        return found
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield jobs that have ended, from the server and from our records."""
+        now = self._latest().jobs.values()
+        found = {job.id: job for job in self._records.all()} | {job.id: job for job in now}
+        for job in found.values():
+            if job.ended_at is not None and (since is None or job.ended_at >= since):
+                yield job
+
+    def log(self, job: Job, *, tail: int | None, follow: bool) -> PodLog | KeptLog:
+        """Return the output of a job's newest pod, or the copy of it."""
+        server, _ = self._reached()
+        parts = self._known(job.id)
+        pod = phases.newest(parts.pods) if parts else None
+        if pod is None and (kept := self._records.log_of(job.id)) is not None:
+            return KeptLog(kept, tail)
+        is_live = follow and parts is not None and not parts.job.has_ended
+        return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None)
+
+    def faults(self) -> tuple[ClusterFault, ...]:
+        """Return missing rights, and why the server does not answer."""
+        return tuple(faults.faults(self._opened, self._settings))
+
+    def close(self) -> None:
+        """Close connections."""
+        with self._lock:
+            if self._mirror is not None:
+                self._mirror.close()
+            if self._server is not None:
+                self._server.close()
+
+    def _opened(self) -> ApiServer:
+        with self._lock:
+            if self._server is None:
+                self._server = self._connect()
+            return self._server
+
+    def _reached(self) -> tuple[ApiServer, KubeSite]:
+        server = self._opened()
+        return server, self._sites.of(server, self._namespace(server))
+
+    def _namespace(self, server: ApiServer) -> str:
+        return self._settings.namespace or server.namespace
+
+    def _copy(self) -> KubeMirror:
+        """Return the copy of all objects."""
+        with self._lock:
+            if self._mirror is None:
+                server, site = self._reached()
+                self._mirror = KubeMirror(server, site, self._namespace(server))
+                self._mirror.on_job_removed = self._records.removed
+            return self._mirror
+
+    def _latest(self) -> KubePicture:
+        """Return a picture of the copy as it is now."""
+        with self._lock:
+            server, mirror = self._reached()[0], self._copy()
+            version, now = mirror.refresh(), datetime.fromtimestamp(time.time(), UTC)
+            if self._shown is not None and self._shown[0] == version:
+                picture = replace(self._shown[1], snapshot=replace(self._shown[1].snapshot, taken_at=now))
+            else:
+                picture = self._pictures.of(mirror.objects(), server.place, now)
+            is_complete = self._records.seen(server, picture.parts, picture.jobs)
+            self._shown = version if is_complete else None, picture
+            return picture
+
+    def _parts(self, ids: Iterable[JobId]) -> list[JobParts]:
+        """Return the jobs with these ids; raises NotFoundError for one that Kubernetes does not have."""
+        by_number = {each.number: each for each in self._latest().parts.values()}
+        chosen = list(dict.fromkeys(ids))
+        for job_id in chosen:
+            if job_id not in by_number and self._records.of(job_id) is None:
+                raise NotFoundError(f"Kubernetes knows no job {job_id}; it removes jobs some time after their end")
+        return [by_number[job_id] for job_id in chosen if job_id in by_number]
+
+    def _waiting(self, ids: Iterable[JobId]) -> list[JobParts]:
+        return [parts for parts in self._parts(ids) if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
+
+    def _known(self, job_id: JobId) -> JobParts | None:
+        return next((each for each in self._latest().parts.values() if each.number == job_id), None)
+
+    def _pod_to_follow(self, job_id: JobId) -> KubePod | None:
+        parts = self._known(job_id)
+        pod = phases.newest(parts.pods) if parts else None
+        return None if parts is None or (parts.job.has_ended and pod is None) else pod
+
+    def _cordon(self, nodes: Iterable[str], reason: str | None) -> None:
+        server = self._need(Capability.DRAIN_NODE)
+        for node in nodes:
+            self._copy().nodes.put(changes.cordon(server, node, reason, self._user))
+
+    def _need(self, capability: Capability) -> ApiServer:
+        """Return the server; raises CapabilityError if it, or this user, lacks this."""
+        server, _ = self._reached()
+        if not self.caps.has(capability):
+            raise CapabilityError(self.caps.why_not(capability))
+        return server
+
+    def _lacks(self, capability: Capability) -> NoReturn:
+        raise CapabilityError(self.caps.why_not(capability))
+
+
+def _needed(submissions: Sequence[Submission]) -> Iterator[Capability]:
+    """Yield the capabilities that these submissions need."""
+    if any(each.held for each in submissions):
+        yield Capability.HOLD
+    if any(each.spec.after or each.spec.after_any for each in submissions):
+        yield Capability.DEPENDENCIES
+
+
+def _is_going(parts: JobParts) -> bool:
+    return parts.job.metadata.deletion_timestamp is not None

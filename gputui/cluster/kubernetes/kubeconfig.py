@@ -1,0 +1,73 @@
+"""Connection by a kubeconfig, or from within a pod: the only module that imports Kubernetes' own client.
+
+That client reads kubeconfigs, runs the programs that they name for credentials, and sets up TLS and proxies. Requests
+are ours: its models differ between its releases, and refuse what servers of other releases answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gputui.cluster.kubernetes.api_server import ApiServer
+from gputui.cluster.kubernetes.context import IN_CLUSTER, kubeconfig_of
+from gputui.domain.errors import ClusterUnavailableError
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TOKENS = ("BearerToken", "authorization")
+"""Names under which releases of the client keep the token."""
+
+
+def connect(context: str | None, environ: Mapping[str, str], timeout: float, *, account: Path = _ACCOUNT) -> ApiServer:
+    """Return the server of a context, or of the pod in which this runs; raises ClusterUnavailableError."""
+    try:
+        from kubernetes import client, config
+        from kubernetes.client import rest
+    except ImportError as error:
+        hint = "pip install 'gputui[kubernetes]'"
+        raise ClusterUnavailableError("the Kubernetes client for Python is not installed", hint=hint) from error
+    configuration = client.Configuration()
+    try:
+        place, namespace = _load(config, configuration, context, environ, account)
+    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        hint = "kubectl config get-contexts lists the contexts; KUBECONFIG names another file"
+        what = f"there is no way to Kubernetes: {error}"
+        raise ClusterUnavailableError(what, where=kubeconfig_of(environ), hint=hint) from error
+    pool = rest.RESTClientObject(configuration).pool_manager
+    headers = _authorization(configuration)
+    return ApiServer(pool, configuration.host, headers, place=place, namespace=namespace, timeout=timeout)
+
+
+def _load(
+    config: Any, configuration: Any, context: str | None, environ: Mapping[str, str], account: Path
+) -> tuple[str, str]:
+    """Fill the configuration; return the name of the place and the user's namespace."""
+    file = kubeconfig_of(environ)
+    has_file = any(Path(part).is_file() for part in file.split(":") if part)
+    if context is None and not has_file and environ.get("KUBERNETES_SERVICE_HOST"):
+        from kubernetes.config.incluster_config import InClusterConfigLoader
+
+        token, authority = str(account / "token"), str(account / "ca.crt")
+        loader = InClusterConfigLoader(token_filename=token, cert_filename=authority, environ=environ)
+        loader.load_and_set(configuration)
+        return IN_CLUSTER, (account / "namespace").read_text(encoding="utf-8").strip() or "default"
+    contexts, current = config.list_kube_config_contexts(file)
+    chosen = current if context is None else next((each for each in contexts if each["name"] == context), None)
+    if chosen is None:
+        raise config.ConfigException(f"the kubeconfig has no context {context!r}")
+    config.load_kube_config(
+        config_file=file, context=chosen["name"], client_configuration=configuration, persist_config=False
+    )
+    return str(chosen["name"]), str(chosen["context"].get("namespace") or "default")
+
+
+def _authorization(configuration: Any) -> Callable[[], Mapping[str, str]]:
+    """Return what makes the header with the token, which the client renews when it expires."""
+
+    def headers() -> Mapping[str, str]:
+        found = (configuration.get_api_key_with_prefix(name) for name in _TOKENS)
+        token = next((each for each in found if each), None)
+        return {"Authorization": token} if token else {}
+
+    return headers

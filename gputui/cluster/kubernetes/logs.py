@@ -1,0 +1,139 @@
+"""Output of jobs: from the server while the pod exists, else from a copy kept on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+from gputui.cluster.journal import write_whole
+from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
+from gputui.cluster.kubernetes.objects import KubePod
+from gputui.domain.errors import ClusterError, NotFoundError
+
+_PAUSE = 1.0
+"""Seconds between two looks at a pod that has not started."""
+MOST_KEPT = 64 * 1024**2
+"""Bytes of a job's output that are kept."""
+_NOT_YET, _GONE = 400, 404
+_QUIET = frozenset({_NOT_YET, _GONE})
+
+
+class PodLog:
+    """Lines of a pod's container, with their times; with `pod_of` those still to come."""
+
+    is_stamped = True
+
+    def __init__(
+        self, server: ApiServer, pod: KubePod | None, tail: int | None, pod_of: Callable[[], KubePod | None] | None
+    ) -> None:
+        """`pod_of` returns the pod to follow, None once the job has ended without one."""
+        if pod_of is None and pod is None:
+            raise NotFoundError("Kubernetes has no pod of it any more, and its output was not kept on this machine")
+        self._server = server
+        self._pod = pod
+        self._tail = tail
+        self._pod_of = pod_of
+        self._stream: ApiStream | None = None
+        self._closed = Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield lines without their ends."""
+        stream = self._opened()
+        if stream is not None:
+            try:
+                yield from stream
+            finally:
+                stream.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+        self._closed.set()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _opened(self) -> ApiStream | None:
+        """Return the output as soon as there is some; None if there never will be."""
+        pod = self._pod
+        while not self._closed.is_set():
+            if pod is None and self._pod_of is None:
+                return None
+            try:
+                if pod is not None:
+                    return self._open(pod)
+            except ApiRefusedError as error:
+                if self._pod_of is None or error.status not in _QUIET:
+                    raise self._without_output(error) from error
+            self._closed.wait(_PAUSE)
+            pod = self._pod_of() if self._pod_of is not None else None
+            if pod is None:
+                return None
+        return None
+
+    def _open(self, pod: KubePod) -> ApiStream:
+        query = log_query(pod) | ({} if self._tail is None else {"tailLines": str(self._tail)})
+        query |= {"follow": "true"} if self._pod_of is not None else {}
+        stream = self._stream = self._server.stream(log_path(pod), query, None)
+        if self._closed.is_set():
+            stream.close()
+        return stream
+
+    def _without_output(self, error: ApiRefusedError) -> ClusterError | NotFoundError:
+        if error.status in _QUIET:
+            return NotFoundError(f"it has no output: {error.what}")
+        return error
+
+
+class KeptLog:
+    """Lines of a copy of a job's output, with their times."""
+
+    is_stamped = True
+
+    def __init__(self, path: Path, tail: int | None) -> None:
+        try:
+            self._lines = path.read_bytes().splitlines()
+        except OSError as error:
+            raise NotFoundError("its output was not kept on this machine", where=str(path)) from error
+        if tail is not None:
+            self._lines = self._lines[max(0, len(self._lines) - tail) :]
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield lines without their ends."""
+        return iter(self._lines)
+
+    def close(self) -> None:
+        """Do nothing: all of it has been read."""
+
+
+class LogKeeper:
+    """Copies of the output of jobs, in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, name: str) -> Path:
+        """Return the path of a copy."""
+        return self._directory / name
+
+    def keep(self, server: ApiServer, pod: KubePod) -> str:
+        """Copy the output of a pod; return the name of the copy, empty if there is none."""
+        query = log_query(pod) | {"limitBytes": str(MOST_KEPT)}
+        try:
+            data = server.get(log_path(pod), query)
+        except ApiRefusedError:
+            return ""
+        name = f"{pod.metadata.uid}.log"
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(self.path(name), data)
+        return name
+
+
+def log_path(pod: KubePod) -> str:
+    """Return the path of a pod's output."""
+    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/log"
+
+
+def log_query(pod: KubePod) -> dict[str, str]:
+    """Return what asks for the output of the first container, with times."""
+    first = next((each.name for each in pod.spec.containers or ()), "")
+    return {"timestamps": "true"} | ({"container": first} if first else {})

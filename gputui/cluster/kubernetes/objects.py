@@ -1,0 +1,342 @@
+"""Objects of Kubernetes, as far as they matter here. Each field may be missing: servers from 1.20 on answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+Texts = Mapping[str, str]
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
+class KubeOwner(Struct, frozen=True):
+    """Owner of an object."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class KubeMeta(Struct, frozen=True, rename="camel"):
+    """Name and marks of an object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: Texts | None = None
+    annotations: Texts | None = None
+    owner_references: tuple[KubeOwner, ...] | None = None
+
+    def label(self, name: str) -> str:
+        """Return a label; empty if it has none."""
+        return (self.labels or {}).get(name, "")
+
+    def annotation(self, name: str) -> str:
+        """Return an annotation; empty if it has none."""
+        return (self.annotations or {}).get(name, "")
+
+
+class KubeCondition(Struct, frozen=True, rename="camel"):
+    """Condition of an object."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: datetime | None = None
+
+
+class KubeObject(Struct, frozen=True):
+    """An object of any kind."""
+
+    metadata: KubeMeta
+
+
+Conditions = tuple[KubeCondition, ...] | None
+
+
+def condition(conditions: Conditions, kind: str) -> KubeCondition | None:
+    """Return the condition of a kind."""
+    return next((each for each in conditions or () if each.type == kind), None)
+
+
+def is_true(conditions: Conditions, kind: str) -> bool:
+    """Return whether a condition is met."""
+    found = condition(conditions, kind)
+    return found is not None and found.status == "True"
+
+
+class KubeResources(Struct, frozen=True):
+    """Resources of a container."""
+
+    limits: Mapping[str, Any] | None = None
+    requests: Mapping[str, Any] | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs; both fields have it, where both do."""
+        return count((self.limits or {}).get(GPU_RESOURCE, (self.requests or {}).get(GPU_RESOURCE, 0)))
+
+
+def count(value: object) -> int:
+    """Return a whole number of a quantity; 0 for anything else."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+class KubeContainer(Struct, frozen=True):
+    """Container of a pod."""
+
+    name: str = ""
+    image: str | None = None
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
+    resources: KubeResources | None = None
+
+
+class KubePodSpec(Struct, frozen=True, rename="camel"):
+    """Request of a pod."""
+
+    node_name: str | None = None
+    containers: tuple[KubeContainer, ...] | None = None
+    active_deadline_seconds: int | None = None
+    priority: int | None = None
+    priority_class_name: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of all its containers."""
+        return sum(each.resources.gpus for each in self.containers or () if each.resources)
+
+
+class KubeTemplate(Struct, frozen=True):
+    """Template of a job's pods."""
+
+    metadata: KubeMeta = KubeMeta()
+    spec: KubePodSpec = KubePodSpec()
+
+
+class KubeJobSpec(Struct, frozen=True, rename="camel"):
+    """Request of a job."""
+
+    suspend: bool | None = None
+    parallelism: int | None = None
+    completions: int | None = None
+    active_deadline_seconds: int | None = None
+    template: KubeTemplate = KubeTemplate()
+
+
+class KubeJobStatus(Struct, frozen=True, rename="camel"):
+    """State of a job. Later releases add `ready` and `uncountedTerminatedPods`, which nothing here needs."""
+
+    conditions: Conditions = None
+    start_time: datetime | None = None
+    completion_time: datetime | None = None
+    active: int | None = None
+    succeeded: int | None = None
+    failed: int | None = None
+
+
+class KubeJob(KubeObject, frozen=True):
+    """A job of batch/v1."""
+
+    spec: KubeJobSpec = KubeJobSpec()
+    status: KubeJobStatus = KubeJobStatus()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it is complete or has failed."""
+        return is_true(self.status.conditions, "Complete") or is_true(self.status.conditions, "Failed")
+
+
+class KubeTerminated(Struct, frozen=True, rename="camel"):
+    """End of a container."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str | None = None
+    message: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class KubeRunning(Struct, frozen=True, rename="camel"):
+    """Run of a container."""
+
+    started_at: datetime | None = None
+
+
+class KubeWaiting(Struct, frozen=True):
+    """Reason why a container does not run yet."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class KubeContainerState(Struct, frozen=True):
+    """State of a container: one of these."""
+
+    waiting: KubeWaiting | None = None
+    running: KubeRunning | None = None
+    terminated: KubeTerminated | None = None
+
+
+class KubeContainerStatus(Struct, frozen=True):
+    """State of a container, by its name."""
+
+    name: str = ""
+    state: KubeContainerState = KubeContainerState()
+
+
+class KubePodStatus(Struct, frozen=True, rename="camel"):
+    """State of a pod."""
+
+    phase: str = ""
+    reason: str | None = None
+    message: str | None = None
+    conditions: Conditions = None
+    start_time: datetime | None = None
+    container_statuses: tuple[KubeContainerStatus, ...] | None = None
+
+
+class KubePod(KubeObject, frozen=True):
+    """A pod."""
+
+    spec: KubePodSpec = KubePodSpec()
+    status: KubePodStatus = KubePodStatus()
+
+    @property
+    def job_uid(self) -> str:
+        """Uid of the job that owns it; empty if none does."""
+        return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether its containers have ended."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
+    @property
+    def container(self) -> KubeContainerState:
+        """State of its first container."""
+        first = next((each.name for each in self.spec.containers or ()), "")
+        found = (each.state for each in self.status.container_statuses or () if each.name == first)
+        return next(found, KubeContainerState())
+
+
+class KubeTaint(Struct, frozen=True, rename="camel"):
+    """Taint of a node."""
+
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+    time_added: datetime | None = None
+
+
+class KubeNodeSpec(Struct, frozen=True):
+    """Request of a node."""
+
+    unschedulable: bool | None = None
+    taints: tuple[KubeTaint, ...] | None = None
+
+
+class KubeNodeStatus(Struct, frozen=True):
+    """State of a node."""
+
+    conditions: Conditions = None
+    capacity: Mapping[str, Any] | None = None
+    allocatable: Mapping[str, Any] | None = None
+
+
+class KubeNode(KubeObject, frozen=True):
+    """A node."""
+
+    spec: KubeNodeSpec = KubeNodeSpec()
+    status: KubeNodeStatus = KubeNodeStatus()
+
+
+class KubeReference(Struct, frozen=True):
+    """Reference to an object."""
+
+    kind: str | None = None
+    uid: str | None = None
+
+
+class KubeEvent(KubeObject, frozen=True, rename="camel"):
+    """An event about an object."""
+
+    involved_object: KubeReference = KubeReference()
+    reason: str | None = None
+    message: str | None = None
+    type: str | None = None
+    last_timestamp: datetime | None = None
+    event_time: datetime | None = None
+
+
+class KubeWorkloadSpec(Struct, frozen=True, rename="camel"):
+    """Request of a workload."""
+
+    active: bool | None = None
+    queue_name: str | None = None
+
+
+class KubeWorkloadStatus(Struct, frozen=True):
+    """State of a workload."""
+
+    conditions: Conditions = None
+
+
+class KubeWorkload(KubeObject, frozen=True):
+    """Kueue's entry for a job in a queue."""
+
+    spec: KubeWorkloadSpec = KubeWorkloadSpec()
+    status: KubeWorkloadStatus = KubeWorkloadStatus()
+
+    @property
+    def job_uid(self) -> str:
+        """Uid of its job."""
+        return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
+
+
+class KubeListMeta(Struct, frozen=True, rename="camel"):
+    """Version of a list, and where it goes on."""
+
+    resource_version: str = ""
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class KubeList(Struct, frozen=True):
+    """A list of objects, which are decoded one by one: one that cannot be read does not hide the others."""
+
+    metadata: KubeListMeta = KubeListMeta()
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
+class KubeChange(Struct, frozen=True):
+    """A change that a watch tells."""
+
+    type: str
+    object: msgspec.Raw
+
+
+Item = TypeVar("Item", bound=KubeObject)
+
+
+class Reader(Generic[Item]):
+    """Decodes objects of one kind."""
+
+    def __init__(self, kind: type[Item]) -> None:
+        self._decoder: msgspec.json.Decoder[Item] = msgspec.json.Decoder(kind)
+
+    def read(self, data: bytes | msgspec.Raw) -> Item | None:
+        """Return the object; None if it cannot be read."""
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.DecodeError, ValueError):
+            return None

@@ -1,0 +1,124 @@
+"""States of jobs and causes of their ends, from jobs and pods of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeTerminated, condition, is_true
+from gputui.domain.cause import Cause, CauseCode, cause_of_exit
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+
+_DEADLINE = "DeadlineExceeded"
+_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity", "UnexpectedAdmissionError"})
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+_MOST_WORDS = 300
+
+
+def told(*parts: str | None) -> str:
+    """Return the first text that says something, on one line: other programs wrote it."""
+    found = next((text for text in parts if text), "")
+    return plain(" ".join(found.split()))[:_MOST_WORDS]
+
+
+def newest(pods: Iterable[KubePod]) -> KubePod | None:
+    """Return the pod that was made last."""
+    return max(pods, key=lambda pod: (_moment(pod.metadata.creation_timestamp), pod.metadata.name), default=None)
+
+
+def state_of(job: KubeJob, pods: Iterable[KubePod]) -> JobState:
+    """Return the state of a job with these pods."""
+    known = list(pods)
+    if is_true(job.status.conditions, "Complete"):
+        return JobState.COMPLETED
+    if is_true(job.status.conditions, "Failed"):
+        return _failure(job, newest(known))
+    if job.metadata.deletion_timestamp is not None:
+        return JobState.COMPLETING
+    states = {_of_pod(pod) for pod in known}
+    if job.spec.suspend:
+        return JobState.PENDING
+    order = (JobState.RUNNING, JobState.CONFIGURING, JobState.PENDING, JobState.COMPLETING)
+    return next((state for state in order if state in states), JobState.PENDING)
+
+
+def _of_pod(pod: KubePod) -> JobState:
+    if pod.is_over or pod.metadata.deletion_timestamp is not None:
+        return JobState.COMPLETING
+    if pod.container.terminated is not None:
+        return JobState.COMPLETING
+    if pod.status.phase == "Pending":
+        return JobState.CONFIGURING if pod.spec.node_name else JobState.PENDING
+    return JobState.RUNNING
+
+
+def _failure(job: KubeJob, pod: KubePod | None) -> JobState:
+    end = pod.container.terminated if pod is not None else None
+    if end is not None and end.reason == "OOMKilled":
+        return JobState.OUT_OF_MEMORY
+    failed = condition(job.status.conditions, "Failed")
+    if (failed is not None and failed.reason == _DEADLINE) or (pod is not None and pod.status.reason == _DEADLINE):
+        return JobState.TIMEOUT
+    return JobState.FAILED
+
+
+def end_of(job: KubeJob) -> datetime | None:
+    """Return when a job has ended."""
+    if job.status.completion_time is not None:
+        return job.status.completion_time
+    failed = condition(job.status.conditions, "Failed")
+    return failed.last_transition_time if failed is not None and failed.status == "True" else None
+
+
+def exit_code_of(pod: KubePod | None) -> int | None:
+    """Return the exit code of a pod's container; None while it runs, and where it never did."""
+    end = pod.container.terminated if pod is not None else None
+    return end.exit_code if end is not None else None
+
+
+def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
+    """Return why a job failed, with Kubernetes' own words; None if it did not."""
+    if not is_true(job.status.conditions, "Failed"):
+        return None
+    state, end = _failure(job, pod), pod.container.terminated if pod is not None else None
+    if state is JobState.TIMEOUT:
+        return Cause(CauseCode.TIME_LIMIT, f"ran into its time limit ({_DEADLINE})")
+    if state is JobState.OUT_OF_MEMORY:
+        return Cause(CauseCode.OUT_OF_MEMORY, "ran over its memory limit (OOMKilled)")
+    if pod is not None and (found := _of_infrastructure(pod)) is not None:
+        return found
+    if end is not None and end.exit_code:
+        return _of_end(end)
+    failed = condition(job.status.conditions, "Failed")
+    words = told(failed.message if failed else None, "failed")
+    reason = told(failed.reason if failed else None, "Failed")
+    if pod is None:
+        return Cause(CauseCode.END_UNKNOWN, f"{words} ({reason}); its pod is gone")
+    return Cause(CauseCode.RUNTIME_ERROR, f"{words} ({reason})")
+
+
+def _of_end(end: KubeTerminated) -> Cause | None:
+    if end.reason in _NOT_STARTED:
+        return Cause(
+            CauseCode.COMMAND_NOT_FOUND, f"could not be started: {told(end.message, end.reason)} ({end.reason})"
+        )
+    return cause_of_exit(end.exit_code or 0)
+
+
+def _of_infrastructure(pod: KubePod) -> Cause | None:
+    where, reason = f"node {told(pod.spec.node_name, '?')}", told(pod.status.reason)
+    disrupted = condition(pod.status.conditions, "DisruptionTarget")
+    if reason == "Preempting" or (disrupted is not None and disrupted.reason == "PreemptionByScheduler"):
+        return Cause(CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'Preempting'})")
+    if reason == "Evicted":
+        return Cause(
+            CauseCode.CONTAINER_LOST, f"evicted from {where}: {told(pod.status.message, 'no reason')} (Evicted)"
+        )
+    if reason in _LOST:
+        return Cause(CauseCode.CONTAINER_LOST, f"lost with {where}: {told(pod.status.message, reason)} ({reason})")
+    return None
+
+
+def _moment(at: datetime | None) -> float:
+    return at.timestamp() if at else 0.0

@@ -1,0 +1,140 @@
+"""Submission of jobs, once for each key, whatever is killed in between.
+
+A job's name is made of its key, and the server refuses a second job of that name: so a repeated submission finds the
+jobs of the first one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from gputui.cluster.kubernetes import manifest
+from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
+from gputui.cluster.kubernetes.manifest import KEY, QUEUE, SUBMITTER
+from gputui.cluster.kubernetes.notes import KubeSubmissions
+from gputui.cluster.kubernetes.objects import KubeJob, Reader
+from gputui.domain.errors import ClusterRefusedError, InputError
+from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings
+
+_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,38}[A-Za-z0-9])?", re.ASCII)
+_OPTION = re.compile(r"(?P<option>--[a-z-]+)(?:=\S*)?: (?P<why>.*)")
+LATER_QUEUE = "gputui.queue"
+"""Annotation with the queue of a job that is held: Kueue takes no notice of it before it has Kueue's label."""
+_EXISTS = 409
+
+
+def jobs_path(namespace: str, name: str = "") -> str:
+    """Return the path of the jobs of a namespace, or of one of them."""
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{name}" if name else "")
+
+
+class KubeSubmitter:
+    """Submits jobs and remembers what it submitted."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        submissions: KubeSubmissions,
+        user: str,
+        created: Callable[[bytes], None],
+    ) -> None:
+        """`created` is told of each job that the server has created or found."""
+        self._settings = settings
+        self._submissions = submissions
+        self._user = user
+        self._created = created
+        self._reader = Reader(KubeJob)
+
+    def submit(
+        self, server: ApiServer, namespace: str, submissions: Sequence[Submission], key: str, *, has_kueue: bool
+    ) -> tuple[KubeJob, ...]:
+        """Submit jobs that were not submitted with this key before; return all of them."""
+        if not _KEY.fullmatch(key):
+            raise InputError("a key has up to 40 letters, digits, dots, dashes and underscores", where=key[:64])
+        keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
+        drafts = [self._drafts(each, its, has_kueue) for each, its in zip(submissions, keys, strict=True)]
+        if not self._has_begun(keys):
+            self._rehearse(server, namespace, drafts)
+        found: list[KubeJob] = []
+        for submission, its_key, documents in zip(submissions, keys, drafts, strict=True):
+            found += self._one(server, namespace, submission, its_key, documents)
+        return tuple(found)
+
+    def _drafts(self, submission: Submission, key: str, has_kueue: bool) -> list[dict[str, Any]]:
+        for option, why in refusals(submission):
+            raise InputError(why, where=option)
+        classes = self._settings.cluster.priority_classes
+        if classes and len(classes) != 3:
+            hint = "name three PriorityClasses: for low, normal and high"
+            raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
+        documents = list(manifest.manifests(submission, key, self._settings))
+        seconds = max(1, self._settings.cluster.keep_ended // timedelta(seconds=1))
+        for document in documents:
+            meta = document["metadata"]
+            meta.pop("namespace", None)
+            meta.setdefault("annotations", {})[SUBMITTER] = self._user
+            if submission.held and has_kueue and QUEUE in meta["labels"]:
+                meta["annotations"][LATER_QUEUE] = meta["labels"].pop(QUEUE)
+            document["spec"]["ttlSecondsAfterFinished"] = seconds
+        return documents
+
+    def _has_begun(self, keys: Sequence[str]) -> bool:
+        return self._submissions.of_key(keys[0]) is not None
+
+    def _rehearse(self, server: ApiServer, namespace: str, drafts: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+        """Have the server check one job of each submission before any is created, unless there is one alone."""
+        if sum(map(len, drafts)) == 1:
+            return
+        for documents in drafts:
+            try:
+                server.send("POST", jobs_path(namespace), documents[0], {"dryRun": "All"})
+            except ApiRefusedError as error:
+                if error.status != _EXISTS:
+                    raise _refused(error) from error
+
+    def _one(
+        self,
+        server: ApiServer,
+        namespace: str,
+        submission: Submission,
+        key: str,
+        documents: Sequence[Mapping[str, Any]],
+    ) -> Iterator[KubeJob]:
+        known = self._submissions.of_key(key)
+        if known is None:
+            self._submissions.intend(key, namespace, submission)
+        found = [self._create(server, namespace, document) for document in documents]
+        self._submissions.settle(key, [job.metadata.uid for job in found])
+        yield from found
+
+    def _create(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> KubeJob:
+        """Create a job, or return the one that an earlier call created."""
+        name = document["metadata"]["name"]
+        try:
+            data = server.send("POST", jobs_path(namespace), document)
+        except ApiRefusedError as error:
+            if error.status != _EXISTS:
+                raise _refused(error) from error
+            data = server.get(jobs_path(namespace, name))
+        job = self._reader.read(data)
+        if job is None:
+            raise ClusterRefusedError("the server's answer is no job", where=name)
+        if job.metadata.label(KEY) != document["metadata"]["labels"][KEY]:
+            raise ClusterRefusedError("another job has this name", where=name)
+        self._created(data)
+        return job
+
+
+def refusals(submission: Submission) -> Iterator[tuple[str, str]]:
+    """Yield the options of a job that Kubernetes has no counterpart of, each with a sentence."""
+    for sentence in manifest.left_out(submission):
+        match = _OPTION.fullmatch(sentence)
+        yield (match["option"], match["why"]) if match else ("submit", sentence)
+
+
+def _refused(error: ApiRefusedError) -> ClusterRefusedError:
+    return ClusterRefusedError(f"Kubernetes refused the job: {error.what}", hint=error.hint)

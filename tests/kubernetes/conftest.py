@@ -1,0 +1,37 @@
+"""Fixtures of the tests of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.settings import ClusterSettings
+from tests.kubernetes.fake.server import FakeKubernetes
+from tests.kubernetes.harness import SETTINGS, KubernetesHarness
+
+MakeHarness = Callable[..., KubernetesHarness]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[MakeHarness]:
+    """Start API servers, with what they are given, and the adapter over each."""
+    made: list[KubernetesHarness] = []
+
+    def make(release: str = "v1.31.2", settings: ClusterSettings = SETTINGS, **more: Any) -> KubernetesHarness:
+        harness = KubernetesHarness(FakeKubernetes(release, **more), tmp_path, settings)
+        made.append(harness)
+        return harness
+
+    yield make
+    for harness in made:
+        harness.close()
+        harness.fake.close()
+
+
+@pytest.fixture
+def harness(make: MakeHarness) -> KubernetesHarness:
+    """Return the adapter over an API server of a current release."""
+    return make()

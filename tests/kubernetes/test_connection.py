@@ -1,0 +1,79 @@
+"""Ways to the server: contexts of a kubeconfig, from within a pod, and none at all."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gputui.cluster.kubernetes.cluster import KubernetesCluster
+from gputui.cluster.kubernetes.context import context_in
+from gputui.cluster.kubernetes.kubeconfig import connect
+from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.settings import Settings
+from tests.kubernetes.fake.access import ADMIN
+from tests.kubernetes.fake.server import FakeKubernetes, kubeconfig
+from tests.kubernetes.harness import KubernetesHarness
+
+
+def test_a_context_is_chosen(harness: KubernetesHarness, tmp_path: Path) -> None:
+    first, second = json.loads(kubeconfig("http://127.0.0.1:9")), json.loads(kubeconfig(harness.fake.address))
+    for name in ("clusters", "users", "contexts"):
+        second[name][0]["name"] = f"other-{name}"
+        first[name].append(second[name][0])
+    second["contexts"][0]["context"] |= {"cluster": "other-clusters", "user": "other-users", "namespace": "x"}
+    file = tmp_path / "config"
+    file.write_text(json.dumps(first))
+    environ = {"KUBECONFIG": str(file)}
+    server = connect("other-contexts", environ, 5.0)
+    assert (server.place, server.namespace) == ("other-contexts", "x")
+    assert b"gitVersion" in server.get("/version")
+    server.close()
+    assert context_in(environ) == "test"
+    with pytest.raises(ClusterUnavailableError, match="no context 'missing'"):
+        connect("missing", environ, 5.0)
+
+
+def test_without_a_kubeconfig_there_is_no_way(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnavailableError, match="there is no way to Kubernetes"):
+        connect(None, {"HOME": str(tmp_path)}, 5.0)
+
+
+def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
+        file = tmp_path / "config"
+        file.write_text(kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        cluster = KubernetesCluster(
+            lambda: connect(None, {"KUBECONFIG": str(file)}, 0.3), Settings(), tmp_path / "state", user="ann"
+        )
+        with pytest.raises(ClusterUnavailableError, match="Kubernetes does not answer"):
+            cluster.snapshot()
+        [fault] = cluster.faults()
+        assert (fault.name, fault.stops_jobs) == ("server", True)
+        cluster.close()
+
+
+def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "ca.crt"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    about = ["-days", "30", "-subj", "/CN=kubernetes", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, "-keyout", key, "-out", certificate, *about], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    fake = FakeKubernetes(tls=context)
+    (tmp_path / "token").write_text(ADMIN)
+    (tmp_path / "namespace").write_text("research")
+    environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(fake.port), "HOME": "/nowhere"}
+    cluster = KubernetesCluster(
+        lambda: connect(None, environ, 10.0, account=tmp_path), Settings(), tmp_path / "state", user="ann"
+    )
+    try:
+        assert len(cluster.snapshot().nodes) == 3
+        assert cluster.name == "in-cluster"
+    finally:
+        cluster.close()
+        fake.close()

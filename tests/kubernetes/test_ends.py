@@ -1,0 +1,101 @@
+"""Ends of jobs, records of them, and their output after Kubernetes has removed them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gputui.cluster.kubernetes.cluster import KubernetesCluster
+from gputui.domain.cause import CauseCode
+from gputui.domain.errors import NotFoundError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
+from tests.factories import spec
+from tests.kubernetes.harness import KubernetesHarness
+from tests.kubernetes.waiting import until
+
+
+def texts(cluster: KubernetesCluster, job: Job, tail: int | None = None) -> list[bytes]:
+    return [line.partition(b" ")[2] for line in cluster.log(job, tail=tail, follow=False)]
+
+
+def ended(harness: KubernetesHarness, **end: Any) -> Job:
+    """Return a job that has ended so."""
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    harness.fake.controller.finish(harness.pod(harness.kube.job(job_id)), **end)
+    return until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it has ended")
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "cause"),
+    [
+        ({"exit_code": 0}, JobState.COMPLETED, None),
+        ({"exit_code": 3}, JobState.FAILED, CauseCode.NON_ZERO_EXIT),
+        ({"exit_code": 143}, JobState.FAILED, CauseCode.SIGNALLED),
+        ({"exit_code": 137, "reason": "OOMKilled"}, JobState.OUT_OF_MEMORY, CauseCode.OUT_OF_MEMORY),
+        ({"exit_code": 137, "pod_reason": "DeadlineExceeded"}, JobState.TIMEOUT, CauseCode.TIME_LIMIT),
+        ({"exit_code": 137, "pod_reason": "Evicted"}, JobState.FAILED, CauseCode.CONTAINER_LOST),
+        ({"exit_code": 137, "pod_reason": "NodeShutdown"}, JobState.FAILED, CauseCode.CONTAINER_LOST),
+        ({"exit_code": 137, "pod_reason": "Preempting"}, JobState.FAILED, CauseCode.PREEMPTED),
+        ({"exit_code": 128, "reason": "StartError"}, JobState.FAILED, CauseCode.COMMAND_NOT_FOUND),
+    ],
+)
+def test_an_end_has_a_state_and_a_cause(
+    harness: KubernetesHarness, end: dict[str, Any], state: JobState, cause: CauseCode | None
+) -> None:
+    job = ended(harness, **end)
+    assert (job.state, job.cause.code if job.cause else None) == (state, cause)
+    assert job.exit_code == end["exit_code"]
+    assert job.ended_at is not None
+
+
+def test_a_job_that_kubernetes_removed_is_known_with_its_output(harness: KubernetesHarness) -> None:
+    job = ended(harness, exit_code=3)
+    for item in harness.fake.objects.all("jobs"):
+        harness.fake.objects.remove("jobs", item)
+    harness.fake.controller.run()
+    until(harness.kube.snapshot, lambda snapshot: not snapshot.jobs, "it is gone")
+    known = harness.kube.job(job.id)
+    assert (known.state, known.exit_code) == (JobState.FAILED, 3)
+    assert texts(harness.kube, known) == [b"ready"]
+    assert texts(harness.kube, known, tail=0) == []
+    assert [each.id for each in harness.kube.history()] == [job.id]
+    with pytest.raises(NotFoundError):
+        harness.open().job(job.id)  # another machine kept nothing
+
+
+def test_a_cancelled_job_is_shown_until_its_pod_has_ended(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    harness.fake.controller.is_slow_to_end = True
+    assert harness.kube.cancel([job_id]) == (job_id,)
+    assert harness.kube.job(job_id).state is JobState.COMPLETING
+    assert harness.kube.cancel([job_id]) == ()
+    harness.fake.controller.end_deleted()
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
+    assert (job.state, job.cancelled_by) == (JobState.CANCELLED, "alice")
+    assert texts(harness.kube, job) == [b"ready"]
+    assert not harness.fake.objects.all("pods")
+
+
+def test_a_job_that_somebody_else_deletes_is_recorded_while_it_is_watched(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    until(harness.kube.snapshot, lambda _: any("watch" in each for each in harness.fake.requests), "it is watched")
+    for item in harness.fake.objects.all("jobs"):
+        harness.fake.objects.remove("jobs", item)
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
+    assert (job.state, job.cause and job.cause.text) == (JobState.CANCELLED, "deleted in Kubernetes")
+
+
+def test_the_output_of_a_job_that_has_not_started_is_waited_for(harness: KubernetesHarness) -> None:
+    harness.fake.controller.unpullable.add("busybox")
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    job = harness.kube.job(job_id)
+    with pytest.raises(NotFoundError):
+        list(harness.kube.log(job, tail=None, follow=False))
+    stream = harness.kube.log(job, tail=None, follow=True)
+    harness.fake.controller.unpullable.clear()
+    harness.fake.controller.run()
+    assert next(iter(stream)).endswith(b" ready")
+    stream.close()

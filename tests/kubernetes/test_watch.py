@@ -1,0 +1,90 @@
+"""Lists and watches: once each, from where the list was, and anew where that is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.job_spec import Submission
+from gputui.domain.state import JobState
+from tests.factories import spec
+from tests.kubernetes.harness import KubernetesHarness
+from tests.kubernetes.waiting import until
+
+
+def lists(harness: KubernetesHarness) -> int:
+    return harness.fake.requests.count("GET /apis/batch/v1/jobs")
+
+
+def watches(harness: KubernetesHarness) -> int:
+    return harness.fake.requests.count("GET /apis/batch/v1/jobs watch")
+
+
+def watched(harness: KubernetesHarness) -> None:
+    """Wait until the adapter watches jobs."""
+    until(harness.kube.snapshot, lambda _: watches(harness), "jobs are watched")
+
+
+def test_a_single_look_lists_once_and_watches_nothing(harness: KubernetesHarness) -> None:
+    harness.kube.snapshot()
+    harness.kube.snapshot()
+    assert (lists(harness), watches(harness)) == (1, 0)
+
+
+def test_changes_of_others_come_by_the_watch(harness: KubernetesHarness) -> None:
+    watched(harness)
+    before = lists(harness)
+    other = harness.open(user="bob")
+    [job_id] = other.submit([Submission(spec(1))], "k1")
+    before += lists(harness) - before  # the other console's own
+    until(harness.kube.snapshot, lambda snapshot: snapshot.job(job_id) is not None, "the job is seen")
+    harness.fake.controller.finish(harness.pod(other.job(job_id)), 0)
+    until(lambda: harness.kube.job(job_id).state, lambda state: state is JobState.COMPLETED, "its end is seen")
+    assert (lists(harness), watches(harness)) == (before, 1)
+
+
+@pytest.mark.parametrize("tells_gone_in_watch", [False, True])
+def test_a_forgotten_version_is_listed_again(harness: KubernetesHarness, tells_gone_in_watch: bool) -> None:
+    watched(harness)
+    harness.fake.tells_gone_in_watch = tells_gone_in_watch
+    before = lists(harness)
+    with harness.fake.objects.lock:  # nothing reaches the watches before the history is forgotten
+        harness.fake.add_node("gpu4")
+        harness.fake.objects.compact()
+    until(harness.kube.snapshot, lambda snapshot: len(snapshot.nodes) == 4, "the new node is seen")
+    until(lambda: lists(harness), lambda found: found > before, "jobs are listed again")
+
+
+def test_a_lost_connection_is_made_again(harness: KubernetesHarness) -> None:
+    watched(harness)
+    harness.fake.breaks = True
+
+    def is_silent() -> bool:
+        try:
+            harness.kube.snapshot()
+        except ClusterUnavailableError:
+            return True
+        return False
+
+    until(is_silent, lambda silent: silent, "the silence is noticed")
+    harness.fake.add_node("gpu4")
+    harness.fake.breaks = False
+    until(is_silent, lambda silent: not silent, "it answers again")
+    assert len(harness.kube.snapshot().nodes) == 4
+
+
+def test_many_jobs_come_page_by_page(harness: KubernetesHarness) -> None:
+    template = {"spec": {"containers": [{"name": "x", "image": "y"}]}}
+    for number in range(1100):
+        item = {"metadata": {"name": f"j{number}", "namespace": "lab", "labels": {}}, "spec": {"template": template}}
+        harness.fake.objects.create("jobs", item | {"status": {}})
+    assert len(harness.kube.snapshot().jobs) == 1100
+    assert lists(harness) == 3
+
+
+def test_jobs_that_did_not_change_are_the_same_objects(harness: KubernetesHarness) -> None:
+    first, second = harness.kube.submit([Submission(spec(1))] * 2, "k1")
+    before = harness.kube.snapshot()
+    assert harness.kube.cancel([second])
+    after = harness.kube.snapshot()
+    assert after.job(first) is before.job(first)
