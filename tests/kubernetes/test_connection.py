@@ -18,6 +18,7 @@ from gputui.domain.settings import Settings
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.fake.server import FakeKubernetes, kubeconfig
 from tests.kubernetes.harness import KubernetesHarness
+from tests.kubernetes.waiting import until
 
 
 def test_a_context_is_chosen(harness: KubernetesHarness, tmp_path: Path) -> None:
@@ -74,6 +75,9 @@ def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:
     try:
         assert len(cluster.snapshot().nodes) == 3
         assert cluster.name == "in-cluster"
+        until(cluster.snapshot, lambda _: any("watch" in each for each in fake.requests), "it watches, by TLS too")
+        fake.add_node("gpu4")
+        until(cluster.snapshot, lambda snapshot: len(snapshot.nodes) == 4, "the watch tells")
     finally:
         cluster.close()
         fake.close()

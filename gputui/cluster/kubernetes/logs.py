@@ -14,7 +14,8 @@ from gputui.domain.errors import ClusterError, NotFoundError
 _PAUSE = 1.0
 """Seconds between two looks at a pod that has not started."""
 MOST_KEPT = 64 * 1024**2
-"""Bytes of a job's output that are kept."""
+MOST_LINES = 50_000
+"""Bytes and last lines of a job's output that are kept."""
 _NOT_YET, _GONE = 400, 404
 _QUIET = frozenset({_NOT_YET, _GONE})
 
@@ -117,7 +118,7 @@ class LogKeeper:
 
     def keep(self, server: ApiServer, pod: KubePod) -> str:
         """Copy the output of a pod; return the name of the copy, empty if there is none."""
-        query = log_query(pod) | {"limitBytes": str(MOST_KEPT)}
+        query = log_query(pod) | {"limitBytes": str(MOST_KEPT), "tailLines": str(MOST_LINES)}
         try:
             data = server.get(log_path(pod), query)
         except ApiRefusedError:

@@ -57,9 +57,10 @@ class KubeMirror:
         elif self.jobs.is_watching and now - self._heard_at > _SILENCE:
             self._server.get("/version")
             self._heard_at = self._monotonic()
-        for _, reflector in self._reflectors():
-            if reflector.error is not None and reflector.is_watching:
-                raise reflector.error
+        for is_needed, reflector in self._reflectors():
+            error = reflector.error if reflector.is_watching else None
+            if error is not None and (is_needed or not isinstance(error, ApiRefusedError)):
+                raise error
         return tuple(reflector.changes for _, reflector in self._reflectors())
 
     def objects(self) -> KubeObjects:
@@ -79,6 +80,8 @@ class KubeMirror:
 
     def close(self) -> None:
         """End the watches."""
+        for _, reflector in self._reflectors():
+            reflector.stop()
         for _, reflector in self._reflectors():
             reflector.close()
 

@@ -52,18 +52,18 @@ class KubeSubmissions:
 
     def of_key(self, key: str) -> KubeSubmitted | None:
         """Return the submission with that key."""
-        self._refresh()
+        self.refresh()
         return self._by_key.get(key)
 
     def of_job(self, uid: str, key: str, namespace: str) -> KubeSubmitted | None:
-        """Return the submission that became a job; others may give theirs any label."""
-        self._refresh()
+        """Return the submission that became a job, as of the last `refresh`; others may give theirs any label."""
         found = self._by_uid.get(uid)
         if found is None and (named := self._by_key.get(key)) is not None:
             found = named if not named.uids and named.namespace == namespace else None
         return found
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Read what other processes have noted."""
         is_new, notes = self._journal.fresh()
         if is_new:
             self._by_key, self._by_uid = {}, {}

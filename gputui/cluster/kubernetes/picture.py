@@ -83,6 +83,7 @@ class KubePictures:
                 pods.setdefault(pod.job_uid, []).append(pod)
         workloads = {each.job_uid: each for each in objects.workloads.values()}
         numbers = numbers_of(objects.jobs.values())
+        self._submissions.refresh()
         found = {}
         for uid, job in objects.jobs.items():
             meta = job.metadata

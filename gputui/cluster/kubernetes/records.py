@@ -17,7 +17,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
-MOST_AT_ONCE = 8
+MOST_AT_ONCE = 4
 """Number of jobs whose output is copied at one look; the others follow at the next ones."""
 
 

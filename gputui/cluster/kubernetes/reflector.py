@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from threading import Event, Lock, Thread
 from typing import Generic
@@ -96,14 +97,18 @@ class Reflector(Generic[Item]):
         with self._lock:
             self._take_out(uid)
 
-    def close(self) -> None:
-        """End the watch."""
+    def stop(self) -> None:
+        """Tell the watch to end."""
         self._closed.set()
         stream = self._stream
         if stream is not None:
             stream.close()
+
+    def close(self) -> None:
+        """End the watch; one that waits for a silent server is left to the end of the process."""
+        self.stop()
         if self._thread is not None:
-            self._thread.join(_SLACK)
+            self._thread.join(_PAUSE)
 
     def _page(self, query: Mapping[str, str]) -> KubeList:
         try:
@@ -142,11 +147,13 @@ class Reflector(Generic[Item]):
     def _run(self) -> None:
         pause = _PAUSE
         while not self._closed.is_set():
+            began = time.monotonic()
             try:
                 if self.error is not None or not self._version:
                     self.list()
                 self._watch()
                 pause = _PAUSE
+                self._closed.wait(_PAUSE if time.monotonic() - began < _PAUSE else 0)  # no proxy is asked in a loop
             except ClusterError as error:
                 self.error = error
                 self._closed.wait(pause)
