@@ -124,9 +124,11 @@ def expected_start(store: JobStore, submission: Submission) -> datetime | None:
 
 def make_poll(options: Options, store: JobStore, feed: Feed) -> ClusterPoll:
     """Return the poll that feeds a console."""
+    from gputui.bootstrap import nodes
     from gputui.engine.cluster.poll import ClusterPoll
 
-    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), options.settings.cluster.poll_interval)
+    every = options.settings.cluster.poll_interval
+    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), every, nodes.make_reader(options))
 
 
 def name(store: JobStore) -> str:

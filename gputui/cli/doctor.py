@@ -101,7 +101,7 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
 
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     """Check the cluster; nothing of this machine but its commands matters then."""
-    from gputui.bootstrap import clusters
+    from gputui.bootstrap import clusters, nodes
     from gputui.cli.checks import cluster
 
     with closing(bootstrap.open_store(options)) as store:
@@ -110,6 +110,7 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
         if not any(fault.stops_jobs for fault in found):
             snapshot = bootstrap.current_snapshot(options, store)
             yield from cluster.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
+            yield from cluster.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:

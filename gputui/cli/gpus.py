@@ -37,16 +37,16 @@ NO_NAMES = Names()
 def command(session: Session, as_json: bool) -> None:
     """List the GPUs, their states and their jobs."""
     with session.store() as store:
-        snapshot = readings.picture(session.options, store)
+        snapshot = readings.of_nodes(session.options, readings.picture(session.options, store))
     if as_json:
         told = [(node, view) for node in snapshot.nodes for view in node.gpus]
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
-    short, several = short_names(view.gpu.uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
+    short, several = short_names(view.gpu.shown_uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
     names = Names(snapshot.jobs)
     columns = (NODE, *COLUMNS) if several else COLUMNS
     rows = [
-        (*((node.name,) if several else ()), *row(view, short[view.gpu.uuid], names))
+        (*((node.name,) if several else ()), *row(view, short[view.gpu.shown_uuid], names))
         for node in snapshot.nodes
         for view in node.gpus
     ]

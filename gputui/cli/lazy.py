@@ -39,6 +39,7 @@ COMMANDS = {
     "web": "the console in a browser, by a link that works once",
     "metrics": "dashboards and alert rules for Prometheus and Grafana",
     "remote": "the server's end of a console over several servers",
+    "probe": "readings of this machine's GPUs, for a console elsewhere",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
     "report": "GPU-hours, waits, energy and cost of a period",
     "history": "jobs that have ended, the latest first",

@@ -246,7 +246,7 @@ def gpu_json(view: GpuView) -> Json:
     """Return a GPU as JSON."""
     gpu, sample = view.gpu, view.current
     return {
-        "uuid": gpu.uuid,
+        "uuid": gpu.shown_uuid,
         "index": gpu.index,
         "model": gpu.model,
         "state": str(view.state),

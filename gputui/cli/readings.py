@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -10,8 +11,9 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.gpu import GpuView
+from gputui.domain.gpu import GpuView, ProbeCode
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
 from gputui.engine.actions.controls import find_gpu
 from gputui.ports import JobStore
 
@@ -32,6 +34,23 @@ def picture(options: Options, store: JobStore) -> Snapshot:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")
     return snapshot
+
+
+def of_nodes(options: Options, snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot of a cluster with readings of its nodes, where the settings want them; others unchanged.
+
+    Says on stderr of which nodes there are none, and why.
+    """
+    if not options.in_cluster:
+        return snapshot
+    from gputui.bootstrap import nodes
+
+    adapters.silence_probe_log()
+    read = nodes.read_once(options, snapshot)
+    for node in read.nodes if nodes.is_wanted(options) else ():
+        if node.gpus and node.probe.code is not ProbeCode.OK:
+            sys.stderr.write(f"{plain(node.name)}: {plain(node.probe.text)}\n")
+    return read
 
 
 def gpu_names(snapshot: Snapshot, uuids: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _FAILED = 255
@@ -32,9 +32,11 @@ class SshConnection:
     system has no such directory, it is this process's own and ends with it.
     """
 
-    def __init__(self, host: str, port: int | None = None, runtime: Path | None = None) -> None:
+    def __init__(self, host: str, port: int | None = None, runtime: Path | None = None, name: str = "") -> None:
+        """`name` tells this connection from others to the same host; commands share the one without a name."""
         self.host = host
         self._port = port
+        self._name = name
         self._shared = runtime / "gputui" if runtime is not None else None
         self._directory: Path | None = None
 
@@ -49,6 +51,19 @@ class SshConnection:
         lines = [line.strip() for line in words.splitlines() if line.strip()]
         told = lines[-1] if lines else "the connection was cut"
         return f"{told}; `ssh {self.host}` must work without a password"
+
+    def opened(self) -> str:
+        """Open the connection unless it is open, so that commands started at once share it; return why it is not."""
+        if self._run("-O", "check").returncode == 0:
+            return ""
+        done = self._run("-n", command=["true"])
+        return self.fault(done.stderr.decode(errors="replace"), done.returncode)
+
+    def _run(self, *options: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[bytes]:
+        words = [*self._ssh(), *options, "--", self.host, *command]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return subprocess.run(words, capture_output=True, timeout=_LOGIN_WITHIN + 5, check=False)
+        return subprocess.CompletedProcess(words, _FAILED, b"", b"it does not answer")
 
     def close(self) -> None:
         """End the connection, unless others may use it."""
@@ -65,7 +80,7 @@ class SshConnection:
         options = {
             "BatchMode": "yes",
             "ControlMaster": "auto",
-            "ControlPath": f"{self._directory}/%C",
+            "ControlPath": f"{self._directory}/%C{self._name}",
             "ControlPersist": str(_LASTS),
             "ConnectTimeout": str(_LOGIN_WITHIN),
             "ServerAliveInterval": "10",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 
 from gputui.config.toml_file import check_trusted, read_with_status
-from gputui.domain.cluster import parse_engine
+from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
@@ -78,6 +78,7 @@ CHOICES = {
     "format": ("text", "json"),
     "gpu_colours": ("judgement", "intensity"),
     "container": ("docker", "apptainer", "srun"),
+    "probe": ("off", "ssh"),
 }
 _WORDS = {
     "webhook_events": (EVENTS, "an event"),
@@ -112,10 +113,8 @@ def _check_text(key: str, value: object, where: str) -> None:
         raise InputError("expected " + ", ".join(CHOICES[key]), where=where)
     if key in {"webhook", "endpoint"} and not re.match(r"https?://[^/\s]", str(value)):
         raise InputError("expected an address", where=where, hint="http://... or https://...")
-    if key == "engine":
-        parse_engine(str(value), where)
-    elif key == "listen":
-        listen_address(str(value), where)
+    if key in _PARSED:
+        _PARSED[key](str(value), where)
     elif key == "weekly" and value:
         from gputui.domain.weekly import parse_weekly  # few sites send a report
 
@@ -133,6 +132,9 @@ def listen_address(text: str, where: str) -> tuple[str, int]:
         hint = "write 127.0.0.1:9877, [::1]:9877 or a port alone"
         raise InputError(f"{shown(text)} is not an address with a port", where=where, hint=hint)
     return named or LOOPBACK, int(port)
+
+
+_PARSED: dict[str, Any] = {"engine": parse_engine, "listen": listen_address, "probe_command": check_probe_command}
 
 
 def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -43,6 +44,30 @@ def parse_engine(text: str, where: str = "cluster.engine") -> Engine | None:
         hint = "write slurm, slurm+ssh://HOST, kubernetes or kubernetes:CONTEXT"
         raise InputError(f"{quoted} is not a cluster", where=where, hint=hint)
     return Engine("slurm", match["host"], port)
+
+
+NODE = "{node}"
+"""Stands for the name of a node in `cluster.probe_command`."""
+_NODE_NAME = re.compile(r"\w[\w.-]{0,252}", re.ASCII)
+
+
+def check_probe_command(template: str, where: str) -> list[str]:
+    """Return the words of a command that reads a node; raises InputError if it names none."""
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise InputError(f"cannot be parsed: {error}", where=where) from error
+    if not any(NODE in word for word in words):
+        raise InputError(f"does not name the node as {NODE}", where=where, hint="write ssh {node} gputui probe")
+    return words
+
+
+def probe_words(template: str, node: str) -> list[str]:
+    """Return the words of the command that reads this node; raises InputError."""
+    words = check_probe_command(template, "cluster.probe_command")
+    if not _NODE_NAME.fullmatch(node):
+        raise InputError(f"{node[:40]!a} is no name of a node that commands take")
+    return [word.replace(NODE, node) for word in words]
 
 
 ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}

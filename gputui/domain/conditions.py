@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.event import ended
 from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
@@ -200,6 +201,9 @@ def _dated(entry: _Entry) -> Condition:
     return entry.condition if entry.condition.since else replace(entry.condition, since=entry.first, is_seen=True)
 
 
+_NO_FAULT = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})
+_MOST_NODES = 4
+"""Maximum number of nodes that are named."""
 CAP = "power cap"
 _BY_DESIGN = frozenset({CAP, "sync boost", "display clock"})
 """Reasons for lower clocks that are not a fault of the board or its cooling."""
@@ -213,9 +217,9 @@ def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
         found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
         found += _not_read(node, where, snapshot)
         for view in node.gpus:
-            found += [*_slowed(view, where), *_foreign(view, where)]
+            found += [*_slowed(view, where), *_foreign(view, where, is_engines=_is_engines(snapshot))]
         found += _drained_node(node) if where and _is_drained(node) else _drained_gpus(node, where)
-    return found
+    return [*found, *_unread_nodes(snapshot)]
 
 
 def _name(view: GpuView, where: str) -> str:
@@ -228,14 +232,23 @@ def _label(view: GpuView, where: str) -> str:
     return f"{node}:{index_of(view)}" if node else index_of(view)
 
 
+def _is_engines(snapshot: Snapshot) -> bool:
+    """Return whether an engine decides where jobs start: it knows nothing of the readings."""
+    return snapshot.leader is not None and snapshot.leader.kind in ENGINES
+
+
 def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
     fault, record = fault_of(view), snapshot.controls.faults.get(view.gpu.uuid)
     text = plain(view.health.text.removeprefix("lost: "), 300) or str(view.health.code)
     index = index_of(view)
     todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
+    takes_none = " and takes no job"
+    if _is_engines(snapshot):
+        todo = f"`gputui drain {where.removeprefix(' of ') or 'NODE'}` keeps jobs off its node"
+        takes_none = ""
     return Condition(
         "error",
-        f"{_name(view, where)} is {fault} and takes no job{_held(view)}: {text}",
+        f"{_name(view, where)} is {fault}{takes_none}{_held(view)}: {text}",
         fault,
         subject=view.gpu.uuid,
         since=record.at if record else None,
@@ -261,14 +274,35 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
     since = f" for {format_duration(oldest)}" if oldest else ""
     names = index_ranges([index_of(view) for view in stale])
     kind = "GPU" if len(stale) == 1 else "GPUs"
+    takes_none = "" if _is_engines(snapshot) else f" and {'takes' if len(stale) == 1 else 'take'} no job"
     yield Condition(
         "warning",
-        f"{kind} {names}{where} could not be read{since} and {'takes' if len(stale) == 1 else 'take'} no job",
+        f"{kind} {names}{where} could not be read{since}{takes_none}",
         NOT_READ,
         f"{kind} {names} not read",
         subject=where,
         since=snapshot.taken_at - oldest if oldest else None,
         todo="`gputui doctor` checks the driver",
+    )
+
+
+def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
+    """Yield that probes of a cluster's nodes read nothing; a node on which none is wanted is not a problem."""
+    unread = [node for node in snapshot.nodes if node.gpus and node.probe.code not in _NO_FAULT]
+    if not unread or not _is_engines(snapshot):
+        return
+    first = unread[0]
+    names = ", ".join(plain(node.name, 40) for node in unread[:_MOST_NODES])
+    more = f" and {len(unread) - _MOST_NODES} more" if len(unread) > _MOST_NODES else ""
+    subject = f"node {names}" if len(unread) == 1 else f"nodes {names}{more}"
+    why = plain(first.probe.text.removeprefix("no readings: "), 200)
+    yield Condition(
+        "warning",
+        f"{subject} not read: {why}" if len(unread) == 1 else f"{subject} not read; {plain(first.name, 40)}: {why}",
+        NOT_READ,
+        f"node {names} not read" if len(unread) == 1 else f"{plural(len(unread), 'node')} not read",
+        subject="nodes",
+        todo="`gputui doctor` says why",
     )
 
 
@@ -294,20 +328,21 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
     )
 
 
-def _foreign(view: GpuView, where: str) -> Iterator[Condition]:
+def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Condition]:
     """Yield that a foreign process or container uses the GPU."""
     others = [holder for holder in view.holders if holder.kind != "job"]
     is_held = view.state is GpuState.ALLOCATED
     if view.state is not GpuState.FOREIGN and not (is_held and others):
         return
     who = ", ".join(_who(holder) for holder in others) or plain(view.why, 200) or "an unknown process"
-    beside = f" beside job {shown_id(view.job_id or 0)}" if is_held else "; it takes no job"
+    instead = "; it takes no job" if not is_engines else ", although nobody was given it"
+    beside = f" beside job {shown_id(view.job_id or 0)}" if is_held else instead
     yield Condition(
         "warning" if is_held else "information",
         f"{_name(view, where)} is used by {who}{beside}",
         "intruder" if is_held else "foreign",
         subject=view.gpu.uuid,
-        todo=f"{keyed('gpu_processes')} shows its processes and ends them",
+        todo="" if is_engines else f"{keyed('gpu_processes')} shows its processes and ends them",
         gpu=_label(view, where),
     )
 

@@ -61,9 +61,10 @@ class Gpu(Struct, frozen=True):
     """Properties of a GPU that do not change while the driver runs."""
 
     uuid: str
-    """`GPU-…`, or `MIG-…` for an instance."""
+    """`GPU-…`, or `MIG-…` for an instance; in a cluster `NODE:INDEX`, since its engine knows no UUID."""
     index: int
-    """Index for display only: it shifts when a GPU drops out. MIG instances carry their parent's."""
+    """Index for display only: it shifts when a GPU drops out. MIG instances carry their parent's; in a cluster the
+    engine's."""
     model: str | None = None
     memory_total: int | None = None
     """Total memory in bytes."""
@@ -84,6 +85,13 @@ class Gpu(Struct, frozen=True):
     """Power limit in watts."""
     persistence: bool | None = None
     """True if persistence mode is on; without it the driver re-initialises the GPU at every open."""
+    drivers_uuid: str | None = None
+    """The driver's UUID of a GPU that `uuid` only names by its node; None where that is the UUID, or nobody read it."""
+
+    @property
+    def shown_uuid(self) -> str:
+        """Return the driver's UUID if it is known, else what stands for it."""
+        return self.drivers_uuid or self.uuid
 
 
 ALL_SHARES = "GPU-all"
@@ -180,6 +188,8 @@ class ProbeCode(StrEnum):
     BLOCKED = "Blocked"
     RESET_REQUIRED = "ResetRequired"
     GPU_LOST = "GpuLost"
+    UNREACHABLE = "Unreachable"
+    """The probe of a node cannot be started, or its output cannot be used."""
 
 
 class ProbeStatus(Struct, frozen=True):

@@ -114,7 +114,12 @@ _HUNG = frozenset({ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
 
 
 def _probe(snapshot: Snapshot) -> list[Notice]:
-    """Return notices of failing probes, if GPUs are listed or the driver hangs; otherwise a text replaces the grid."""
+    """Return notices of failing probes, if GPUs are listed or the driver hangs; otherwise a text replaces the grid.
+
+    Nodes of a cluster have one condition for all: the cluster starts jobs on them all the same.
+    """
+    if snapshot.leader is not None and snapshot.leader.kind in ENGINES:
+        return []
     return [
         Notice("error", f"GPUs are not read: {node.probe.text}", short=_probe_words(node.probe), since=node.probe.since)
         for node in snapshot.nodes

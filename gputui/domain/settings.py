@@ -438,6 +438,15 @@ class ClusterSettings(Struct, frozen=True):
     """Shortest time between two requests for jobs or nodes by all processes of this machine together."""
     command_timeout: timedelta = timedelta(seconds=30)
     """Time after which a command of the engine is given up."""
+    probe: str = "off"
+    """`ssh`: a probe on each node reads its GPUs, started over ssh by consoles, `gpus` and `doctor`; `off`: none."""
+    probe_command: str | None = None
+    """Command that runs `gputui probe` on the node `{node}`, such as `ssh {node} /opt/gputui/bin/gputui probe`.
+
+    None: `ssh {node} gputui probe`. With `slurm+ssh://` it runs on the login node.
+    """
+    probe_interval: timedelta = timedelta(seconds=2)
+    """Time between two readings of a node; in clusters of more than 32 nodes it is longer."""
 
 
 class ReportSettings(Struct, frozen=True):

@@ -7,7 +7,7 @@ driver unless its docstring says otherwise, so none is made on an event loop.
 from gputui.ports.channel import Channel
 from gputui.ports.clock import Clock, SteadyClock
 from gputui.ports.cluster import Cluster
-from gputui.ports.gpus import GpuProbe
+from gputui.ports.gpus import GpuProbe, NodeProbes
 from gputui.ports.monitor import NO_MONITOR, Monitor
 from gputui.ports.runtime import JobExec, LogStream, Permit, Runtime, StampedLogStream
 from gputui.ports.store import JobStore, StoreWatch, Transaction
@@ -22,6 +22,7 @@ __all__ = [
     "JobStore",
     "LogStream",
     "Monitor",
+    "NodeProbes",
     "Permit",
     "Runtime",
     "StampedLogStream",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from gputui.domain.gpu import ProbeReading
     from gputui.domain.job import Job
@@ -52,4 +52,29 @@ class GpuProbe(Protocol):
 
     def close(self) -> None:
         """Stop reading. Never waits for a hung driver."""
+        ...
+
+
+class NodeProbes(Protocol):
+    """Source of readings of many nodes, each read by a probe of its own. No method but `close` blocks."""
+
+    @property
+    def interval(self) -> timedelta:
+        """Time between two readings of a node."""
+        ...
+
+    def follow(self, nodes: Iterable[str]) -> None:
+        """Read these nodes, and no others."""
+        ...
+
+    def readings(self) -> Mapping[str, ProbeReading]:
+        """Return the latest reading of each node that is followed, or why there is none."""
+        ...
+
+    def want_pcie(self, node: str | None, uuid: str | None) -> None:
+        """Read details of this GPU of a node, as `GpuProbe.want_pcie` does; None: of no GPU."""
+        ...
+
+    def close(self) -> None:
+        """End all probes."""
         ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from msgspec.structs import replace
 
 from gputui.domain.cluster import Capability
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode, ProbeStatus
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Node, Snapshot
 from tests.cluster.fake import THREE_NODES, FakeCluster
@@ -57,6 +58,32 @@ def with_readings(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with readings of all nodes but every seventh, which has no probe."""
     nodes = [node if place % 7 == 6 else _read(node, snapshot, place) for place, node in enumerate(snapshot.nodes)]
     return replace(snapshot, nodes=tuple(nodes))
+
+
+def with_troubles(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with readings, of which some are late or missing, and with GPUs in trouble."""
+    nodes = list(with_readings(snapshot).nodes)
+    refused = "no readings: ssh: connect to host {} port 22: Connection refused"
+    nodes[1] = replace(nodes[1], gpus=tuple(map(_late, nodes[1].gpus)), probe=_unreachable(refused.format("gpu02")))
+    nodes[3] = replace(snapshot.nodes[3], probe=_unreachable("no readings: gputui is not installed there"))
+    nodes[4] = _with_gpu(nodes[4], 2, health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus"))
+    miner = Holder("process", "xmrig", "eve", pid=4711)
+    nodes[5] = _with_gpu(nodes[5], 6, state=GpuState.FOREIGN, why="process 4711 (xmrig) of eve", holders=(miner,))
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+def _late(view: GpuView) -> GpuView:
+    return replace(view, age=timedelta(seconds=95), stale=True)
+
+
+def _unreachable(text: str) -> ProbeStatus:
+    return ProbeStatus(ProbeCode.UNREACHABLE, text)
+
+
+def _with_gpu(node: Node, index: int, **changes: Any) -> Node:
+    gpus = list(node.gpus)
+    gpus[index] = replace(gpus[index], **changes)
+    return replace(node, gpus=tuple(gpus))
 
 
 def _read(node: Node, snapshot: Snapshot, place: int) -> Node:

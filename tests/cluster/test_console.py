@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.feed import Feed
+from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
@@ -67,6 +69,38 @@ async def test_many_nodes_have_a_line_each_that_opens() -> None:
         assert "▸ n01" in console.screen_text
         await console.press(pilot, "O")
         assert "▾ n01" in console.screen_text
+
+
+async def test_nodes_without_new_readings_say_since_when_and_why() -> None:
+    cluster = scenes.many_nodes()
+    console = ClusterConsole(cluster)
+    console.clock.advance(4000)
+    async with console.app.run_test(size=(160, 40)) as pilot:
+        await console.show(pilot, scenes.with_troubles(cluster.snapshot()))
+        assert "2 nodes not read" in console.screen_text.splitlines()[0]
+        assert "GPUs are not read" not in console.screen_text
+        late = line_with(console, "▸ gpu02")
+        assert "–  H200      1m35s old  #2×4 vit-large bob" in late
+        assert "  no readings: ssh: connect to host gpu02" in late
+        assert "no readings: gputui is not installed there" in line_with(console, "▸ gpu04")
+        assert "✗" in line_with(console, "▸ gpu05")
+        assert "GPU gpu06:6 in foreign use" in console.screen_text
+    cluster.end(1)
+
+
+async def test_nodes_are_sorted_by_what_their_gpus_do() -> None:
+    cluster = scenes.many_nodes()
+    console = ClusterConsole(cluster)
+    console.clock.advance(4000)
+    async with console.app.run_test(size=(160, 40)) as pilot:
+        await console.show(pilot, scenes.with_readings(cluster.snapshot()))
+        await console.press(pilot, "shift+tab", "S", "z")
+        found = re.findall(r"▸ gpu\d+ .*? (\d)/8 +(\d+)%", console.screen_text)
+        ranks = [(-int(free), int(load)) for free, load in found]
+        assert len(ranks) > 10
+        assert ranks == sorted(ranks)
+        assert len(set(ranks)) > 3
+    cluster.end(1)
 
 
 async def test_the_idlest_nodes_come_first_on_request() -> None:

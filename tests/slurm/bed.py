@@ -172,6 +172,10 @@ class Bed:
         """Words before a command that run it on the head."""
         return self._machines["head"].into
 
+    def into(self, name: str) -> list[str]:
+        """Return words before a command that run it on a machine."""
+        return self._machines[name].into
+
     def states(self) -> dict[str, str]:
         """Return each node's state as sinfo words it; empty if Slurm does not answer."""
         done = self.run("sinfo", "--noheader", "--Node", "--format=%N %T", check=False)

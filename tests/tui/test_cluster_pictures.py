@@ -11,7 +11,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.messages import ExitChoice
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
-from tests.cluster.scenes import many_nodes, three_nodes, with_readings
+from tests.cluster.scenes import many_nodes, three_nodes, with_readings, with_troubles
 from tests.tui.test_pictures import SMALL, WIDE, Compare
 
 
@@ -23,6 +23,7 @@ LOOKS: dict[str, tuple[Callable[[], FakeCluster], Callable[[Snapshot], Snapshot]
     "three_nodes": (three_nodes, _unread, ()),
     "three_nodes_read": (three_nodes, with_readings, ()),
     "many_nodes": (many_nodes, with_readings, ()),
+    "many_nodes_in_trouble": (many_nodes, with_troubles, ("shift+tab",)),
     "many_nodes_zoomed": (many_nodes, with_readings, ("shift+tab", "S", "z")),
 }
 """Cluster, readings and keys of each picture."""

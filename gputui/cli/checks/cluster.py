@@ -6,13 +6,24 @@ from collections.abc import Iterable, Iterator
 
 from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.cluster import ENGINES, Capability, Caps, ClusterFault
-from gputui.domain.gpu import GpuState
+from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.units import plural
 
 _NAMED = 8
 _SLURM_GPUS = "declare them: NodeName=… Gres=gpu:MODEL:N in slurm.conf, gres.conf"
 _PLUGIN = "install NVIDIA's device plugin on the nodes: it tells Kubernetes of nvidia.com/gpu"
+_NO_READINGS = "no readings: "
+_HINTS = {
+    "gputui is not installed": "install gputui on the nodes, or set cluster.probe_command to where it is",
+    "gputui there is too old": "update gputui on the nodes",
+    "Permission denied": "`ssh NODE` must work without a question, from where the cluster's commands run",
+    "Host key verification": "`ssh NODE` must work without a question, from where the cluster's commands run",
+    "pam_slurm_adopt": "Slurm lets users only onto nodes on which they have a job: an administrator may allow more",
+    "libnvidia-ml": "NVIDIA's driver is missing on the node; run gputui doctor there",
+    "NVIDIA": "run gputui doctor on the node",
+}
+"""What helps, by a part of the reason."""
 
 
 def of_faults(faults: Iterable[ClusterFault]) -> Iterator[DoctorCheck]:
@@ -56,6 +67,35 @@ def _rights(caps: Caps, is_slurm: bool) -> DoctorCheck:
     operators = (Capability.RAISE_PRIORITY, Capability.DRAIN_NODE) if is_slurm else (Capability.DRAIN_NODE,)
     lacking = [caps.why_not(each) for each in operators if not caps.has(each)]
     return ok("rights", "; ".join(lacking) if lacking else "this user is an operator")
+
+
+def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
+    """Judge which nodes were read; `probe` is the setting."""
+    having = [node for node in nodes if node.gpus]
+    if probe == "off":
+        hint = 'probe = "ssh" in [cluster], with gputui on the nodes and ssh to them without a question'
+        yield DoctorCheck("readings", CheckLevel.OK, "none of the nodes' GPUs: cluster.probe is off", hint)
+        return
+    unread = [node for node in having if node.probe.code is not ProbeCode.OK]
+    read = len(having) - len(unread)
+    if read:
+        yield ok("readings", f"of the GPUs of {plural(read, 'node')}")
+    why = "Their GPUs are shown as the engine has allocated them, without load, memory and faults."
+    for words, names in _by_reason(unread).items():
+        yield warn("readings", f"no readings of {_listed(names)}: {words}", why, _hint(words))
+
+
+def _by_reason(nodes: Iterable[Node]) -> dict[str, list[str]]:
+    """Return the names of nodes by the reason why they are not read; a node's own name in it does not count."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for node in nodes:
+        words = "it is down" if node.probe.code is ProbeCode.NO_PROBE else node.probe.text.removeprefix(_NO_READINGS)
+        found.setdefault(words.replace(node.name, "NODE"), []).append((node.name, words))
+    return {group[0][1] if len(group) == 1 else words: [name for name, _ in group] for words, group in found.items()}
+
+
+def _hint(words: str) -> str:
+    return next((hint for part, hint in _HINTS.items() if part in words), "")
 
 
 def _listed(names: list[str]) -> str:

@@ -13,6 +13,7 @@ from gputui.domain.errors import ClusterError
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 
 if TYPE_CHECKING:
+    from gputui.engine.cluster.node_readings import NodeReader
     from gputui.engine.cluster.store import ClusterStore
     from gputui.engine.feed import Feed
     from gputui.ports import Clock
@@ -30,11 +31,15 @@ class ClusterPoll:
     leads = False
     """The engine schedules."""
 
-    def __init__(self, store: ClusterStore, feed: Feed, clock: Clock, every: timedelta) -> None:
+    def __init__(
+        self, store: ClusterStore, feed: Feed, clock: Clock, every: timedelta, reader: NodeReader | None = None
+    ) -> None:
+        """`reader` has the nodes read; None: nobody reads them."""
         self._store = store
         self._feed = feed
         self._clock = clock
         self._every = every.total_seconds()
+        self._reader = reader
         self._failures = 0
         self._silent_since: datetime | None = None
         self._wanted = threading.Event()
@@ -42,7 +47,9 @@ class ClusterPoll:
         store.on_refresh = self._wanted.set
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Do nothing: the GPUs of nodes are not read here."""
+        """Read the details of this GPU, where nodes are read."""
+        if self._reader is not None:
+            self._reader.want_pcie(uuid)
 
     def stop(self) -> None:
         """End `run`, without waiting for a call in progress."""
@@ -54,10 +61,14 @@ class ClusterPoll:
         await asyncio.to_thread(self._run)
 
     def _run(self) -> None:
-        while not self._stopped:
-            self._wanted.clear()
-            self.poll()
-            self._wanted.wait(self.pause)
+        try:
+            while not self._stopped:
+                self._wanted.clear()
+                self.poll()
+                self._wanted.wait(self.pause)
+        finally:
+            if self._reader is not None:
+                self._reader.close()
 
     @property
     def pause(self) -> float:
@@ -73,7 +84,11 @@ class ClusterPoll:
             self._feed.publish(self._silent(error))
             return
         self._failures, self._silent_since = 0, None
-        self._feed.publish(snapshot)
+        self._feed.publish(self._joined(snapshot))
+
+    def _joined(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with the readings of nodes."""
+        return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
 
     def _silent(self, error: ClusterError) -> Snapshot:
         """Return the last snapshot, marked as out of date."""

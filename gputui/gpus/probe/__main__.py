@@ -1,10 +1,11 @@
-"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY]]`, intervals in seconds.
+"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY [PATIENCE]]]`, in seconds.
 
 It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
 `failed` (why it ends); `gputui.gpus.wire` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
 detail), `shares UUID...` (GPUs whose processes are told apart), and `disks {ROLE: PATH}` (paths whose file systems are
-read, as JSON). It ends when stdin does. It is a process of its own because a call stuck in the driver can be neither
-cancelled nor waited for, and it imports as little as possible because every start of a console waits for it.
+read, as JSON). Others, such as `alive`, do nothing. It ends when stdin does, or after PATIENCE without a command: the
+end of a connection that was cut may not be told. It is a process of its own because a call stuck in the driver can be
+neither cancelled nor waited for, and it imports as little as possible because every start of a console waits for it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _FAILURES = {
 class Commands:
     """Commands of the supervisor, read from stdin."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: int = 0) -> None:
+        self._patience = patience
+        signal.alarm(patience)  # it ends the process, also while that waits for a reader of its output
         self.refresh = False
         self.pcie: str | None = None
         self.disks: dict[str, str] | None = None
@@ -55,6 +58,8 @@ class Commands:
             return True
         data = os.read(0, 4096)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
+        if lines:
+            signal.alarm(self._patience)
         for line in lines:
             self._apply(line.decode(errors="replace"))
         return bool(data)
@@ -71,11 +76,14 @@ class Commands:
             self.pcie = None if words[1] == "-" else words[1]
 
 
-def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: str = _DRIVERS_LIST) -> None:
-    """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails."""
+def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: str = "", patience: str = "0") -> None:
+    """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails.
+
+    `patience` ends the process after so many seconds without a command; 0: never.
+    """
     call("nvmlInit")
-    probe = Probe(float(sample), float(process), float(seldom), directory)
-    commands = Commands()
+    probe = Probe(float(sample), float(process), float(seldom), directory or _DRIVERS_LIST)
+    commands = Commands(int(patience))
     probe.begin()
     while commands.wait(probe.sample.at - time.monotonic()):
         refresh, commands.refresh = commands.refresh, False

@@ -90,7 +90,7 @@ def _model(row: GpuRow, room: int) -> Cell:
 
 
 def _uuid(row: GpuRow, room: int) -> Cell:
-    return cell(plain(row.view.gpu.uuid, 12), DIM)
+    return cell(plain(row.view.gpu.shown_uuid, 12), DIM)
 
 
 def _state(row: GpuRow, room: int) -> Cell:

@@ -355,7 +355,7 @@ def _about(page: GpuPage) -> list[Cell]:
     node = next((node for node in page.snapshot.nodes if any(view.gpu.uuid == gpu.uuid for view in node.gpus)), None)
     known = {
         "model": gpu.model,
-        "UUID": gpu.uuid,
+        "UUID": gpu.shown_uuid,
         "PCI": gpu.pci_bus_id,
         "device": None if gpu.minor is None else f"/dev/nvidia{gpu.minor}",
         "NUMA node": None if gpu.numa_node is None else str(gpu.numa_node),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cached_property
 
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState, HealthCode, ProbeCode
 from gputui.domain.text import fit, plain
+from gputui.domain.units import format_duration
 from gputui.tui.present.cells import Cell, Span
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tone import tone_of
@@ -37,8 +39,9 @@ class GpuNode:
     name: str
     rows: tuple[GpuRow, ...] = ()
     is_unread: bool = False
-    """True if no probe reads its GPUs."""
+    """True if its GPUs have no readings."""
     why_unread: str = field(default="", compare=False)
+    """Why there are none, or no new ones."""
 
     @property
     def key(self) -> str:
@@ -59,11 +62,17 @@ class GpuNode:
     def load(self) -> float | None:
         """Mean utilization of its GPUs; None without readings."""
         found = [
-            row.view.sample.utilization
+            row.view.current.utilization
             for row in self.rows
-            if row.view.sample is not None and row.view.sample.utilization is not None
+            if row.view.current is not None and row.view.current.utilization is not None
         ]
         return sum(found) / len(found) if found else None
+
+    @cached_property
+    def late(self) -> timedelta | None:
+        """Age of its readings if all of them are late."""
+        ages = [row.view.age + row.late for row in self.rows if row.view.stale and row.view.age is not None]
+        return min(ages) if ages and len(ages) == len(self.rows) else None
 
     @property
     def idleness(self) -> tuple[int, float]:
@@ -77,7 +86,7 @@ def node_rows(picture: GpuPicture) -> tuple[GpuNode, ...]:
         GpuNode(
             node.name,
             tuple(picture.rows[view.gpu.uuid] for view in node.gpus),
-            node.probe.code is ProbeCode.NO_PROBE,
+            node.probe.code is not ProbeCode.OK and not any(view.sample for view in node.gpus),
             node.probe.text,
         )
         for node in picture.nodes
@@ -114,6 +123,7 @@ def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell
         (" " * (heat - count + 2), DIM),
         (f"{node.free:>3}/{count:<3}", PLAIN if node.free else DIM),
         (f"  {load:>4}  {model[:9]:<9} ", DIM),
+        *_age(node),
         *([] if is_open else _jobs(node)),
         *_drain(node),
         *_unread(node, is_told=is_open or any(not each.is_unread for each in nodes)),
@@ -125,11 +135,13 @@ def heat_of(row: GpuRow) -> Span:
     view = row.view
     if view.health.code is HealthCode.LOST or not view.health.is_schedulable:
         return "✗", RED
-    load = view.sample.utilization if view.sample is not None and not view.stale else None
+    if view.stale and view.sample is not None:
+        return _MARKS[view.state][0], DIM
+    load = view.sample.utilization if view.sample is not None else None
     if load is None or view.state in {GpuState.FREE, GpuState.DRAINED, GpuState.UNKNOWN}:
-        mark, style = _MARKS[view.state]
-        return mark, DIM if view.sample is not None and view.stale else style
-    return _LEVELS[min(len(_LEVELS) - 1, int(load * len(_LEVELS)))], tone_of(row, "utilization", load).style
+        return _MARKS[view.state]
+    style = VIOLET if view.state is GpuState.FOREIGN else tone_of(row, "utilization", load).style
+    return _LEVELS[min(len(_LEVELS) - 1, int(load * len(_LEVELS)))], style
 
 
 def _jobs(node: GpuNode) -> Iterator[Span]:
@@ -155,7 +167,13 @@ def _drain(node: GpuNode) -> Iterator[Span]:
         yield (f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", AMBER)
 
 
+def _age(node: GpuNode) -> Iterator[Span]:
+    """Yield how old its readings are if they are late."""
+    if node.late is not None:
+        yield (f"{format_duration(node.late)} old  ", AMBER)
+
+
 def _unread(node: GpuNode, *, is_told: bool) -> Iterator[Span]:
-    """Yield why its GPUs are not read."""
-    if node.is_unread and is_told:
-        yield (f"  {plain(node.why_unread, 80)}", DIM)
+    """Yield why its GPUs are not read, or not any more."""
+    if node.why_unread and (node.late is not None or (node.is_unread and is_told)):
+        yield (f"  {plain(node.why_unread, 100)}", DIM)

@@ -77,7 +77,9 @@ class GpuPicture:
     @property
     def has_no_probe(self) -> bool:
         """Return whether no node of a cluster is read."""
-        return bool(self.nodes) and all(node.probe.code is ProbeCode.NO_PROBE for node in self.nodes)
+        return bool(self.nodes) and all(
+            node.probe.code in _UNREAD and not any(view.sample for view in node.gpus) for node in self.nodes
+        )
 
     def unread(self) -> frozenset[str]:
         """Return the columns that no GPU has readings for; empty before anything was read."""
@@ -95,6 +97,9 @@ class GpuPicture:
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
         names = ("utilization", "memory_used", "power", "temperature") if samples else ()
         return frozenset(name for name in names if not any(_has(sample, (name,)) for sample in samples))
+
+
+_UNREAD = frozenset({ProbeCode.NO_PROBE, ProbeCode.UNREACHABLE})
 
 
 def _has(sample: GpuSample, fields: Iterable[str]) -> bool:

@@ -46,6 +46,8 @@ def remedy_lines(view: GpuView, fault: GpuFault | None, now: datetime) -> list[C
 
 
 def _remedies(view: GpuView) -> Sequence[tuple[str, str]]:
+    if view.gpu.drivers_uuid:
+        return _remedies_on_node(view, view.gpu.uuid.rpartition(":")[0], view.gpu.drivers_uuid)
     index = index_of(view) if view.gpu.index >= 0 else "INDEX"
     see = ("journalctl -k -g 'NVRM|Xid'", "shows what the kernel reported: an Xid names the fault")
     check = ("gputui doctor", "checks driver, engine and every GPU")
@@ -57,6 +59,18 @@ def _remedies(view: GpuView) -> Sequence[tuple[str, str]]:
         return (see, ("replace the board", "its memory cannot be repaired by a reset"))
     reset = (f"sudo nvidia-smi -i {index} -r", "resets it, once no process uses it; X on the processes ends them")
     return (see, check, reset, resume)
+
+
+def _remedies_on_node(view: GpuView, node: str, uuid: str) -> Sequence[tuple[str, str]]:
+    """Return what to do about a GPU of a cluster's node: the cluster's engine knows nothing of it."""
+    drain = (f"gputui drain {node} --reason …", "keeps jobs off the node: the cluster does not know of this")
+    see = ("journalctl -k -g 'NVRM|Xid'", f"on {node}: an Xid names the fault")
+    if view.health.code is HealthCode.LOST:
+        return (drain, see, ("sudo reboot", "on the node, once its jobs have ended"))
+    if view.health.code is HealthCode.REMAP_FAILED:
+        return (drain, see, ("replace the board", "its memory cannot be repaired by a reset"))
+    reset = (f"sudo nvidia-smi -i {uuid[:12]}… -r", "on the node, once no process uses it")
+    return (drain, see, reset, (f"gputui resume {node}", "gives the node jobs again"))
 
 
 def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most: int, past: str = "") -> list[Cell]:

@@ -1,0 +1,79 @@
+"""Readings of nodes through a login node, which is a real sshd here."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.bootstrap import nodes
+from gputui.config import Options
+from gputui.config.options import resolve
+from gputui.domain.gpu import ProbeCode
+from gputui.domain.settings import ClusterSettings, Settings
+from tests.cluster.fake import FakeCluster
+from tests.factories import FakeClock
+from tests.gpus.standin import StandIn
+from tests.runtime.sshd import Sshd
+
+pytestmark = [pytest.mark.ssh, pytest.mark.nvml]
+PATIENCE = 60.0
+PROBE = (
+    "sh -c 'echo $$ >> {pids}; exec env LD_LIBRARY_PATH={library} NVML_STANDIN={behaviour} "
+    '{python} -P -m gputui.gpus.probe 0.2 0.2 1 "" 90\' {{node}}'
+)
+
+
+@pytest.fixture
+def login(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    sshd = Sshd()
+    monkeypatch.setenv("PATH", sshd.path)
+    with tempfile.TemporaryDirectory(prefix="rt-", dir="/tmp") as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        yield sshd
+        sshd.close()
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    """Return the settings of a cluster behind a login node."""
+    standin = StandIn(tmp_path / "behaviour")
+    standin.write("gpu 1 util 37", gpus=2)
+    library = standin.environment["LD_LIBRARY_PATH"]
+    command = PROBE.format(pids=tmp_path / "pids", library=library, behaviour=standin.path, python=sys.executable)
+    cluster = ClusterSettings("slurm+ssh://lab", probe="ssh", probe_command=command)
+    made = resolve(state=str(tmp_path), environ={"GPUTUI_CONFIG": "/dev/null"})
+    return replace(made, settings=replace(Settings(), cluster=cluster))
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
+    login: Sshd, options: Options, tmp_path: Path
+) -> None:
+    cluster = FakeCluster(FakeClock(), {f"n{number}": 2 for number in range(10)})
+    found = nodes.read_once(options, cluster.snapshot(), PATIENCE)
+    assert {node.probe.code for node in found.nodes} == {ProbeCode.OK}
+    assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37] * 10
+    assert len(login.sessions()) == 2
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == 10
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+def test_a_login_node_that_refuses_is_the_reason(options: Options, login: Sshd) -> None:
+    login.trust(login.directory / "user.pub")
+    cluster = FakeCluster(FakeClock(), {"n1": 2})
+    found = nodes.read_once(options, cluster.snapshot(), PATIENCE)
+    told = "no readings: Host key verification failed.; `ssh lab` must work without a password"
+    assert found.nodes[0].probe.text == told
