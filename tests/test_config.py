@@ -151,9 +151,9 @@ def test_bad_variables_are_refused_by_name(name: str, text: str) -> None:
 
 def test_options_override_the_environment() -> None:
     environ = {"GPUTUI_STATE": "/var/a", "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
-    assert resolve(environ=environ) == Options(Path("/var/a"), None, ProbeSpec(2), "process")
+    assert resolve(environ=environ) == Options(Path("/var/a"), None, ProbeSpec(2), "process", names_queue=True)
     given = resolve(state="/var/b", probe="nvml", runtime="docker", environ=environ)
-    assert given == Options(Path("/var/b"), None, ProbeSpec(), "docker")
+    assert given == Options(Path("/var/b"), None, ProbeSpec(), "docker", names_queue=True)
 
 
 def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -161,6 +161,20 @@ def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPat
     assert resolve(environ={}).state == Path("/var/lib/gputui")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert resolve(environ={}).state == tmp_path / "xdg-state" / "gputui"
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_named"),
+    [
+        ({}, False),
+        ({"GPUTUI_STATE": "/var/a"}, True),
+        ({"GPUTUI_CLUSTER": "slurm"}, True),
+        ({"GPUTUI_CLUSTER": ""}, False),
+    ],
+)
+def test_the_servers_of_the_settings_give_way_to_a_queue_that_is_named(environ: dict[str, str], is_named: bool) -> None:
+    assert resolve(environ=environ).names_queue is is_named
+    assert resolve(state="/var/b", environ=environ).names_queue
 
 
 @pytest.mark.parametrize(

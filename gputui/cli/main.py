@@ -77,7 +77,8 @@ def cli(
     from gputui.console.terminal import terminal
 
     with terminal():
-        if servers or (state is None and not view_only and session.options.settings.servers):
+        options = session.options
+        if servers or (options.settings.servers and not options.names_queue and not view_only):
             return _open_servers(session, servers, read_only=read_only)
         return _open_console(session, read_only=read_only, view_only=view_only)
 

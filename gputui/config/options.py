@@ -51,6 +51,8 @@ class Options(Struct, frozen=True):
     """The site's settings file, whose policy, store, runtime and hooks take precedence; None: there is none."""
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Settings that the site does not let a personal file or the environment change: the source, and the keys."""
+    names_queue: bool = False
+    """True if this process was told its queue: a state directory, or a cluster in the environment."""
 
     serve_arguments: tuple[str, ...] = ()
     """Options of `gputui serve` for another process that takes over scheduling from this one."""
@@ -86,6 +88,7 @@ def resolve(
         runtime=parse_runtime(runtime or environ.get("GPUTUI_RUNTIME") or "docker"),
         settings=loaded.settings,
         ignored=loaded.ignored,
+        names_queue=bool(state or environ.get("GPUTUI_STATE") or environ.get("GPUTUI_CLUSTER")),
     )
 
 
