@@ -8,7 +8,7 @@ import pytest
 
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.domain.cause import CauseCode
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
@@ -99,3 +99,17 @@ def test_the_output_of_a_job_that_has_not_started_is_waited_for(harness: Kuberne
     harness.fake.controller.run()
     assert next(iter(stream)).endswith(b" ready")
     stream.close()
+
+
+def test_a_node_that_is_down_hides_the_output_of_its_jobs_and_nothing_else(harness: KubernetesHarness) -> None:
+    harness.fake.silent_nodes.add("gpu1")
+    first = ended(harness, exit_code=3)
+    assert first.attempt is not None
+    assert first.attempt.node == "gpu1"
+    [other] = harness.kube.submit([Submission(spec(1))], "k2")
+    for _ in range(4):  # more often than the output is asked for
+        assert harness.kube.snapshot().job(other) is not None
+    with pytest.raises(ClusterUnavailableError, match="i/o timeout"):
+        texts(harness.kube, first)
+    assert harness.kube.cancel([other]) == (other,)  # it is on that node too
+    assert {job.id for job in harness.kube.history()} == {first.id, other}

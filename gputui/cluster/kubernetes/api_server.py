@@ -93,9 +93,9 @@ class ApiServer:
         self._headers = headers
         self._timeout = timeout
 
-    def get(self, path: str, query: Query | None = None) -> bytes:
-        """Return what is at a path."""
-        return self._answer("GET", path, query).data
+    def get(self, path: str, query: Query | None = None, patience: float = 0.0) -> bytes:
+        """Return what is at a path; it is given up if nothing comes for `patience` seconds, 0: as long as usual."""
+        return self._answer("GET", path, query, patience=patience).data
 
     def send(
         self,

@@ -91,12 +91,10 @@ class KubernetesCluster:
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Delete jobs with their pods, having recorded them and their output."""
-        server, _ = self._reached()
-        found = [parts for parts in self._parts(ids) if not parts.job.has_ended and not _is_going(parts)]
-
-        jobs = self._latest().jobs
+        server, picture = self._opened(), self._latest()
+        found = [parts for parts in self._parts(ids, picture) if not parts.job.has_ended and not _is_going(parts)]
         return self._changer.cancel(
-            server, found, lambda parts: self._records.cancelling(server, parts, jobs[parts.job.metadata.uid])
+            server, found, lambda parts: self._records.cancelling(server, parts, picture.jobs[parts.job.metadata.uid])
         )
 
     def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
@@ -227,9 +225,9 @@ class KubernetesCluster:
             self._shown = version if is_complete else None, picture
             return picture
 
-    def _parts(self, ids: Iterable[JobId]) -> list[JobParts]:
+    def _parts(self, ids: Iterable[JobId], picture: KubePicture) -> list[JobParts]:
         """Return the jobs with these ids; raises NotFoundError for one that Kubernetes does not have."""
-        by_number = {each.number: each for each in self._latest().parts.values()}
+        by_number = {each.number: each for each in picture.parts.values()}
         chosen = list(dict.fromkeys(ids))
         for job_id in chosen:
             if job_id not in by_number and self._records.of(job_id) is None:
@@ -237,7 +235,8 @@ class KubernetesCluster:
         return [by_number[job_id] for job_id in chosen if job_id in by_number]
 
     def _waiting(self, ids: Iterable[JobId]) -> list[JobParts]:
-        return [parts for parts in self._parts(ids) if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
+        found = self._parts(ids, self._latest())
+        return [parts for parts in found if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
 
     def _known(self, job_id: JobId) -> JobParts | None:
         return next((each for each in self._latest().parts.values() if each.number == job_id), None)

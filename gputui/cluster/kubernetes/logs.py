@@ -11,6 +11,8 @@ from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Api
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.domain.errors import ClusterError, NotFoundError
 
+_PATIENCE = 5.0
+"""Seconds for which the node of a pod may be silent while its output is copied."""
 _PAUSE = 1.0
 """Seconds between two looks at a pod that has not started."""
 MOST_KEPT = 64 * 1024**2
@@ -117,10 +119,13 @@ class LogKeeper:
         return self._directory / name
 
     def keep(self, server: ApiServer, pod: KubePod) -> str:
-        """Copy the output of a pod; return the name of the copy, empty if there is none."""
+        """Copy the output of a pod; return the name of the copy, empty if there is none.
+
+        Raises ClusterUnavailableError: the server asks the pod's node, which may be down.
+        """
         query = log_query(pod) | {"limitBytes": str(MOST_KEPT), "tailLines": str(MOST_LINES)}
         try:
-            data = server.get(log_path(pod), query)
+            data = server.get(log_path(pod), query, _PATIENCE)
         except ApiRefusedError:
             return ""
         name = f"{pod.metadata.uid}.log"

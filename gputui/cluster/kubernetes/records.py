@@ -13,12 +13,16 @@ from gputui.cluster.kubernetes.logs import LogKeeper
 from gputui.cluster.kubernetes.notes import KubeEnded, KubeEndedJobs
 from gputui.cluster.kubernetes.objects import KubeJob
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
 MOST_AT_ONCE = 4
 """Number of jobs whose output is copied at one look; the others follow at the next ones."""
+
+_MOST_TRIES = 3
+"""Number of looks after which a job is recorded without its output, because its node does not answer."""
 
 
 class KubeRecords:
@@ -29,6 +33,7 @@ class KubeRecords:
         self._ended = KubeEndedJobs(directory)
         self._logs = LogKeeper(directory / "logs")
         self._living: dict[str, Job] = {}
+        self._tries: dict[str, int] = {}
 
     def of(self, number: JobId) -> Job | None:
         """Return the record of a job."""
@@ -48,14 +53,24 @@ class KubeRecords:
         """Record jobs submitted from here that have ended; return False if some were left for the next look."""
         ours = [uid for uid, each in parts.items() if each.known is not None]
         new = [uid for uid in ours if jobs[uid].state.is_terminal and not self._is_recorded(uid, jobs[uid])]
+        done = 0
         for uid in new[:MOST_AT_ONCE]:
-            self._ended.add([KubeEnded(uid, jobs[uid], self._copied(server, parts[uid]))])
+            try:
+                self._ended.add([KubeEnded(uid, jobs[uid], self._copied(server, parts[uid]))])
+            except ClusterUnavailableError:
+                if not self._gives_up(uid):
+                    break  # the others may be on the same node, each with its patience
+                self._ended.add([KubeEnded(uid, jobs[uid])])
+            done += 1
         self._living = {uid: jobs[uid] for uid in ours if not jobs[uid].state.is_terminal}
-        return len(new) <= MOST_AT_ONCE
+        return done == len(new)
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""
-        log = self._copied(server, parts)
+        try:
+            log = self._copied(server, parts)
+        except ClusterUnavailableError:
+            log = ""
         return lambda: self._ended.add(
             [KubeEnded(parts.job.metadata.uid, _cancelled(job, "cancelled", self._user), log)]
         )
@@ -65,6 +80,11 @@ class KubeRecords:
         living = self._living.pop(job.metadata.uid, None)
         if living is not None and self._ended.of_uid(job.metadata.uid) is None:
             self._ended.add([KubeEnded(job.metadata.uid, _cancelled(living, "deleted in Kubernetes", ""))])
+
+    def _gives_up(self, uid: str) -> bool:
+        """Return whether the output of a job was asked for often enough."""
+        self._tries[uid] = self._tries.get(uid, 0) + 1
+        return self._tries[uid] >= _MOST_TRIES
 
     def _is_recorded(self, uid: str, job: Job) -> bool:
         found = self._ended.of_uid(uid)

@@ -46,6 +46,8 @@ class FakeKubernetes:
         """Method and path of each request."""
         self.tells_gone_in_watch = False
         """Whether a watch from a forgotten version fails by an event, as with some releases, or at once."""
+        self.silent_nodes: set[str] = set()
+        """Nodes that do not answer when they are asked for output."""
         self.breaks = False
         """Whether the server cuts every connection."""
         self._server = _HttpServer(("127.0.0.1", 0), self)
@@ -294,6 +296,8 @@ class _Request:
         """Return the output of a pod."""
         objects, controller = self._fake.objects, self._fake.controller
         pod = objects.get("pods", self._namespace, self._name)
+        if pod["spec"].get("nodeName") in self._fake.silent_nodes:
+            raise ApiError(500, "InternalError", 'Get "https://10.0.0.1:10250/containerLogs": dial tcp: i/o timeout')
         if not pod["status"].get("containerStatuses") or "waiting" in pod["status"]["containerStatuses"][0]["state"]:
             name = self.query.get("container", "job")
             words = f'container "{name}" in pod "{self._name}" is waiting to start: ContainerCreating'
