@@ -20,7 +20,7 @@ from gputui.cluster.slurm.probe_report import ProbeReport, faults_of, listed, re
 from gputui.cluster.slurm.probe_script import look_script, probe_script
 from gputui.cluster.slurm.reasons import reason_of
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.cluster.slurm.submission import output_directory
+from gputui.cluster.slurm.submission import output_directory, sbatch_line
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.node_check import NodeCheck
 from gputui.domain.settings import Settings
@@ -103,7 +103,7 @@ class NodeChecker:
         self._forget()
 
     def _sbatch(self, probe: NodeProbe, script: str) -> Result:
-        result = self._commands.run("sbatch", "--parsable", stdin=script)
+        result = self._commands.script(sbatch_line(self._settings.cluster), "sbatch", stdin=script)
         if not result.code:
             probe.numbers.append(int(result.out.strip().partition(";")[0]))
         return result

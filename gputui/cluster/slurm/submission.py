@@ -19,7 +19,7 @@ from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.notes import Submissions
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
 from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.settings import Settings
+from gputui.domain.settings import ClusterSettings, Settings
 
 DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
@@ -34,9 +34,18 @@ rows=$(squeue --noheader --all --states=all --user="$(id -un)" --format='%F %T,%
 found=$(printf '%s\\n' "$rows" | grep -v '^[0-9]* FAILED,BadConstraints ' |
   sed -n 's/^\\([0-9]*\\) [A-Z_]*,[^ ]* {comment}\\( .*\\)\\{{0,1\\}}$/\\1/p' | head -n 1)
 if [ -n "$found" ]; then echo "$found"; exit; fi
-unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL TZ
-exec sbatch --parsable
+{sbatch}
 """
+_PLAIN = """unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL TZ
+exec sbatch --parsable"""
+_CLEAN = """exec env -i PATH="$PATH" ${USER:+"USER=$USER"} ${LOGNAME:+"LOGNAME=$LOGNAME"} \\
+  ${SLURM_CONF:+"SLURM_CONF=$SLURM_CONF"} ${KRB5CCNAME:+"KRB5CCNAME=$KRB5CCNAME"} \\
+  sbatch --parsable --export=ALL"""
+"""All of an almost empty environment, in place of the script's `--export=NIL`.
+
+With that, and with a list of variables, slurmd starts a login shell before each job, which takes a second or more.
+"""
+_ENVIRONMENT = ("--export", "--get-user-env")
 
 
 class BatchSubmitter:
@@ -93,10 +102,20 @@ class BatchSubmitter:
         else:
             self._submissions.intend(key, submission, _pattern(output, submission))
         comment = (COMMENT + key).replace(".", "[.]")
-        text = _SCRIPT.format(directory=shlex.quote(output), comment=comment)
+        sbatch = sbatch_line(self._settings.cluster, is_host=submission.spec.is_host)
+        text = _SCRIPT.format(directory=shlex.quote(output), comment=comment, sbatch=sbatch)
         number = _number(self._commands.script(text, "sbatch", stdin=script))
         self._submissions.settle(key, number)
         return number
+
+
+def sbatch_line(settings: ClusterSettings, *, is_host: bool = False) -> str:
+    """Return the line of sh that submits a script on standard input.
+
+    Only jobs that Slurm's own processes run get the user's login environment on the node, unless the site asks for it.
+    """
+    is_asked = any(option.startswith(_ENVIRONMENT) for option in settings.sbatch_options)
+    return _PLAIN if is_host or is_asked or settings.container != "docker" else _CLEAN
 
 
 def output_directory(settings: Settings, home: str) -> str:
