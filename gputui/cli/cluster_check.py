@@ -10,7 +10,7 @@ import click
 from msgspec.structs import asdict
 
 from gputui.bootstrap import clusters
-from gputui.cli import table
+from gputui.cli import completing, table
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.gpu import short_names
@@ -38,7 +38,7 @@ COLUMNS = (
     "--timeout", default="5m", metavar="DURATION", help="Cancel jobs that have not ended by then; 5m by default."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print an array of nodes as JSON.")
-@click.argument("nodes", nargs=-1, metavar="[NODE...]")
+@click.argument("nodes", nargs=-1, metavar="[NODE...]", shell_complete=completing.nodes)
 @pass_session
 def command(
     session: Session, image: str | None, waits: bool, timeout: str, as_json: bool, nodes: tuple[str, ...]

@@ -15,6 +15,7 @@ from gputui.cli.session import Session
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
+from gputui.domain.units import plural
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -49,6 +50,22 @@ def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     by_uuid = incomplete[:1].isalpha()
     found = ((gpu.uuid if by_uuid else str(gpu.index), gpu.model or "") for gpu in _known_gpus(ctx))
     return _matching(found, incomplete)
+
+
+@_quiet
+def drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return what can be drained: the names of a cluster's nodes, else GPUs."""
+    session = ctx.find_object(Session) or Session()
+    return (nodes if session.options.in_cluster else gpus)(ctx, param, incomplete)
+
+
+@_quiet
+def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the names of a cluster's nodes."""
+    del param
+    with _store(ctx) as (session, store):
+        found = bootstrap.current_snapshot(session.options, store).nodes
+        return _matching(((node.name, plural(len(node.gpus), "GPU")) for node in found), incomplete)
 
 
 @_quiet

@@ -14,7 +14,7 @@ from gputui.request import texts
 
 
 @click.command("drain", help=BY_NAME["drain"].shell_help)
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
 @click.option("-r", "--reason", default="", metavar="TEXT", help="Reason, shown to all users.")
 @click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
 @quiet_option

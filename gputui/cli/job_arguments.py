@@ -31,6 +31,8 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
     """Parameter type for jobs: `7`, `7,9`, `7-9`, `12_5` or `12_[3-7]`."""
 
     name = "ID"
+    is_local = False
+    """True if they are jobs of this server's own queue, also in cluster mode."""
 
     def convert(
         self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
@@ -44,7 +46,7 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
         del param
         session = ctx.find_object(Session)
         try:
-            with (session or Session()).existing_store() as store:
+            with (session or Session()).existing_store(is_local=self.is_local) as store:
                 entries = [job for job in store.jobs().values() if not job.state.is_terminal]
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from gputui.cli import table
 from gputui.cli.job_arguments import JobIds, check_known, flat
@@ -24,12 +23,9 @@ _MOST_INDICES = 24
 
 
 class LocalJobIds(JobIds):
-    """Parameter type for jobs of this server, which a shell cannot complete from the cluster's queue."""
+    """Parameter type for jobs of this server."""
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Return nothing."""
-        del ctx, param, incomplete
-        return []
+    is_local = True
 
 
 @click.command("migrate")

@@ -16,7 +16,7 @@ from gputui.domain.verbs import BY_NAME
 
 
 @click.command("resume", help=BY_NAME["resume"].shell_help)
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
 @quiet_option
 @pass_session
 def command(session: Session, gpus: tuple[str, ...], quiet: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gputui.ports import JobStore
 
 
+COMPLETION_PATIENCE = timedelta(seconds=3)
+"""Time that an answer of a cluster may take while the user waits for a completion."""
 _COMPLETING = "_GPUTUI_COMPLETE"
 """Variable set by a shell that completes a word; output on stderr would then end up in the user's input line."""
 
@@ -107,14 +110,26 @@ class Session:
             store.close()
 
     @contextmanager
-    def existing_store(self) -> Iterator[JobStore]:
-        """Open the store for shell completion: create none, and print nothing."""
-        from gputui import bootstrap
+    def existing_store(self, *, is_local: bool = False) -> Iterator[JobStore]:
+        """Open the store for shell completion: create none, print nothing, and do not wait long for a cluster.
 
-        if not bootstrap.has_queue(self.options):
-            raise NotFoundError("there is no queue yet", where=str(self.options.state))
-        with closing(bootstrap.open_store(self.options)) as store:
+        With `is_local` it is the store of this server, also in cluster mode.
+        """
+        from gputui import bootstrap
+        from gputui.bootstrap import moving
+
+        options = moving.local(self.options) if is_local else self.options
+        if not bootstrap.has_queue(options):
+            raise NotFoundError("there is no queue yet", where=str(options.state))
+        with closing(bootstrap.open_store(_hasty(options))) as store:
             yield store
+
+
+def _hasty(options: Options) -> Options:
+    """Return the options with which a command of a cluster's engine is soon given up."""
+    cluster = options.settings.cluster
+    soon = replace(cluster, command_timeout=min(cluster.command_timeout, COMPLETION_PATIENCE))
+    return replace(options, settings=replace(options.settings, cluster=soon))
 
 
 def _tell(sentence: str) -> None:

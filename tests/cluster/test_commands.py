@@ -10,6 +10,7 @@ import pytest
 from gputui.domain.cluster import Capability, ClusterFault, element_id
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from tests.cli.test_completions import completed
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
@@ -369,3 +370,13 @@ def test_doctor_without_gpus_and_without_an_answer(run: Run, use: MakeCluster, c
     result = run("doctor")
     assert result.code == 1
     assert result.out.endswith("\nfail  cluster     lab: the cluster does not answer\n")
+
+
+def test_a_shell_completes_jobs_and_nodes_of_the_cluster(cluster: FakeCluster) -> None:
+    cluster.submit([Submission(spec(gpus=1))], "one")
+    cluster.submit([Submission(spec(gpus=1), array=(0, 1))], "array")
+    assert completed("gputui show", 2) == ["1", "2"]
+    assert completed("gputui logs 2_", 2) == ["2_0", "2_1"]
+    assert completed("gputui drain g", 2) == ["gpu1", "gpu2", "gpu3"]
+    cluster.answers = False
+    assert completed("gputui show", 2) == []

@@ -20,6 +20,7 @@ from gputui.engine.cluster.migration import Migration
 from gputui.engine.cluster.moves import JobMove
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
+from tests.cli.test_completions import completed
 from tests.cluster.commands import MakeCluster, Run
 from tests.cluster.fake import FakeCluster
 from tests.factories import ACTOR, FakeClock, job
@@ -348,3 +349,10 @@ def test_an_unknown_job_is_not_found(run: Run, store: TinyJobStore, engine: Flak
     put(store, job())
     assert run("migrate", "1,99").code == 3
     assert states(store) == {1: JobState.PENDING}
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_shell_completes_the_jobs_of_this_server(store: TinyJobStore) -> None:
+    put(store, job())
+    assert completed("gputui migrate", 2) == ["1"]
+    assert completed("gputui cancel", 2) == []
