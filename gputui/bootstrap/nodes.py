@@ -49,7 +49,7 @@ def become_probe(interval: timedelta) -> NoReturn:
 
 def is_wanted(options: Options) -> bool:
     """Return whether the settings want nodes to be read."""
-    return options.settings.cluster.probe != "off"
+    return options.in_cluster and options.settings.cluster.probe != "off"
 
 
 def make_reader(options: Options, changed: Callable[[], object] = lambda: None) -> NodeReader | None:
@@ -66,19 +66,41 @@ def make_reader(options: Options, changed: Callable[[], object] = lambda: None) 
     return NodeReader(probes, options.settings, has_gpu_ids=engine is None or engine.kind == "slurm")
 
 
+class NodeWatch:
+    """Readings of nodes for a command, which waits for the first ones; none if the settings want none."""
+
+    def __init__(self, options: Options) -> None:
+        self._came = threading.Event()
+        self._reader = make_reader(options, self._came.set)
+        self._has_waited = False
+
+    def joined(self, snapshot: Snapshot, patience: float = PATIENCE) -> Snapshot:
+        """Return the snapshot with readings of its nodes, as far as they answer in time."""
+        reader = self._reader
+        if reader is None:
+            return snapshot
+        joined = reader.joined(snapshot, bootstrap.clock().now())
+        if self._has_waited:
+            return joined
+        self._wait(reader, time.monotonic() + patience)
+        return reader.joined(snapshot, bootstrap.clock().now())
+
+    def _wait(self, reader: NodeReader, deadline: float) -> None:
+        self._has_waited = True
+        while not all(map(_is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
+            self._came.wait(left)
+            self._came.clear()
+
+    def close(self) -> None:
+        """End the probes."""
+        if self._reader is not None:
+            self._reader.close()
+
+
 def read_once(options: Options, snapshot: Snapshot, patience: float = PATIENCE) -> Snapshot:
     """Return the snapshot with one reading of its nodes, as far as they answer in time; unchanged if none is wanted."""
-    came = threading.Event()
-    reader = make_reader(options, came.set)
-    if reader is None:
-        return snapshot
-    deadline = time.monotonic() + patience
-    with closing(reader):
-        reader.joined(snapshot, bootstrap.clock().now())
-        while not all(map(_is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
-            came.wait(left)
-            came.clear()
-        return reader.joined(snapshot, bootstrap.clock().now())
+    with closing(NodeWatch(options)) as watch:
+        return watch.joined(snapshot, patience)
 
 
 def _is_whole(reading: ProbeReading) -> bool:

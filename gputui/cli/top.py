@@ -55,6 +55,7 @@ def command(
     early = click.get_current_context().with_resource(
         closing(EarlyProbe(session.options, may_lead=not session.options.in_cluster))
     )
+    from gputui.bootstrap.nodes import NodeWatch
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame
 
@@ -68,10 +69,10 @@ def command(
     history, earlier = GpuHistory(), bootstrap.gpu_past(session.options)
     history.begin_with(earlier, bootstrap.clock().now())
     shown = history if earlier or frames != 1 else None
-    with session.store() as store:
+    with session.store() as store, closing(NodeWatch(session.options)) as nodes:
         number = 0
         while True:
-            snapshot = seen(session.options, store, early)
+            snapshot = nodes.joined(seen(session.options, store, early))
             history.add(snapshot)
             for line in frame(snapshot, bootstrap.clock().now(), host_name(session.options, store), room, shown):
                 write(line)

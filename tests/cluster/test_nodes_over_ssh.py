@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -69,6 +71,28 @@ def test_nodes_are_read_through_few_connections_which_leave_nothing_behind(
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 10
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+
+
+CONSOLE = """
+from gputui.bootstrap.nodes import make_reader
+from gputui.config.options import resolve
+from tests.cluster.fake import FakeCluster
+from tests.factories import NOW, FakeClock
+make_reader(resolve()).joined(FakeCluster(FakeClock(), {"n1": 2, "n2": 2}).snapshot(), NOW)
+input()
+"""
+
+
+def test_a_console_that_is_killed_leaves_no_probes(login: Sshd, options: Options, tmp_path: Path) -> None:
+    command = options.settings.cluster.probe_command or ""
+    settings = {"GPUTUI_CLUSTER": "slurm+ssh://lab", "GPUTUI_CLUSTER_PROBE": "ssh", "GPUTUI_CONFIG": "/dev/null"}
+    environ = os.environ | settings | {"GPUTUI_CLUSTER_PROBE_COMMAND": command, "GPUTUI_STATE": str(tmp_path)}
+    console = subprocess.Popen([sys.executable, "-c", CONSOLE], stdin=subprocess.PIPE, env=environ)
+    noted = tmp_path / "pids"
+    wait_until(lambda: noted.exists() and len(noted.read_text().split()) == 2)
+    console.kill()
+    console.communicate()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in noted.read_text().split()))
 
 
 def test_a_login_node_that_refuses_is_the_reason(options: Options, login: Sshd) -> None:
