@@ -53,6 +53,20 @@ def test_a_pod_whose_image_is_missing_says_so(harness: KubernetesHarness) -> Non
     assert snapshot.progress[job_id].startswith("its image cannot be pulled: Back-off pulling image")
 
 
+def test_a_pod_that_cannot_be_started_has_the_words_of_its_warning(harness: KubernetesHarness) -> None:
+    harness.fake.controller.unpullable.add("busybox")
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    making = {"waiting": {"reason": "ContainerCreating"}}
+    harness.fake.objects.change("pods", pod, lambda item: item["status"]["containerStatuses"][0].update(state=making))
+    words = 'MountVolume.SetUp failed for volume "data": hostPath type check failed'
+    about = {"kind": "Pod", "uid": pod["metadata"]["uid"]}
+    event = {"metadata": {"name": "e1", "namespace": "lab"}, "involvedObject": about, "type": "Warning"}
+    harness.fake.objects.create("events", event | {"reason": "FailedMount", "message": words})
+    expected = f"it cannot be started yet: {words} (FailedMount)"
+    until(lambda: harness.kube.snapshot().progress.get(job_id), lambda told: told == expected, "the warning is seen")
+
+
 def test_a_job_of_kueue_waits_for_quota_and_starts(make: MakeHarness) -> None:
     harness = make(settings=KUEUE, kueue=2)
     first, second = harness.kube.submit([Submission(spec(2)), Submission(spec(1))], "k1")

@@ -57,7 +57,8 @@ class KubePictures:
         parts = self._parts(objects)
         jobs = {uid: self._job(uid, each) for uid, each in parts.items()}
         self._made = {uid: self._made[uid] for uid in jobs}
-        why = _reasons(parts, jobs, objects.events.values())
+        about = _by_object(objects.events.values())
+        why = _reasons(parts, jobs, about)
         entries = list(_entries(jobs, why))
         waiting = [job for job in entries if job.state is JobState.PENDING]
         ranks = {parts[uid].number: _rank(parts[uid], job) for uid, job in jobs.items()}
@@ -71,7 +72,7 @@ class KubePictures:
             leader=Leader(0, place, "", KIND, now),
             order=tuple(job.id for job in waiting),
             reasons={job.id: of_number[job.id] for job in waiting},
-            progress=_progress(parts, jobs),
+            progress=_progress(parts, jobs, about),
         )
         return KubePicture(snapshot, parts, jobs)
 
@@ -110,11 +111,18 @@ def _rank(parts: JobParts, job: Job) -> tuple[int, datetime, int, str]:
     return -(priority or 0), job.submitted_at, len(key), key
 
 
-def _reasons(parts: Mapping[str, JobParts], jobs: Mapping[str, Job], events: Iterable[KubeEvent]) -> dict[str, Reason]:
-    """Return why jobs wait, by uid."""
+def _by_object(events: Iterable[KubeEvent]) -> Mapping[str, list[KubeEvent]]:
+    """Return the events about each object, by its uid, the latest first."""
     about: dict[str, list[KubeEvent]] = {}
     for event in sorted(events, key=_told_at, reverse=True):
         about.setdefault(event.involved_object.uid or "", []).append(event)
+    return about
+
+
+def _reasons(
+    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]]
+) -> dict[str, Reason]:
+    """Return why jobs wait, by uid."""
     found = {}
     for uid, job in jobs.items():
         if job.state is JobState.PENDING:
@@ -128,10 +136,16 @@ def _told_at(event: KubeEvent) -> datetime:
     return event.last_timestamp or event.event_time or event.metadata.creation_timestamp or _LONG_AGO
 
 
-def _progress(parts: Mapping[str, JobParts], jobs: Mapping[str, Job]) -> dict[JobId, str]:
-    starting = ((uid, job) for uid, job in jobs.items() if job.state is JobState.CONFIGURING)
-    told = {job.id: reasons.progress_of(phases.newest(parts[uid].pods)) for uid, job in starting}
-    return {job_id: words for job_id, words in told.items() if words}
+def _progress(
+    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]]
+) -> dict[JobId, str]:
+    """Return what starting jobs wait for."""
+    found = {}
+    for uid, job in jobs.items():
+        pod = phases.newest(parts[uid].pods) if job.state is JobState.CONFIGURING else None
+        if pod is not None:
+            found[job.id] = reasons.progress_of(pod, about.get(pod.metadata.uid, ()))
+    return found
 
 
 def _entries(jobs: Mapping[str, Job], why: Mapping[str, Reason]) -> Iterable[Job]:

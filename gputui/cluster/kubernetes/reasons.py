@@ -65,14 +65,14 @@ def _of_workload(workload: KubeWorkload) -> Reason:
     return Reason(_R.QUOTA_EXCEEDED, _sentence("waits for quota of its queue", message, word))
 
 
-def progress_of(pod: KubePod | None) -> str:
-    """Return what a pod with a node waits for before its container runs."""
-    waiting = pod.container.waiting if pod is not None else None
-    if waiting is None:
-        return ""
-    word = told(waiting.reason, "Waiting")
-    if word in _FAULTS:
+def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
+    """Return what a pod with a node waits for before its container runs, from the latest of its events."""
+    waiting = pod.container.waiting
+    word = told(waiting.reason if waiting else None, "Pending")
+    if waiting is not None and word in _FAULTS:
         return _sentence(_FAULTS[word], told(waiting.message), word)
+    if (warning := next(iter(events), None)) is not None:
+        return _sentence("it cannot be started yet", told(warning.message), told(warning.reason, word))
     return f"its container is being made ({word})"
 
 
