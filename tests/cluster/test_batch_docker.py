@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,12 +17,13 @@ from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
 from tests.factories import uuid
 from tests.process_list import command_lines
 from tests.runtime.conftest import engine
-from tests.runtime.dockerd import Dockerd
+from tests.runtime.dockerd import NETWORK, Dockerd
 
 pytestmark = pytest.mark.docker
 __all__ = ["engine"]
 
 NAME = f"gputui-{JOB}"
+docker_script = partial(script_of, network=NETWORK)
 LOOP = ("sh", "-c", "echo begun; while :; do sleep 0.1; done")
 POLITE = (
     "sh",
@@ -72,7 +74,7 @@ def inspected(engine: Dockerd) -> dict[str, Any]:
 @pytest.mark.parametrize("code", [0, 3, 127])
 def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int) -> None:
     command = ("sh", "-c", f"echo out; sleep 0.1; echo err >&2; exit {code}")
-    run = begin(script_of(command=command))
+    run = begin(docker_script(command=command))
     assert run.wait() == code
     assert run.output == "out\nerr\n"
 
@@ -89,12 +91,12 @@ def test_the_exit_code_and_the_output_are_the_containers(begin: Begin, code: int
 def test_a_container_that_cannot_start_fails_in_the_engines_words(
     begin: Begin, job: dict[str, Any], code: int, words: str
 ) -> None:
-    run = begin(script_of(**job))
+    run = begin(docker_script(**job))
     assert (run.wait(), words in run.output) == (code, True), run.output
 
 
 def test_the_container_gets_the_gpus_that_slurm_chose(begin: Begin, engine: Dockerd) -> None:
-    script = script_of(command=LOOP, gpus=GpuRequest(2, 2), tenant="lab", labels=(("a", "b"), ("gputui.job", "1")))
+    script = docker_script(command=LOOP, gpus=GpuRequest(2, 2), tenant="lab", labels=(("a", "b"), ("gputui.job", "1")))
     run = begin(script, "1,3", CUDA_VISIBLE_DEVICES="0,1")
     found = inspected(engine)
     run.signal(everything=False)
@@ -103,20 +105,20 @@ def test_the_container_gets_the_gpus_that_slurm_chose(begin: Begin, engine: Dock
     assert found["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == wanted
     labels = {"gputui.job": str(JOB), "gputui.key": KEY, "gputui.gpus": ",".join(wanted), "user": "lab", "a": "b"}
     assert found["Config"]["Labels"] == labels
-    run = begin(script_of(command=("env",), gpus=GpuRequest(2, 2)), "1,3")
+    run = begin(docker_script(command=("env",), gpus=GpuRequest(2, 2)), "1,3")
     assert run.wait() == 0
     assert {f"NVIDIA_VISIBLE_DEVICES={','.join(wanted)}", "GPUTUI_GPUS=2"} <= set(run.output.splitlines())
 
 
 def test_a_gpu_that_nvidia_smi_does_not_list_fails_the_job(begin: Begin) -> None:
-    run = begin(script_of(gpus=GpuRequest(1, 1)), "7")
+    run = begin(docker_script(gpus=GpuRequest(1, 1)), "7")
     assert run.wait() == 125
     assert run.output == "gputui: nvidia-smi does not list the GPUs that Slurm chose: 7\n"
 
 
 def test_an_element_of_a_sweep_gets_its_values(begin: Begin) -> None:
     command = ("sh", "-c", "echo {lr} {{lr}} ${lr} {seed}; env")
-    script = script_of(command=command, sweep=(("lr", '"a b",1e-4'), ("seed", "08-10")), array=tuple(range(6)))
+    script = docker_script(command=command, sweep=(("lr", '"a b",1e-4'), ("seed", "08-10")), array=tuple(range(6)))
     run = begin(script, SLURM_ARRAY_JOB_ID="40", SLURM_ARRAY_TASK_ID="2")
     assert run.wait() == 0
     lines = run.output.splitlines()
@@ -127,7 +129,7 @@ def test_an_element_of_a_sweep_gets_its_values(begin: Begin) -> None:
 def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, tmp_path: Path) -> None:
     env = (("SECRET", "hidden $x 'y'"), ("LINES", "one\ntwo\n"), ("DOCKER_HOST", "tcp://elsewhere"), ("é", "ü"))
     BatchRun.stopping_at(tmp_path, "before create")
-    run = begin(script_of(command=("env",), env=env))
+    run = begin(docker_script(command=("env",), env=env))
     run.wait_for_moment()
     shown = b"\n".join(b" ".join(words) for words in command_lines().values())
     run.go_on()
@@ -141,7 +143,7 @@ def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_cancelled_job_leaves_no_container(begin: Begin, tmp_path: Path, moment: str, everything: bool) -> None:
     BatchRun.stopping_at(tmp_path, moment)
-    run = begin(script_of(command=LOOP, stop_timeout=1))
+    run = begin(docker_script(command=LOOP, stop_timeout=1))
     if moment in {"after logs", "after wait", *MOMENTS[-4:]}:
         run.wait_for("begun")
         run.signal(everything=False)
@@ -153,7 +155,7 @@ def test_a_cancelled_job_leaves_no_container(begin: Begin, tmp_path: Path, momen
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_a_cancelled_job_may_save_its_work(begin: Begin, everything: bool) -> None:
-    run = begin(script_of(command=POLITE))
+    run = begin(docker_script(command=POLITE))
     run.wait_for("begun")
     run.signal(everything=everything)
     assert run.wait() == 7
@@ -166,7 +168,7 @@ def test_the_job_is_stopped_by_its_own_signal(begin: Begin) -> None:
         "-c",
         "trap 'echo wrong' TERM; trap 'echo right; exit 9' USR1; echo begun; while :; do sleep 0.1; done",
     )
-    run = begin(script_of(command=command, stop_signal="SIGUSR1"))
+    run = begin(docker_script(command=command, stop_signal="SIGUSR1"))
     run.wait_for("begun")
     run.signal(everything=True)
     assert run.wait() == 9
@@ -177,14 +179,14 @@ def test_the_job_is_stopped_by_its_own_signal(begin: Begin) -> None:
 def test_signals_and_warnings_are_passed_on(begin: Begin, sent: signal.Signals, wanted: str) -> None:
     command = ("sh", "-c", f"trap 'echo warned; exit 5' {wanted}; echo begun; while :; do sleep 0.1; done")
     warning = LimitWarning(signal.SIGTERM, timedelta(seconds=60))
-    run = begin(script_of(command=command, warning=warning))
+    run = begin(docker_script(command=command, warning=warning))
     run.wait_for("begun")
     run.signal(sent, everything=False)
     assert run.wait() == 5
 
 
 def test_a_suspended_job_stands_still(begin: Begin, engine: Dockerd) -> None:
-    run = begin(script_of(command=LOOP))
+    run = begin(docker_script(command=LOOP))
     run.wait_for("begun")
 
     def status() -> str:
@@ -202,13 +204,13 @@ def test_a_container_of_an_earlier_run_is_replaced(begin: Begin, engine: Dockerd
     engine.docker(
         "run", "--detach", f"--name={NAME}", f"--label=gputui.job={JOB}", "gputui-test:latest", "sleep", "600"
     )
-    run = begin(script_of(command=("echo", "new")))
+    run = begin(docker_script(command=("echo", "new")))
     assert run.wait() == 0
     assert run.output == "new\n"
 
 
 def test_limits_are_those_of_the_allocation_where_the_site_wants_them(begin: Begin, engine: Dockerd) -> None:
-    script = script_of(command=LOOP, site={"limit_containers": True})
+    script = docker_script(command=LOOP, site={"limit_containers": True})
     run = begin(script, SLURM_MEM_PER_CPU="100", SLURM_CPUS_ON_NODE="1")
     found = inspected(engine)["HostConfig"]
     run.signal(everything=False)

@@ -15,7 +15,7 @@ from typing import Any
 from gputui.domain.job_spec import JobId
 from tests.e2e.site import Site
 from tests.gpus import standin
-from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
 
 class SimulatedGpus(standin.StandIn):
@@ -41,7 +41,7 @@ def submit_together(site: Site, jobs: Sequence[dict[str, Any]]) -> list[JobId]:
     """Submit jobs in one command; the keys are those of a job file."""
     tables = []
     for job in jobs:
-        given = {"image": IMAGE, "network": "none", "volume": [f"{site.out}:/out"], **job}
+        given = {"image": IMAGE, "network": NETWORK, "volume": [f"{site.out}:/out"], **job}
         tables.append("[[job]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()))
     path = site.directory / "jobs.toml"
     path.write_text("\n".join(tables))

@@ -26,7 +26,7 @@ from tests import leftovers
 from tests.e2e.commands import Commands
 from tests.factories import ACTOR
 from tests.gpus import standin
-from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
 COMMANDS = Commands()
 atexit.register(COMMANDS.close)
@@ -91,7 +91,7 @@ class Site:
 
     def shell(self, script: str, *options: str) -> JobId:
         """Submit a job that runs a shell script, with /out mounted."""
-        return self.submit("-v", f"{self.out}:/out", "--network", "none", *options, IMAGE, "sh", "-c", script)
+        return self.submit("-v", f"{self.out}:/out", "--network", NETWORK, *options, IMAGE, "sh", "-c", script)
 
     def let_go(self, gate: str = "gate") -> None:
         """End the jobs that wait for it: see `witness.until_let_go`."""

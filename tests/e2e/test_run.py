@@ -16,12 +16,12 @@ import pytest
 from tests import leftovers
 from tests.e2e.person import Person
 from tests.e2e.site import COMMANDS
-from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
 Environ = dict[str, str]
 GPUTUI = [sys.executable, "-m", "gputui"]
 HOST = ("--host", "--", "sh")
-CONTAINER = ("--network", "none", IMAGE, "sh")
+CONTAINER = ("--network", NETWORK, IMAGE, "sh")
 
 
 on_the_host = pytest.mark.xdist_group("run on the host")
@@ -139,7 +139,9 @@ def in_a_script(environ: Environ, what: tuple[str, ...]) -> None:
 
 
 def commands_inside(environ: Environ) -> None:
-    job = gputui(environ, "submit", "--network", "none", "-e", "MARK=inside", IMAGE, "sleep", "600")[1].decode().strip()
+    job = (
+        gputui(environ, "submit", "--network", NETWORK, "-e", "MARK=inside", IMAGE, "sleep", "600")[1].decode().strip()
+    )
     until(lambda: b'"RUNNING"' in gputui(environ, "show", job, "--json")[1])
     code, out, err = gputui(environ, "exec", "-i", job, "sh", "-c", "echo $MARK; cat; echo e >&2; exit 4", stdin=b"x\n")
     assert (code, out, err) == (4, b"inside\nx\n", b"e\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job_spec import GpuRequest, JobSpec
-from tests.runtime.dockerd import IMAGE
+from tests.runtime.dockerd import IMAGE, NETWORK
 
 _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
 """Command that appends one line. The uptime is the host's, to 10 ms."""
@@ -32,7 +32,7 @@ def _between(work: str, code: int = 0) -> str:
 
 def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 0) -> JobSpec:
     """Return a job that runs the script as a container."""
-    options = ContainerOptions(volumes=(f"{out}:/out",), network="none")
+    options = ContainerOptions(volumes=(f"{out}:/out",), network=NETWORK)
     command = ("sh", "-c", script(seconds, code))
     return JobSpec(
         image=IMAGE, command=command, name="witness", gpus=GpuRequest(gpus, gpus), retries=retries, options=options

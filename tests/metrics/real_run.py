@@ -22,7 +22,7 @@ from tests.e2e.site import RealClock, Site, submit_directly
 from tests.factories import ACTOR
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.witness import Witness
-from tests.runtime.dockerd import IMAGE
+from tests.runtime.dockerd import IMAGE, NETWORK
 
 TENANTS = ("alice", "bob")
 GPUS = 8
@@ -130,7 +130,7 @@ class RealRun:
         return found
 
     def spec(self, script: str, gpus: int, tenant: str, **wishes: Any) -> JobSpec:
-        options = ContainerOptions(volumes=(f"{self.site.out}:/out",), network="none")
+        options = ContainerOptions(volumes=(f"{self.site.out}:/out",), network=NETWORK)
         command = ("sh", "-c", _BEGIN + script)
         request = GpuRequest(gpus, gpus)
         return JobSpec(image=IMAGE, command=command, gpus=request, tenant=tenant, options=options, **wishes)

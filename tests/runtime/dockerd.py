@@ -29,6 +29,12 @@ IMAGE = "gputui-test:latest"
 IMAGE_OF_NVIDIA = "gputui-test:nvidia"
 """Image like NVIDIA's: NVIDIA_VISIBLE_DEVICES=all in its environment, and an entrypoint."""
 
+NETWORK = "host"
+"""Network of containers for which it does not matter: the engine's own, which is none of the host's.
+
+A network namespace for each container takes almost half of the processor time of its start.
+"""
+
 _PREFIX = "gputui-dockerd-"
 _MARK = "GPUTUI_TEST_DOCKERD"
 """Variable in the environment of all processes of an engine on the host, by which they are found and ended."""

@@ -28,7 +28,7 @@ from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
-from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, Dockerd
+from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, NETWORK, Dockerd
 
 pytestmark = pytest.mark.docker
 
@@ -70,7 +70,8 @@ def launch(
     harness: Harness, image: str, command: tuple[str, ...], gpus: tuple[str, ...] = (), **options: Any
 ) -> Launch:
     made = harness.launch(command, gpus=gpus)
-    spec = JobSpec(image=image, command=command, tenant="team-a", options=ContainerOptions(**options))
+    network = {} if "publish" in options else {"network": NETWORK}
+    spec = JobSpec(image=image, command=command, tenant="team-a", options=ContainerOptions(**network | options))
     return Launch(made.store_id, made.job_id, made.attempt, spec, gpus)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.e2e.commands import Commands
 from tests.results import Result
+from tests.runtime.dockerd import NETWORK
 from tests.slurm import files
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 
@@ -81,7 +82,7 @@ class Person:
     def _table(self, job: dict[str, Any]) -> str:
         words = _command(job.pop("seconds", 0.2), job.pop("code", 0))
         keys = {"image": words[0], "command": list(words[1:]), "gpus": 1, "time_limit": "5m"}
-        keys |= {"env": {"NAME": job["name"]}, "volume": [f"{self.stamps}:/stamps"], **job}
+        keys |= {"env": {"NAME": job["name"]}, "volume": [f"{self.stamps}:/stamps"], "network": NETWORK, **job}
         lines = [f"{key} = {_toml(value)}\n" for key, value in keys.items()]
         return "[[job]]\n" + "".join(lines)
 
@@ -96,6 +97,8 @@ class Person:
             f"NAME={name}",
             "-v",
             f"{self.stamps}:/stamps",
+            "--network",
+            NETWORK,
             *limit,
             *options,
         ]
