@@ -104,9 +104,9 @@ def test_the_commands_called_most_start_fast(tmp_path: Path) -> None:
     store_waiting_jobs(state, 1000)
     timed = commands(str(state))
     found: dict[str, list[CommandRun]] = {name: [] for name in (BARE, *RATIOS)}
-    for _ in range(5):  # the least of all runs: on a busy machine eight may all be disturbed
+    for _ in range(15):  # the least of all runs: on a busy machine most are disturbed, on an idle one few suffice
         for name, runs in compare(
-            {name: timed[name] for name in found}, 8, {**os.environ, "HOME": str(tmp_path)}
+            {name: timed[name] for name in found}, 3, {**os.environ, "HOME": str(tmp_path)}
         ).items():
             found[name] += runs
         if all(ratios(found, name)[1] <= most for name, most in RATIOS.items()):

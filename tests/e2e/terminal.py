@@ -13,6 +13,10 @@ from gputui.domain.text import width
 
 _PATIENCE = 60.0
 """Seconds to wait for something on the screen."""
+_REST, _LONGEST_REST = 0.05, 0.5
+"""Seconds between two looks at the screen, at least and at most."""
+_RESTS = 5
+"""Such a rest as a multiple of the duration of a look, which is long on a busy machine."""
 _STANDS = 0.1
 """Seconds for which words must stay where they are before a click on them."""
 _REACTION = 3.0
@@ -24,6 +28,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
         self._pressed_at = time.monotonic()
+        self._rest = _REST
         self._reaction = ""
         self._socket = f"gputui-{os.getpid()}-{time.monotonic_ns()}"
         pairs = [f"{key}={value}" for key, value in environ.items() if os.environ.get(key) != value]
@@ -92,6 +97,14 @@ class Terminal:
         """Text of the screen."""
         return self._tmux("capture-pane", "-p")
 
+    def _look(self) -> str:
+        """Return the text of the screen, after a rest that leaves most of the processor to the program."""
+        time.sleep(self._rest)
+        began = time.monotonic()
+        shown = self.text
+        self._rest = min(max(_REST, _RESTS * (time.monotonic() - began)), _LONGEST_REST)
+        return shown
+
     @property
     def modes(self) -> str:
         """Modes of the terminal: alternate screen, mouse, cursor and line wrapping."""
@@ -106,21 +119,19 @@ class Terminal:
     def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = _PATIENCE) -> str:
         """Return the screen, once the condition holds for it."""
         deadline = time.monotonic() + seconds
-        while not condition(shown := self.text):
+        while not condition(shown := self._look()):
             if time.monotonic() - self._pressed_at < _REACTION:
                 self._reaction = shown
             assert time.monotonic() < deadline, (
                 f"no {wanted} in\n{shown}\nup to {_REACTION:g} s after the last key:\n{self._reaction}"
             )
-            time.sleep(0.05)
         return shown
 
     def until_gone(self, word: str, seconds: float = _PATIENCE) -> None:
         """Wait until the screen no longer shows this word."""
         deadline = time.monotonic() + seconds
-        while word in (shown := self.text):
+        while word in (shown := self._look()):
             assert time.monotonic() < deadline, f"still {word} in\n{shown}"
-            time.sleep(0.05)
 
     def close(self) -> None:
         """Close the terminal, as a lost SSH connection does: its programs get SIGHUP."""

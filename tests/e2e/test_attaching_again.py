@@ -114,7 +114,7 @@ def test_a_job_without_a_terminal_is_attached_to_again(place: Place, name: str) 
     assert len(site.job(one).attempts) == 1, "the restart ended no attempt"
 
 
-@pytest.mark.parametrize("name", ["root", "alice"])
+@pytest.mark.parametrize("name", [pytest.param("root", marks=pytest.mark.long), "alice"])
 def test_a_terminal_is_attached_to_again(place: Place, name: str) -> None:
     site = place.site
     words = ("run", "-it", "--network", "none", IMAGE, "sh")

@@ -157,7 +157,15 @@ def test_a_failed_screen_reopens_only_after_the_shell_ends(place: Place) -> None
         assert terminal.modes == "cursor wrap"
 
 
-@pytest.mark.parametrize("where", ["starting", "reading", "opening", "making"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "starting",
+        "making",
+        pytest.param("reading", marks=pytest.mark.long),
+        pytest.param("opening", marks=pytest.mark.long),
+    ],
+)
 def test_console_ends_after_repeated_failures_and_jobs_still_start(place: Place, where: str) -> None:
     place.submit(f"touch {place.path}/first")
     with RawTerminal(place.console(where), place.whole_environ) as terminal:

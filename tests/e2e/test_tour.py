@@ -1,7 +1,7 @@
 """docs/tour.md, as a new operator walks it: a real terminal, a real engine, five keys or five clicks for each task.
 
-Every task is a row of `TASKS`: what to press, what to click, what the screen shows then, and what has become true. One
-console in each size walks through all of them, by keyboard first and by mouse after that.
+Every task is a row of `TASKS`: what to press, what to click, what the screen shows then, and what has become true. A
+console walks through all of them by keyboard, and another one by mouse: each in one size, and in the long lane in both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.e2e.operator import MOST_KEYS
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
 from tests.e2e.test_console import CONSOLE
-from tests.runtime.dockerd import IMAGE
+from tests.runtime.dockerd import IMAGE, NETWORK
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.tmux]
 
@@ -32,6 +32,8 @@ FAILS = (
 RUNS = 'trap "echo got-usr1" USR1; i=0; while true; do i=$((i+1)); echo "step $i"; sleep 0.2; done'
 BIG = 2
 """Id of the job that runs."""
+COMMENT = "long one"
+"""Comment on it."""
 SHARED = 6
 """GPU with the foreign processes."""
 NOBODY = 65534
@@ -353,7 +355,7 @@ TASKS = (
         (
             *choose(" 50 big", "edit"),
             sees("Edit job #2", "Ends "),
-            click("by mine"),
+            click(COMMENT),
             types(", seen"),
             sees(", seen"),
             click(" save"),
@@ -505,7 +507,7 @@ TASKS = (
 
 def start_container(site: Site, name: str, gpu: int) -> str:
     """Start a foreign container on a GPU; return its name."""
-    options = ("--name", name, "--network", "none", "--stop-timeout", "0", "-v", "/etc:/work:ro")
+    options = ("--name", name, "--network", NETWORK, "--stop-timeout", "0", "-v", "/etc:/work:ro")
     device = ("--gpus", f'"device={gpu}"')
     site.engine.docker("run", "-d", *options, *device, IMAGE, "sh", "-c", "echo lab starts; exec sleep 600")
     return name
@@ -513,9 +515,9 @@ def start_container(site: Site, name: str, gpu: int) -> str:
 
 @contextmanager
 def occupied(site: Site) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[str]]]:
-    """Occupy GPUs by processes and containers of others, as many as two walks end, and lose one GPU."""
-    processes = [subprocess.Popen(["sleep", "600"], user=NOBODY, group=NOBODY) for _ in range(2 * len(SIGNALS))]
-    containers = [start_container(site, name, gpu) for gpu, name in ((4, "lab-carol"), (5, "lab-dave"))]
+    """Occupy GPUs by processes and a container of others, as many as a walk ends, and lose one GPU."""
+    processes = [subprocess.Popen(["sleep", "600"], user=NOBODY, group=NOBODY) for _ in SIGNALS]
+    containers = [start_container(site, "lab-carol", 4)]
     site.gpus.change(*(f"gpu {SHARED} process {each.pid} 5000000000 C" for each in processes), "gpu 7 lost 1")
     try:
         yield processes, containers
@@ -530,7 +532,7 @@ def opened(site: Site, columns: int, lines: int) -> Iterator[Tour]:
     """Open a console that schedules, beside jobs of all kinds and GPUs in foreign use."""
     site.config.write_text('[scheduler]\nhand_over = "never"\n[console]\ntoast = "none"\n')
     site.shell(FAILS, "--gpus", "1", "--name", "bad")
-    site.shell(RUNS, "--gpus", "2", "--name", "big", "--time-limit", "2h")
+    site.shell(RUNS, "--gpus", "2", "--name", "big", "--time-limit", "2h", "--comment", COMMENT)
     site.shell("sleep 3", "--gpus", "1", "--name", "short")
     site.submit("--hold", "--name", "lr", "--sweep", "lr=1e-3,1e-4", "--sweep", "seed=0-1", IMAGE, "echo", "{lr}")
     with occupied(site) as (processes, containers), Terminal(CONSOLE, site.environ, columns, lines) as terminal:
@@ -557,11 +559,18 @@ def is_main(shown: str) -> bool:
     return all(word in shown for word in ("LOG ", "s submit", "q quit")) and "╭" not in shown
 
 
-@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 50)])
-def test_each_task_takes_five_keys_or_five_clicks(site: Site, columns: int, lines: int) -> None:
-    with opened(site, columns, lines) as tour:
+KEYS, MOUSE = "keys", "mouse"
+NARROW, WIDE = (80, 24), (200, 50)
+WALKS = (
+    pytest.param(KEYS, NARROW, id="keys-80-24"),
+    pytest.param(MOUSE, WIDE, id="mouse-200-50"),
+    pytest.param(KEYS, WIDE, id="keys-200-50", marks=pytest.mark.long),
+    pytest.param(MOUSE, NARROW, id="mouse-80-24", marks=pytest.mark.long),
+)
+
+
+@pytest.mark.parametrize(("device", "size"), WALKS)
+def test_each_task_takes_five_keys_or_five_clicks(site: Site, device: str, size: tuple[int, int]) -> None:
+    with opened(site, *size) as tour:
         for task in TASKS:
-            walk(tour, task, task.keys)
-        tour.terminal.press("1")
-        for task in TASKS:
-            walk(tour, task, task.mouse)
+            walk(tour, task, task.keys if device == KEYS else task.mouse)

@@ -10,15 +10,18 @@ import pytest
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from tests.e2e.site import Site, all_over, fresh_site, submit_directly
-from tests.runtime.dockerd import IMAGE
+from tests.runtime.dockerd import IMAGE, NETWORK
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
+
+JOBS = 5
+"""Number of jobs of each queue; four of two GPUs fill the server."""
 
 
 def test_no_gpu_is_given_away_by_both(site: Site, tmp_path: Path) -> None:
     other = fresh_site(tmp_path / "other", site.engine)
     sites, stores = (site, other), (site.store(), other.store())
-    options = ContainerOptions(network="none")
+    options = ContainerOptions(network=NETWORK)
     spec = JobSpec(image=IMAGE, command=("sleep", "0.5"), name="try", gpus=GpuRequest(2, 2), options=options)
     try:
         for each in sites:
@@ -26,7 +29,7 @@ def test_no_gpu_is_given_away_by_both(site: Site, tmp_path: Path) -> None:
         for each in sites:
             each.until(lambda each=each: each.run("gpus").stdout.count("FREE") == 8)  # type: ignore[misc]
         for store in stores:
-            submit_directly(store, [spec] * 8)
+            submit_directly(store, [spec] * JOBS)
         site.until(lambda: all(all_over(store.jobs().values()) for store in stores), 90)
         held = sorted(
             (uuid, attempt.started_at, attempt.ended_at)
@@ -40,6 +43,6 @@ def test_no_gpu_is_given_away_by_both(site: Site, tmp_path: Path) -> None:
         for store in stores:
             store.close()
         other.close()
-    assert len(held) == 2 * 8 * 2
+    assert len(held) == 2 * JOBS * 2
     twice = [(one, two) for one, two in pairwise(held) if one[0] == two[0] and two[1] < one[2]]
     assert twice == []

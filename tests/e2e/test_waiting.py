@@ -28,7 +28,7 @@ def test_a_stream_of_narrow_jobs_does_not_starve_a_wide_one(site: Site) -> None:
     site.config.write_text(CONFIG)
     ahead = [site.shell(f"sleep {0.5 + n % 3 / 2}", "--gpus", "1", "--time-limit", "20s") for n in range(8)]
     wide = site.shell("true", "--gpus", "8", "--time-limit", "20s")
-    narrow = [site.shell("true", "--gpus", "1", "--time-limit", "60s") for _ in range(10)]
+    narrow = [site.shell("true", "--gpus", "1", "--time-limit", "60s") for _ in range(5)]
     site.serve()
     site.until(lambda: all_over(site.queue.jobs().values()), 120)
     began = {job.id: job.started_at or NEVER for job in site.queue.jobs().values()}
