@@ -14,7 +14,7 @@ from textual.widgets import Input
 from gputui.tui import input_queue
 from gputui.tui.screens import log_controller
 from tests.tui.console import steady
-from tests.tui.idle import draw_at_once, use_exact_waits
+from tests.tui.idle import draw_at_once, draw_each_wait, use_exact_waits
 
 Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
 
@@ -40,8 +40,15 @@ def drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw all that has changed whenever a test waits, not only new screens and snapshots."""
+    draw_each_wait(monkeypatch.setattr)
+
+
+@pytest.fixture
 def snap_compare(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
     """Compare a picture with the stored one when the screen has stopped changing."""
+    draw_each_wait(monkeypatch.setattr)
     monkeypatch.setattr(log_controller, "REST", 0.001)  # or whether the log has followed depends on the time taken
 
     def compare(app: App[Any], *, run_before: Step | None = None, terminal_size: tuple[int, int] = (80, 24)) -> bool:

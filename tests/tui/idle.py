@@ -4,8 +4,9 @@ Textual 8 takes a process for idle that got little CPU time for some millisecond
 waits for a CPU, and tests look at the screen too early. These waits look at the event loop, at the other threads and
 at the screen instead.
 
-An app without a terminal shows its pictures to nobody. So what changes between two waits is drawn at the end of the
-second, once: a screen that opens was drawn seven times over.
+An app without a terminal shows its pictures to nobody. So a screen is drawn at the end of the first pause in which it
+is on top, and of the first one after each new snapshot: one that opens was drawn seven times over. What a key changes
+on it is not drawn: a test that reads the text of the screen renders it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import textual.app
 import textual.pilot
@@ -117,6 +119,17 @@ def _draw_later(screen: Screen[Any]) -> None:
     app._update_mouse_over(screen)  # noqa: SLF001
 
 
+_DRAWN: WeakKeyDictionary[Screen[Any], int] = WeakKeyDictionary()
+"""Screens that were drawn, with the identity of their snapshot at that time."""
+
+
+def _is_new(screen: Screen[Any]) -> bool:
+    """Return whether this screen was not drawn since it came up or since the last snapshot, and note that it is now."""
+    snapshot = id(getattr(screen.app, "snapshot", None))  # the snapshot itself would be kept
+    was, _DRAWN[screen] = _DRAWN.get(screen), snapshot
+    return was != snapshot
+
+
 def _draw(screen: Screen[Any]) -> None:
     """Draw what has changed; an error ends the app, as it does where the screen draws by itself."""
     app = screen.app
@@ -127,11 +140,21 @@ def _draw(screen: Screen[Any]) -> None:
         app._handle_exception(error)  # noqa: SLF001
 
 
-async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
-    """Wait until all messages are handled and all is drawn. Stands in for `Pilot._wait_for_screen`.
+def _never(screen: Screen[Any]) -> bool:
+    return False
+
+
+def _is_changed(screen: Screen[Any]) -> bool:
+    """Return whether a part of this screen is to be drawn."""
+    return bool(screen._compositor._dirty_regions)  # noqa: SLF001 - nothing public
+
+
+async def quiet(pilot: Pilot[Any], seconds: float = LONGEST, *, draws: Callable[[Screen[Any]], bool] = _never) -> bool:
+    """Wait until all messages are handled and all is laid out. Stands in for `Pilot._wait_for_screen`.
 
     Args:
         seconds: Seconds to wait at most.
+        draws: Whether a screen that has been laid out is to be drawn.
 
     Returns:
         False if the app has no screen any more.
@@ -148,7 +171,7 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
         if not _is_laid_out(screen):
             screen._on_timer_update()  # noqa: SLF001 - as Textual's own pilot does
             continue
-        if screen._compositor._dirty_regions:  # noqa: SLF001 - nothing public
+        if draws(screen):
             _draw(screen)
         if _is_laid_out(screen) and _due(loop) == math.inf:
             return True
@@ -156,15 +179,27 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
 
 
 async def pause(pilot: Pilot[Any], delay: float | None = None) -> None:
-    """Wait until everything is drawn, and then for `delay`. Replaces `Pilot.pause`."""
-    await quiet(pilot)
+    """Wait until everything is laid out, draw what is new, and wait for `delay`. Replaces `Pilot.pause`."""
+    await _pause(pilot, delay, _is_new)
+
+
+async def _pause(pilot: Pilot[Any], delay: float | None, draws: Callable[[Screen[Any]], bool]) -> None:
+    await quiet(pilot, draws=draws)
     if delay is not None:
         await asyncio.sleep(delay)
     pilot.app.screen._on_timer_update()  # noqa: SLF001 - as Textual's own pilot does
 
 
+async def _quiet_and_drawn(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
+    return await quiet(pilot, seconds, draws=_is_changed)
+
+
+async def _pause_and_draw(pilot: Pilot[Any], delay: float | None = None) -> None:
+    await _pause(pilot, delay, _is_changed)
+
+
 async def press_each(pilot: Pilot[Any], *keys: str) -> None:
-    """Press keys, each when the effects of the previous one are drawn. Stands in for `Pilot.press`."""
+    """Press keys, each when the effects of the previous one are laid out. Stands in for `Pilot.press`."""
     for key in keys:
         await _PRESS(pilot, key)
         if pilot.app.animation_level != "none":
@@ -211,6 +246,12 @@ def use_exact_waits(patch: Callable[[Any, str, Any], None]) -> None:
     patch(Screen, "_compositor_refresh", _draw_later)
     patch(Stylesheet, "__init__", _begin_with_shared_rules)
     patch(Stylesheet, "set_variables", _share_rules)
+
+
+def draw_each_wait(patch: Callable[[Any, str, Any], None]) -> None:
+    """Draw all that has changed at the end of each wait: for pictures, and for logs, which go on when drawn."""
+    patch(Pilot, "_wait_for_screen", _quiet_and_drawn)
+    patch(Pilot, "pause", _pause_and_draw)
 
 
 def draw_at_once(patch: Callable[[Any, str, Any], None]) -> None:

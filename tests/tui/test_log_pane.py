@@ -26,6 +26,8 @@ from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
 from tests.tui.reader import NUMBERED, begun, looked
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 SIZE = (100, 40)
 LONG = [b"line %d" % i for i in range(9000)]
 TRACE = [

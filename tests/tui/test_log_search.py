@@ -21,6 +21,8 @@ from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from tests.tui.console import Console
 from tests.tui.reader import NUMBERED, begun, looked
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 SIZE = (100, 40)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.log.buffer import LogBuffer, pack_lines
@@ -18,6 +19,8 @@ from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs
 from tests.tui.reader import begun
+
+pytestmark = pytest.mark.usefixtures("drawn")
 
 LINES = [b"step %d" % i + (b" needle" if i % 1500 == 7 else b"") for i in range(30_000)]
 

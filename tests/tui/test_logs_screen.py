@@ -19,6 +19,8 @@ from tests.tui.console import Console, steady
 from tests.tui.reader import looked
 from tests.tui.test_pictures import LOG, Compare
 
+pytestmark = pytest.mark.usefixtures("drawn")
+
 SIZE = (200, 50)
 EVAL = [b"\x1b[36mstep\x1b[0m %d  accuracy %.3f" % (step, 0.5 + step * 0.004) for step in range(80)]
 FAILED = [
