@@ -36,31 +36,43 @@ async def begun(console: Console, job_id: int | None = None) -> AsyncIterator[Pi
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         if job_id is not None:
-            main = console.app.screen
-            assert isinstance(main, Main)
-            main.queue.move_to(list(main.queue.keys).index(job_id))
+            select(console, job_id)
         yield pilot
 
 
-@pytest.mark.parametrize(
-    ("key", "job_id", "verb"),
-    [
-        ("h", 106, "hold"),
-        ("r", 109, "release"),
-        ("R", 101, "requeue"),
-        ("R", 92, "requeue"),
-        ("plus", 107, "priority"),
-        ("equals_sign", 107, "priority"),
-        ("minus", 107, "priority"),
-        ("t", 110, "top"),
-    ],
+def select(console: Console, job_id: int) -> None:
+    """Move the cursor to that job."""
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.queue.move_to(list(main.queue.keys).index(job_id))
+
+
+WRITE = (
+    ("h", 106, "hold"),
+    ("r", 109, "release"),
+    ("R", 101, "requeue"),
+    ("R", 92, "requeue"),
+    ("plus", 107, "priority"),
+    ("equals_sign", 107, "priority"),
+    ("minus", 107, "priority"),
+    ("t", 110, "top"),
 )
-async def test_a_key_writes_an_action(key: str, job_id: int, verb: str) -> None:
+"""Keys on jobs, and the verbs of the actions that they write."""
+DO_NOTHING = (("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106))
+"""Keys that do not apply to these jobs."""
+
+
+async def test_a_key_writes_an_action() -> None:
     console = Console()
-    async with begun(console, job_id) as pilot:
-        await console.press(pilot, key)
-        assert console.audited() == [(verb, f"job {job_id}")]
-        assert any(str(job_id) in told for told in console.told)
+    async with begun(console) as pilot:
+        for key, job_id, verb in WRITE:
+            before = len(console.audited())
+            select(console, job_id)
+            await console.press(pilot, key)
+            assert console.audited()[before:] == [(verb, f"job {job_id}")], f"{key} on job {job_id}"
+            assert any(str(job_id) in told for told in console.told), f"{key} on job {job_id}"
+            console.app.clear_notifications()
+            await pilot.pause()
 
 
 @pytest.mark.parametrize(("key", "after"), [("plus", 60), ("minus", 40)])
@@ -71,16 +83,14 @@ async def test_priority_moves_by_ten(key: str, after: int) -> None:
         assert stored(console, 107).priority == after
 
 
-@pytest.mark.parametrize(
-    ("key", "job_id"),
-    [("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106)],
-)
-async def test_a_key_that_does_not_apply_does_nothing(key: str, job_id: int) -> None:
+async def test_a_key_that_does_not_apply_does_nothing() -> None:
     console = Console()
-    async with begun(console, job_id) as pilot:
-        await console.press(pilot, key)
-        assert console.audited() == []
-        assert isinstance(console.app.screen, Main)
+    async with begun(console) as pilot:
+        for key, job_id in DO_NOTHING:
+            select(console, job_id)
+            await console.press(pilot, key)
+            assert console.audited() == [], f"{key} on job {job_id}"
+            assert isinstance(console.app.screen, Main), f"{key} on job {job_id}"
 
 
 async def test_cancel_asks_first() -> None:

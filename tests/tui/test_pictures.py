@@ -15,6 +15,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.messages import ExitChoice
 from tests.tui import sample
 from tests.tui.console import Console
+from tests.tui.idle import quiet as laid_out
 
 SMALL, MIDDLING, WIDE = (80, 24), (120, 36), (200, 50)
 LOG = [
@@ -53,7 +54,7 @@ def matches(
 
 
 async def show_history(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Minutes of load before the picture itself."""
+    """Show minutes of load before the picture itself, without drawing them."""
     for step in range(45):
         gpus = []
         for view in sample.gpus():
@@ -61,7 +62,8 @@ async def show_history(console: Console, pilot: Pilot[ExitChoice]) -> None:
             reading = None if view.sample is None else sample.at_load(view.sample, load)
             gpus.append(sample.with_sample(view, reading))
         taken = console.snapshot.taken_at - timedelta(seconds=10 * (45 - step))
-        await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
+        console.feed.publish(sample.with_node(taken_at=taken, gpus=tuple(gpus)))
+        await laid_out(pilot)
 
 
 AT_EVERY_SIZE = pytest.mark.parametrize("size", [SMALL, MIDDLING, WIDE], ids=["80x24", "120x36", "200x50"])
