@@ -8,15 +8,17 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.cluster import Capability
+from gputui.domain.gpu import Gpu, GpuState, GpuView, Health, HealthCode
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.feed import Feed
+from gputui.tui.present.gpu_trouble import remedy_lines
 from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
-from tests.factories import FakeClock, spec
+from tests.factories import NOW, FakeClock, spec
 
 SINGLE = "Slurm drains nodes, not single GPUs"
 LACKING = {Capability.DRAIN_GPU: SINGLE, Capability.MOVE: "Slurm puts no job beside another"}
@@ -218,3 +220,13 @@ async def test_the_form_changes_what_the_cluster_can_change() -> None:
 def screen_words(console: ClusterConsole) -> str:
     """Return the text of the screen in one line, without frames."""
     return " ".join(console.screen_text.replace("│", " ").split())
+
+
+def test_a_sick_gpu_of_a_node_tells_how_to_keep_jobs_off_its_node() -> None:
+    gpu = Gpu("gpu5:2", 2, "NVIDIA H200", drivers_uuid="GPU-12345678-0000-0000-0000-000000000000")
+    health = Health(HealthCode.XID, "Xid 48: uncorrectable memory error")
+    lines = remedy_lines(GpuView(gpu, GpuState.FREE, health), None, NOW)
+    told = ["".join(words for words, _ in line) for line in lines]
+    assert "1. gputui drain gpu5 --reason …" in told[0]
+    assert "sudo nvidia-smi -i GPU-12345678" in told[2]
+    assert "gputui resume gpu5" in told[3]

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,21 @@ def test_a_console_that_is_killed_leaves_no_probes(login: Sshd, options: Options
     console.kill()
     console.communicate()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in noted.read_text().split()))
+
+
+def test_a_node_is_read_over_ssh_without_further_settings(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin = StandIn(tmp_path / "behaviour")
+    own = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **standin.environment}
+    node = Sshd("SetEnv " + " ".join(f"{name}={value}" for name, value in own.items()))
+    monkeypatch.setenv("PATH", node.path)
+    cluster = ClusterSettings("slurm", probe="ssh")
+    here = replace(options, settings=replace(Settings(), cluster=cluster))
+    with closing(node):
+        found = nodes.read_once(here, FakeCluster(FakeClock(), {"lab": 2}).snapshot(), PATIENCE)
+    assert found.nodes[0].probe.code is ProbeCode.OK, found.nodes[0].probe
+    assert [view.sample.utilization for view in found.gpus if view.sample] == [0, 0.37]
 
 
 def test_a_login_node_that_refuses_is_the_reason(options: Options, login: Sshd) -> None:
