@@ -24,7 +24,7 @@ from tests.kubernetes.fake.objects import Manifest
 from tests.kubernetes.fake.server import FakeKubernetes, kubeconfig
 
 SETTINGS = ClusterSettings(priority_classes=("batch-low", "batch-normal", "batch-high"))
-_PATIENCE = 10.0
+_PATIENCE = 60.0
 """Seconds in which the server answers."""
 
 
