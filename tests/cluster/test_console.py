@@ -228,5 +228,5 @@ def test_a_sick_gpu_of_a_node_tells_how_to_keep_jobs_off_its_node() -> None:
     lines = remedy_lines(GpuView(gpu, GpuState.FREE, health), None, NOW)
     told = ["".join(words for words, _ in line) for line in lines]
     assert "1. gputui drain gpu5 --reason …" in told[0]
-    assert "sudo nvidia-smi -i GPU-12345678" in told[2]
+    assert f"sudo nvidia-smi -i {gpu.drivers_uuid} -r" in told[2]
     assert "gputui resume gpu5" in told[3]

@@ -69,7 +69,7 @@ def _remedies_on_node(view: GpuView, node: str, uuid: str) -> Sequence[tuple[str
         return (drain, see, ("sudo reboot", "on the node, once its jobs have ended"))
     if view.health.code is HealthCode.REMAP_FAILED:
         return (drain, see, ("replace the board", "its memory cannot be repaired by a reset"))
-    reset = (f"sudo nvidia-smi -i {uuid[:12]}… -r", "on the node, once no process uses it")
+    reset = (f"sudo nvidia-smi -i {uuid} -r", "on the node, once no process uses it")
     return (drain, see, reset, (f"gputui resume {node}", "gives the node jobs again"))
 
 
