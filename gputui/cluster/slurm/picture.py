@@ -91,8 +91,9 @@ def _reason(row: JobRow, detail: JobDetail | None, now: datetime) -> Reason:
 def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tuple[JobId, datetime]]:
     for row, job in waiting:
         start = texts.moment(row.started)
-        is_gated = job.held or reasons.reason_of(row.reason, "", None, now).code is PendingReason.DEPENDENCY
-        if start is not None and start >= now and not is_gated:
+        if start is None or start < now or job.held:
+            continue
+        if reasons.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
             yield job.id, start
 
 

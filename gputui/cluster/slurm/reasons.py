@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 
 from gputui.domain.state import PendingReason, Reason, utc_moment
 
@@ -60,6 +61,14 @@ def is_hold(word: str) -> bool:
 
 def reason_of(word: str, dependency: str, begins_at: datetime | None, now: datetime) -> Reason:
     """Return the reason for a word of Slurm's, with its dependencies or its begin time."""
+    if begins_at is not None and word.split(",")[0].strip() == "BeginTime":
+        return Reason(_R.BEGIN_TIME, f"begins at {utc_moment(begins_at, now)} (BeginTime)", (begins_at,))
+    return _timeless(word, dependency)
+
+
+@lru_cache(maxsize=1024)
+def _timeless(word: str, dependency: str) -> Reason:
+    """Return the reason for a word of Slurm's. Cached: thousands of jobs wait for one reason."""
     head = word.split(",")[0].strip()
     if head.startswith(_UNAVAILABLE):
         nodes = word.partition(_SPLIT)[2].strip()
@@ -68,8 +77,6 @@ def reason_of(word: str, dependency: str, begins_at: datetime | None, now: datet
     code, text = _REASONS.get(head) or _guessed(head)
     if code is _R.DEPENDENCY and dependency:
         text += f": {dependency}"
-    if code is _R.BEGIN_TIME and begins_at is not None and head == "BeginTime":
-        return Reason(code, f"begins at {utc_moment(begins_at, now)} ({head})", (begins_at,))
     return Reason(code, f"{text} ({head})")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import lru_cache
 
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit, signal_name
 from gputui.domain.state import JobState
@@ -43,6 +44,7 @@ HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 
 
+@lru_cache(maxsize=1024)
 def state_of(word: str) -> JobState:
     """Return our state for Slurm's, `CANCELLED by 1000` included; a state of a later Slurm counts as running."""
     return _STATES.get(word.split(" ")[0].rstrip("+"), JobState.RUNNING)
