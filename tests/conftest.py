@@ -86,8 +86,11 @@ def lacks_systemd() -> str | None:
 LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
 
-WAITING = ("e2e", "slurm", "torture")
-"""Directories of tests that mostly wait for engines, terminals and clocks."""
+WAITING = ("slurm", "servers", "e2e", "torture")
+"""Directories of tests that mostly wait for engines, terminals and clocks, in the order in which they begin.
+
+First those of one group: a single worker runs them all, Slurm's for minutes.
+"""
 COMPUTING = ("tui", "runtime", "engine", "replay", "domain", "console")
 """Directories of the longest other tests, which run first."""
 WAITS_AMONG = 0.6
@@ -175,7 +178,9 @@ def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
 
     Long tests come before short ones, so that no worker begins one when the others are done.
     """
-    waiting = [item for item in items if _folder(item) in WAITING]
+    waiting = sorted(
+        (item for item in items if _folder(item) in WAITING), key=lambda item: WAITING.index(_folder(item))
+    )
     computing = sorted((item for item in items if _folder(item) not in WAITING), key=_turn)
     places = [(number * WAITS_AMONG * len(computing) / len(waiting), item) for number, item in enumerate(waiting)]
     places += [(number + 0.5, item) for number, item in enumerate(computing)]
