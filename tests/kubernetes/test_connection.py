@@ -6,7 +6,9 @@ import json
 import socket
 import ssl
 import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -56,6 +58,38 @@ def test_a_server_that_does_not_answer_is_unavailable(tmp_path: Path) -> None:
         [fault] = cluster.faults()
         assert (fault.name, fault.stops_jobs) == ("server", True)
         cluster.close()
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    """A server of something else."""
+
+    def do_GET(self) -> None:
+        body = b"<html>\x1b[31mPlease log in</html>"
+        self.send_response(200 if self.headers["Authorization"] == "Bearer page" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Write nothing."""
+
+
+@pytest.mark.parametrize("token", ["page", "none"])
+def test_another_server_is_no_kubernetes(tmp_path: Path, token: str) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as server:
+        thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        file = tmp_path / "config"
+        file.write_text(kubeconfig(f"http://127.0.0.1:{server.server_port}", token))
+        cluster = KubernetesCluster(
+            lambda: connect(None, {"KUBECONFIG": str(file)}, 10.0), Settings(), tmp_path / "state", user="ann"
+        )
+        with pytest.raises(ClusterUnavailableError, match="no API server of Kubernetes") as refused:
+            cluster.snapshot()
+        assert "\x1b" not in str(refused.value)
+        cluster.close()
+        server.shutdown()
+        thread.join(10)
 
 
 def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:

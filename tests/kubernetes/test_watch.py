@@ -70,7 +70,9 @@ def test_a_lost_connection_is_made_again(harness: KubernetesHarness) -> None:
     assert len(harness.kube.snapshot().nodes) == 4
 
 
-def test_many_jobs_come_page_by_page(harness: KubernetesHarness) -> None:
+@pytest.mark.parametrize("forgets_pages", [False, True])
+def test_many_jobs_come_page_by_page_or_at_once(harness: KubernetesHarness, forgets_pages: bool) -> None:
+    harness.fake.forgets_pages = forgets_pages
     template = {"spec": {"containers": [{"name": "x", "image": "y"}]}}
     for number in range(1100):
         item = {"metadata": {"name": f"j{number}", "namespace": "lab", "labels": {}}, "spec": {"template": template}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -16,12 +17,15 @@ from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, N
 from gputui.domain.text import plain
 
 Query = Mapping[str, str]
+T = TypeVar("T")
 MERGE_PATCH = "application/merge-patch+json"
 _CONNECT = 5.0
 """Seconds in which a connection has to be made."""
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})
 _RIGHTS = "gputui cluster rbac prints the rights that gputui needs"
 _MOST_WORDS = 400
+_CONNECTION = re.compile(r"^\w*Connection(Pool)?\([^)]*\): ")
+"""Words of urllib3 for the connection of which it tells."""
 
 
 class StatusAnswer(Struct, frozen=True):
@@ -96,6 +100,18 @@ class ApiServer:
     def get(self, path: str, query: Query | None = None, patience: float = 0.0) -> bytes:
         """Return what is at a path; it is given up if nothing comes for `patience` seconds, 0: as long as usual."""
         return self._answer("GET", path, query, patience=patience).data
+
+    def read(self, path: str, kind: type[T], query: Query | None = None) -> T:
+        """Return what is at a path, decoded; raises ClusterUnavailableError for what is no answer of Kubernetes."""
+        return self.decoded(self.get(path, query), kind)
+
+    def decoded(self, data: bytes, kind: type[T]) -> T:
+        """Return an answer, decoded; a proxy or another server may have answered instead of Kubernetes."""
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, ValueError) as error:
+            what = f"what answers is no API server of Kubernetes: {_one_line(data[:80].decode(errors='replace'))}"
+            raise ClusterUnavailableError(what, where=self.place) from error
 
     def send(
         self,
@@ -191,9 +207,8 @@ def _told(data: bytes) -> str:
 
 
 def _words(error: Exception) -> str:
-    text = str(error)
     reason = getattr(error, "reason", None)
-    return _one_line(str(reason) if reason else text) or type(error).__name__
+    return _one_line(_CONNECTION.sub("", str(reason or error))) or type(error).__name__
 
 
 def _one_line(text: str) -> str:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import views
@@ -108,7 +107,7 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
     if job is None or job.metadata.uid != meta.uid:
         raise ClusterRefusedError("it is gone", where=f"job {parts.number}")
     query = {"labelSelector": f"job-name={meta.name}"}
-    pods = msgspec.json.decode(server.get(f"/api/v1/namespaces/{meta.namespace}/pods", query), type=KubeList).items
+    pods = server.read(f"/api/v1/namespaces/{meta.namespace}/pods", KubeList, query).items
     found = (Reader(KubePod).read(each) for each in pods or ())
     if is_on and any(pod is not None and pod.status.phase != "Pending" for pod in found):
         raise ClusterRefusedError("not held: it has started", where=f"job {parts.number}")

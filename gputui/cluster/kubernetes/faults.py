@@ -30,7 +30,8 @@ def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Ite
     except ClusterError as error:
         hint = error.hint or "kubectl get --raw /readyz; kubectl config view --minify"
         why = "Without its API server nothing is submitted or shown."
-        yield ClusterFault("server", error.what, why, hint, stops_jobs=True)
+        text = f"{error.where}: {error.what}" if error.where else error.what
+        yield ClusterFault("server", text, why, hint, stops_jobs=True)
         return
     yield from _of_rights(site, namespace)
     yield from _of_settings(site, settings)

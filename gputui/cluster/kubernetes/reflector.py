@@ -11,7 +11,7 @@ import msgspec
 
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.objects import Item, KubeChange, KubeList, KubeMeta, Reader
-from gputui.domain.errors import ClusterError, ClusterUnavailableError
+from gputui.domain.errors import ClusterError
 
 PAGE = "500"
 """Number of objects in one answer."""
@@ -20,8 +20,9 @@ _WATCH = 240
 _SLACK = 30.0
 _PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_PATIENCE = 0.2
+"""Seconds for which the end of a watch is waited for."""
 _MOST_DELETED = 1000
-_LIST = msgspec.json.Decoder(KubeList)
 _CHANGE = msgspec.json.Decoder(KubeChange)
 _GONE = 410
 
@@ -63,17 +64,12 @@ class Reflector(Generic[Item]):
 
     def list(self) -> None:
         """Ask for all objects; raises ClusterError."""
-        found: dict[str, Item] = {}
-        query = self._query | {"limit": PAGE}
-        while True:
-            page = self._page(query)
-            for raw in page.items or ():
-                if (item := self._reader.read(raw)) is not None:
-                    found[item.metadata.uid] = item
-            if not page.metadata.continue_:
-                break
-            query = self._query | {"limit": PAGE, "continue": page.metadata.continue_}
-        self._replace(found, page.metadata.resource_version)
+        try:
+            self._replace(*self._all({"limit": PAGE}))
+        except ApiRefusedError as error:
+            if error.status != _GONE:
+                raise
+            self._replace(*self._all({}))  # pages became too old before the last one: all at once
 
     def start(self) -> None:
         """Keep the copy up to date from now on, in a thread."""
@@ -108,17 +104,20 @@ class Reflector(Generic[Item]):
         """End the watch; one that waits for a silent server is left to the end of the process."""
         self.stop()
         if self._thread is not None:
-            self._thread.join(_PAUSE)
+            self._thread.join(_PATIENCE)
 
-    def _page(self, query: Mapping[str, str]) -> KubeList:
-        try:
-            return _LIST.decode(self._server.get(self._path, query))
-        except ApiRefusedError as error:
-            if error.status != _GONE or "continue" not in query:
-                raise
-            return _LIST.decode(self._server.get(self._path, self._query))  # the first page has become too old
-        except msgspec.DecodeError as error:
-            raise ClusterUnavailableError("the answer is no list of objects", where=self._server.place) from error
+    def _all(self, limit: dict[str, str]) -> tuple[dict[str, Item], str]:
+        """Return all objects and the version of the list."""
+        found: dict[str, Item] = {}
+        query = self._query | limit
+        while True:
+            page = self._server.read(self._path, KubeList, query)
+            for raw in page.items or ():
+                if (item := self._reader.read(raw)) is not None:
+                    found[item.metadata.uid] = item
+            if not page.metadata.continue_:
+                return found, page.metadata.resource_version
+            query = self._query | limit | {"continue": page.metadata.continue_}
 
     def _replace(self, found: dict[str, Item], version: str) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from gputui.cluster.journal import write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.calls import CALLS, ApiCall
+from gputui.domain.errors import ClusterUnavailableError
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _KUEUE = "/apis/kueue.x-k8s.io"
@@ -85,10 +86,20 @@ class KubeReview(Struct, frozen=True):
 
 def ask(server: ApiServer, namespace: str) -> KubeSite:
     """Return what the server says now."""
-    version = msgspec.json.decode(server.get("/version"), type=KubeVersion).git_version
+    version = _version(server)
     kueue = _kueue(server)
     rights = frozenset(call.name for call in CALLS if (kueue or not call.is_kueue) and may(server, call, namespace))
     return KubeSite(version, kueue, rights, time.time(), _place(server, namespace))
+
+
+def _version(server: ApiServer) -> str:
+    try:
+        return server.read("/version", KubeVersion).git_version
+    except ApiRefusedError as error:
+        if error.status != 404:
+            raise
+        what = f"what answers is no API server of Kubernetes: {error.what}"
+        raise ClusterUnavailableError(what, where=server.place) from error
 
 
 def _place(server: ApiServer, namespace: str) -> str:
@@ -109,13 +120,13 @@ def _is_allowed(server: ApiServer, call: ApiCall, verb: str, namespace: str) -> 
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
     }
-    return msgspec.json.decode(server.send("POST", _REVIEWS, body), type=KubeReview).status.allowed
+    return server.decoded(server.send("POST", _REVIEWS, body), KubeReview).status.allowed
 
 
 def _kueue(server: ApiServer) -> str:
     """Return the path of Kueue's API; empty where it is not installed."""
     try:
-        group = msgspec.json.decode(server.get(_KUEUE), type=KubeGroup)
+        group = server.read(_KUEUE, KubeGroup)
     except ApiRefusedError as error:
         if error.status in {403, 404}:
             return ""

@@ -48,6 +48,8 @@ class FakeKubernetes:
         """Whether a watch from a forgotten version fails by an event, as with some releases, or at once."""
         self.silent_nodes: set[str] = set()
         """Nodes that do not answer when they are asked for output."""
+        self.forgets_pages = False
+        """Whether a list cannot be continued after its first page."""
         self.breaks = False
         """Whether the server cuts every connection."""
         self._server = _HttpServer(("127.0.0.1", 0), self)
@@ -220,6 +222,8 @@ class _Request:
 
     def _list(self) -> Manifest:
         objects = self._fake.objects
+        if "continue" in self.query and self._fake.forgets_pages:
+            raise ApiError(410, "Expired", "The provided continue parameter is too old")
         found = list(selected(objects.all(self._kind, self._namespace), self.query))
         start, limit = int(self.query.get("continue") or 0), int(self.query.get("limit") or 0)
         page = found[start : start + limit] if limit else found
