@@ -29,7 +29,7 @@ _CONNECTION = re.compile(r"^\w*Connection(Pool)?\([^)]*\): ")
 
 
 class StatusAnswer(Struct, frozen=True):
-    """What the server answers in place of an object."""
+    """Answer of the server in place of an object."""
 
     message: str = ""
     reason: str = ""

@@ -21,7 +21,7 @@ class ApiCall(Struct, frozen=True):
     group: str
     resource: str
     lost: str
-    """What does not work without it, a sentence."""
+    """Sentence about the loss without it."""
     is_wide: bool = False
     """True if it is for the whole cluster, not for the user's namespace."""
     is_needed: bool = False
@@ -88,7 +88,7 @@ CALLS = (
 
 
 class RbacSubject(Struct, frozen=True):
-    """Who is granted rights."""
+    """Recipient of rights."""
 
     kind: str
     """`User`, `Group` or `ServiceAccount`."""

@@ -1,4 +1,4 @@
-"""What is in the way of jobs in a Kubernetes cluster: no answer, missing rights, no GPUs, an old release."""
+"""Obstacles of jobs in a Kubernetes cluster: no answer, missing rights, no GPUs, an old release."""
 
 from __future__ import annotations
 

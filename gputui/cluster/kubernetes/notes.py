@@ -1,4 +1,4 @@
-"""What this machine keeps about a Kubernetes cluster: submitted specs, and jobs that have ended."""
+"""Notes of this machine about a Kubernetes cluster: submitted specs, and jobs that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says about itself and this user: its version, Kueue's, and the user's rights."""
+"""Answers of the server about itself and this user: its version, Kueue's, and the user's rights."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _kueue(server: ApiServer) -> str:
 
 
 class Sites:
-    """What the server said, shared by the processes of this user for some minutes."""
+    """Answers of the server about itself, shared by the processes of this user for some minutes."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = directory / "site.json"
@@ -144,7 +144,7 @@ class Sites:
 
     @property
     def known(self) -> KubeSite | None:
-        """What is known without asking."""
+        """The last answers; None before the first."""
         return self._known
 
     def of(self, server: ApiServer, namespace: str) -> KubeSite:

@@ -9,7 +9,7 @@ GPU = "nvidia.com/gpu"
 
 
 class Kueue:
-    """One queue with a quota of GPUs."""
+    """A queue with a quota of GPUs."""
 
     def __init__(self, objects: Objects, quota: int) -> None:
         self.quota = quota
