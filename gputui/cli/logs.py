@@ -14,6 +14,7 @@ from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.domain.text import plain_bytes
 from gputui.ports import JobStore, LogStream
 from gputui.request import numbers
@@ -71,7 +72,10 @@ def _has_none_yet(job: Job) -> bool:
     attempt = job.attempt
     if attempt is None:
         return not job.state.is_terminal
-    return attempt.container_id is None and not attempt.is_over
+    has_container = attempt.container_id is not None
+    if attempt.node:  # of a cluster, which need not name its containers
+        has_container |= job.state is not JobState.CONFIGURING
+    return not has_container and not attempt.is_over
 
 
 def writer(to_terminal: bool) -> Callable[[bytes], None]:

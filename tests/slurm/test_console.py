@@ -56,6 +56,18 @@ def test_a_job_is_seen_followed_and_cancelled(bed: Bed, environ: Mapping[str, st
     bed.wait(lambda: bed.jobs()[int(job)] == "CANCELLED", "the job is cancelled")
 
 
+def test_output_is_followed_while_the_job_runs(bed: Bed, environ: Mapping[str, str]) -> None:
+    script = "echo hello; sleep 600"
+    job = gputui(environ, "submit", "--host", "--name", "followed", "--", "sh", "-c", script)
+    words = [*GPUTUI, "logs", "-f", job]
+    with subprocess.Popen(words, env=dict(environ), stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "hello\n"
+        assert bed.jobs()[int(job)] == "RUNNING"
+        gputui(environ, "cancel", job)
+        assert following.wait(PATIENCE) == 0
+
+
 def test_a_node_is_drained_and_resumed(bed: Bed, console: Terminal) -> None:
     console.until("▾ gpu1")
     console.press("BTab")
