@@ -87,7 +87,8 @@ def test_a_job_runs_again_after_its_node_was_lost_if_the_site_wants_that(impatie
     node = node_of(alice, job)
     impatient.cut(node)
     alice.wait_for([job], lambda states: states != ["RUNNING"], patience=LONG)
-    assert "why       requeued: begins at " in alice.run("explain", str(job)).out
+    told = "why       requeued: begins at "  # once Slurm has looked at the job again
+    impatient.wait(lambda: told in alice.run("explain", str(job)).out, told)
     assert "requeued: begins at " in alice.run("queue").out
     impatient.plug(node)
     alice.wait_for([job], lambda states: states == ["RUNNING"], patience=LONG)
