@@ -261,9 +261,15 @@ def is_alive(entry: Path) -> bool:
 
 
 def _cgroups(name: str, leaf: str) -> list[Path]:
+    """Return these files of a cgroup and of those below it; a cgroup that is removed meanwhile is left out."""
     root = Path("/sys/fs/cgroup")
     tops = [root / name, *(child / name for child in root.iterdir() if child.is_dir())]
-    return [path for top in tops if top.is_dir() for path in top.rglob(leaf)]
+    return [Path(place, leaf) for top in tops for place, _, names in os.walk(top) if leaf in names]
+
+
+def has_cgroups(name: str) -> bool:
+    """Return whether an engine has a cgroup."""
+    return bool(_cgroups(name, "cgroup.procs"))
 
 
 def remove_cgroups(name: str) -> bool:
@@ -271,7 +277,7 @@ def remove_cgroups(name: str) -> bool:
     for tasks in sorted(_cgroups(name, "cgroup.procs"), key=lambda path: -len(path.parts)):
         with contextlib.suppress(OSError):
             tasks.parent.rmdir()
-    return not _cgroups(name, "cgroup.procs")
+    return not has_cgroups(name)
 
 
 def main() -> None:
