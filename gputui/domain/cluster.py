@@ -72,23 +72,30 @@ def probe_words(template: str, node: str) -> list[str]:
 
 ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 """Names of the engines as people write them, by `Leader.kind`."""
-ELEMENT_BITS = 24
-"""Bits of the id of an array's element that hold its index plus 1; the others hold the id of the array."""
+INDEX_BITS = 24
+"""Bits of the id of an array's element that hold its index plus 1; those above hold the id of the array."""
+LEAST_ELEMENT = 1 << 50
+"""Least id of an array's element; ids of jobs and of arrays are smaller."""
 
 
 def element_id(array: int, index: int) -> int:
-    """Return the id of an element of an array, greater than that of any single job."""
-    return array << ELEMENT_BITS | index + 1
+    """Return the id of an element of an array."""
+    return LEAST_ELEMENT + (array << INDEX_BITS) + index + 1
+
+
+def is_element(job_id: int) -> bool:
+    """Return whether the id is that of an array's element."""
+    return job_id >= LEAST_ELEMENT
 
 
 def array_of(element: int) -> int:
     """Return the id of the array of an element."""
-    return element >> ELEMENT_BITS
+    return (element - LEAST_ELEMENT) >> INDEX_BITS
 
 
 def index_of(element: int) -> int:
     """Return the index of an element of an array."""
-    return element % (1 << ELEMENT_BITS) - 1
+    return element % (1 << INDEX_BITS) - 1
 
 
 def element_runs(array: int, indices: Iterable[int]) -> Iterator[Run]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gputui.cluster import bash
 from gputui.cluster.slurm.batch_script import batch_script
 from gputui.domain import sweep as sweeps
+from gputui.domain.cluster import element_id
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
@@ -72,7 +73,7 @@ def test_slurm_is_told_what_it_plans_with() -> None:
         (2, 2),
         priority=20,
         time_limit=timedelta(hours=25, seconds=1),
-        after=(7, (40 << 24) + 4),
+        after=(7, element_id(40, 3)),
         after_any=(9,),
         begin_at=datetime(2026, 3, 2, 12, tzinfo=UTC),
         warning=LimitWarning(15, timedelta(minutes=1)),

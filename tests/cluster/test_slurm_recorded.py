@@ -14,6 +14,7 @@ from gputui.cluster.slurm.notes import Submissions
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Polled, parted
 from gputui.domain.cause import CauseCode
+from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
@@ -54,8 +55,8 @@ def job(snapshot: Snapshot, job_id: int) -> Job:
 
 def test_every_record_is_read(snapshot: Snapshot) -> None:
     shown = ["25", "30", "31", "32", "33", "34", "36", "37", "38", "35_[0,2,4,6,8,10%2]"]
-    assert [each.shown_id for each in snapshot.jobs if each.id < 1 << 24] == [*shown[1:-1]]
-    assert [each.shown_id for each in snapshot.jobs if each.id >= 1 << 24] == ["23_0", "23_5", shown[-1]]
+    assert [each.shown_id for each in snapshot.jobs if not is_element(each.id)] == [*shown[1:-1]]
+    assert [each.shown_id for each in snapshot.jobs if is_element(each.id)] == ["23_0", "23_5", shown[-1]]
 
 
 def test_a_hostile_name_and_comment_change_no_other_value(snapshot: Snapshot) -> None:
@@ -117,7 +118,7 @@ def test_holds_and_nice_values(snapshot: Snapshot) -> None:
 
 def test_an_array_that_waits_is_one_entry(snapshot: Snapshot) -> None:
     entry = snapshot.jobs[-1]
-    assert [each >> 24 for each in entry.ids] == [35] * 6
+    assert [array_of(each) for each in entry.ids] == [35] * 6
     assert list(entry.indices) == [0, 2, 4, 6, 8, 10]
     assert entry.array is not None
     assert (entry.array.id, entry.array.limit, entry.count) == (35, 2, 6)
@@ -297,7 +298,7 @@ def test_accounts() -> None:
     output = "".join(f"{field}{MARK}" for field in fields) + "\n"
     [ended, again] = list(accounting.parse(output * 2, MARK))
     assert ended == again
-    assert (ended.row.job_id, ended.row.name, ended.row.state) == (400 << 24 | 4, "a|b\nc", "CANCELLED")
+    assert (ended.row.job_id, ended.row.name, ended.row.state) == (element_id(400, 3), "a|b\nc", "CANCELLED")
     assert (ended.detail.requested, ended.detail.signal, ended.detail.nodes) == (2, 15, ("dgx01",))
 
 

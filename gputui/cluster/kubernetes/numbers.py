@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 from gputui.cluster.kubernetes.manifest import ARRAY, INDEX
 from gputui.cluster.kubernetes.objects import KubeJob
-from gputui.domain.cluster import element_id
+from gputui.domain.cluster import INDEX_BITS, element_id
 from gputui.domain.job_spec import JobId
 
 _LEAST = 10**11
-_ARRAYS = 1 << 31
-"""Least number of an array: its elements lie beyond all single jobs, and within the 56 bits of an id."""
-_MOST_INDEX = (1 << 24) - 2
+_ARRAYS = 1 << 30
+"""Least number of an array: always ten digits; ids of its elements stay within 56 bits."""
+_MOST_INDEX = (1 << INDEX_BITS) - 2
 
 
 def single_number(uid: str, salt: int = 0) -> JobId:

@@ -25,7 +25,7 @@ from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
-from gputui.domain.cluster import Capability, Caps, ClusterFault
+from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
@@ -210,7 +210,7 @@ class SlurmCluster:
         known: dict[JobId, JobRow] = {}
         for row in self._latest().rows:
             known[row.job_id] = row
-            known |= {ids.element_id(int(row.array), index): row for index in row.indices}
+            known |= {element_id(int(row.array), index): row for index in row.indices}
         pairs = []
         for job_id in dict.fromkeys(chosen):
             if job_id not in known:

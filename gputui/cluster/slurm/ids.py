@@ -1,26 +1,19 @@
-"""Ids of Slurm's jobs: an element of an array has the array's id in its upper bits."""
+"""Ids of Slurm's jobs and of the elements of its arrays, and the words by which Slurm names them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
+from gputui.domain.cluster import array_of, element_id, index_of, is_element
 from gputui.domain.job_spec import JobId
 
-ELEMENT_BITS = 24
-"""An element's id is that of its array, shifted left by so many bits, plus its index plus 1."""
 _WORDS = re.compile(r"(\d{1,12})(?:_(\d{1,8}))?", re.ASCII)
-
-
-def element_id(array: int, index: int) -> JobId:
-    """Return the id of an element of an array."""
-    return array << ELEMENT_BITS | index + 1
 
 
 def parts(job_id: JobId) -> tuple[int, int | None]:
     """Return Slurm's id of the job or array, and the index of an element."""
-    array, place = divmod(job_id, 1 << ELEMENT_BITS)
-    return (array, place - 1) if array else (job_id, None)
+    return (array_of(job_id), index_of(job_id)) if is_element(job_id) else (job_id, None)
 
 
 def words(job_id: JobId) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import ids, states, texts
+from gputui.cluster.slurm import states, texts
+from gputui.domain.cluster import element_id
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import merged, runs_of
 from gputui.domain.state import JobState
@@ -73,7 +74,7 @@ class JobRow(Struct, frozen=True):
         """Id of the job, or of the first of the elements."""
         if self.index in texts.NOTHING:
             return int(self.number)
-        return ids.element_id(int(self.array), self.indices[0])
+        return element_id(int(self.array), self.indices[0])
 
     @property
     def indices(self) -> list[int]:

@@ -17,6 +17,7 @@ from gputui.cluster.slurm.batch_script import batch_script
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.notes import Submissions
+from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -128,7 +129,7 @@ def ids_of(submission: Submission, number: int) -> tuple[JobId, ...]:
     """Return the ids of the jobs that a submission became."""
     if not submission.array:
         return (number,)
-    return tuple(ids.element_id(number, index) for index in submission.array)
+    return tuple(element_id(number, index) for index in submission.array)
 
 
 def expanded(pattern: str, job_id: JobId) -> str:
