@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import pkgutil
+import shutil
 import socket
 import socketserver
 import subprocess
@@ -27,7 +28,7 @@ class Commands:
 
     def __init__(self, into: Sequence[str] = ()) -> None:
         self._into = into
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -65,8 +66,8 @@ class Commands:
 
     def _start(self) -> Path:
         if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="commands")
-            path = Path(self._directory.name) / "socket"
+            self._directory = Path(tempfile.mkdtemp(prefix="commands"))
+            path = self._directory / "socket"
             here = ["env", "-C", str(Path(__file__).parents[2])]  # nsenter changes the directory
             self._process = subprocess.Popen(
                 [*self._into, *here, sys.executable, "-m", "tests.e2e.commands", str(path)],
@@ -74,7 +75,7 @@ class Commands:
             )
             assert self._process.stdout is not None
             assert self._process.stdout.readline() == b"ready\n"
-        return Path(self._directory.name) / "socket"
+        return self._directory / "socket"
 
     def close(self) -> None:
         """End the process."""
@@ -83,7 +84,7 @@ class Commands:
             self._process.wait()
             assert self._process.stdout is not None
             self._process.stdout.close()
-            self._directory.cleanup()
+            shutil.rmtree(self._directory)
             self._process = self._directory = None
 
 
