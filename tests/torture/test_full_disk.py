@@ -147,10 +147,11 @@ class Disk:
 
 
 @pytest.fixture(params=["serve", "console"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+def disk(request: pytest.FixtureRequest, tmp_path: Path, torture: float) -> Iterator[Disk]:
+    size = f"size={round(2048 + 512 * torture)}k"  # longer runs leave more jobs, logs and audit entries
     disk = Disk(tmp_path, request.param)
     disk.state.mkdir(mode=0o700)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(disk.state)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"{size},mode=700", "tmpfs", str(disk.state)], check=True)
     try:
         yield disk
         disk.close()
