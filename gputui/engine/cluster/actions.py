@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
 from gputui.domain.cluster import Capability
-from gputui.domain.errors import CapabilityError, GputuiError, NotFoundError
+from gputui.domain.errors import CapabilityError, NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.engine.cluster.submissions import check_submission
+from gputui.engine.cluster.undo import NodeChange, drains_of_nodes, job_changes, undone
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from gputui.domain.edit import Edit
-    from gputui.domain.gpu import Gpu
+    from gputui.domain.gpu import Drain, Gpu
     from gputui.domain.job import Job, Placing
     from gputui.domain.job_spec import Submission
     from gputui.domain.recurring import Recurrence
     from gputui.domain.settings import Window
-    from gputui.engine.actions.undo import UndoableChange
     from gputui.engine.cluster.store import ClusterStore
+    from gputui.engine.cluster.undo import ClusterChange
 
 
 class ClusterActions:
@@ -31,7 +32,7 @@ class ClusterActions:
     """
 
     def __init__(self, store: ClusterStore) -> None:
-        self.on_change: Callable[[UndoableChange], None] = lambda change: None
+        self.on_change: Callable[[ClusterChange], None] = lambda change: None
         self.on_progress: Callable[[int, int], None] = lambda done, total: None
         self._store = store
         self._cluster = store.cluster
@@ -78,7 +79,9 @@ class ClusterActions:
         self._check_edit(chosen, edit)
         done: dict[JobId, None] = {}
         if "time_limit" in edit.spec:
-            done |= dict.fromkeys(self._cluster_call(self._cluster.set_time_limit, chosen, edit.spec["time_limit"]))
+            done |= dict.fromkeys(
+                self._set(self._cluster.set_time_limit, chosen, "time limit", edit.spec["time_limit"])
+            )
         if "priority" in edit.spec:
             done |= dict.fromkeys(self.set_priority(chosen, edit.spec["priority"]))
         if edit.held is not None:
@@ -113,11 +116,13 @@ class ClusterActions:
 
     def hold(self, ids: Iterable[JobId]) -> Sequence[JobId]:
         """Keep waiting jobs from starting."""
-        return self._call(Capability.HOLD, self._cluster.hold, ids)
+        self._need(Capability.HOLD)
+        return self._set(lambda chosen, _: self._cluster.hold(chosen), ids, "hold", True)
 
     def release(self, ids: Iterable[JobId]) -> Sequence[JobId]:
         """Release held jobs."""
-        return self._call(Capability.HOLD, self._cluster.release, ids)
+        self._need(Capability.HOLD)
+        return self._set(lambda chosen, _: self._cluster.release(chosen), ids, "hold", False)
 
     def requeue(self, ids: Iterable[JobId]) -> Sequence[JobId]:
         """Run jobs again."""
@@ -139,7 +144,7 @@ class ClusterActions:
         """Set the priority, 0 to 100."""
         chosen = tuple(ids)
         self.rehearse_priority(chosen, value, relative=False, top=False)
-        return self._cluster_call(self._cluster.set_priority, chosen, value)
+        return self._set(self._cluster.set_priority, chosen, "priority", value)
 
     def add_priority(self, ids: Iterable[JobId], delta: int) -> Sequence[JobId]:
         """Raise or lower the priority, within 0 to 100."""
@@ -148,7 +153,7 @@ class ClusterActions:
         by_value: dict[int, list[JobId]] = {}
         for job_id in chosen:
             by_value.setdefault(_within(self._store.get(job_id).priority + delta), []).append(job_id)
-        done = [self._cluster_call(self._cluster.set_priority, alike, value) for value, alike in by_value.items()]
+        done = [self._set(self._cluster.set_priority, alike, "priority", value) for value, alike in by_value.items()]
         return tuple(job_id for each in done for job_id in each)
 
     def rehearse_priority(self, ids: Iterable[JobId], value: int, *, relative: bool, top: bool) -> None:
@@ -173,14 +178,23 @@ class ClusterActions:
     def drain(self, uuids: Iterable[str], reason: str) -> None:
         """Start no new jobs on these nodes; raises CapabilityError for single GPUs."""
         nodes = self._nodes(uuids)
+        before = drains_of_nodes(self._store, nodes)
         self._cluster.drain(nodes, reason)
         self._store.refresh()
+        self._note_nodes(before, is_drained=True)
 
     def resume(self, uuids: Iterable[str]) -> None:
         """Start jobs on these nodes again; raises CapabilityError for single GPUs."""
         nodes = self._nodes(uuids)
+        before = drains_of_nodes(self._store, nodes)
         self._cluster.resume(nodes)
         self._store.refresh()
+        self._note_nodes(before, is_drained=False)
+
+    def _note_nodes(self, before: Mapping[str, Drain | None], *, is_drained: bool) -> None:
+        for node, drain in before.items():
+            if (drain is not None) != is_drained:
+                self.on_change(NodeChange(node, drain, is_drained))
 
     def _nodes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return these names, which must be those of nodes."""
@@ -204,10 +218,9 @@ class ClusterActions:
         """Raise CapabilityError."""
         self._refuse(Capability.PAUSE)
 
-    def undo(self, changes: Iterable[UndoableChange]) -> list[tuple[UndoableChange, str]]:
-        """Raise GputuiError: no change of a cluster is reported as one that can be undone."""
-        del changes
-        raise GputuiError("changes of a cluster cannot be undone")
+    def undo(self, changes: Iterable[ClusterChange]) -> list[tuple[ClusterChange, str]]:
+        """Undo changes, the latest first; return each with the reason why it was not undone, empty if it was."""
+        return list(undone(changes, self._store))
 
     def reserve(self, window: Window, gpus: Iterable[Gpu]) -> Window:
         """Raise CapabilityError."""
@@ -253,6 +266,17 @@ class ClusterActions:
             return call(chosen, *more) if chosen else ()
         finally:
             self._store.refresh()
+
+    def _set(
+        self, call: Callable[[Sequence[JobId], Any], tuple[JobId, ...]], ids: Iterable[JobId], name: str, value: object
+    ) -> tuple[JobId, ...]:
+        """Set a value of jobs by a method of the cluster, and report the changes, which can be undone."""
+        chosen = tuple(ids)
+        before = {job_id: self._store.get(job_id) for job_id in chosen}
+        done = self._cluster_call(call, chosen, value)
+        for change in job_changes(before, done, name, value):
+            self.on_change(change)
+        return done
 
     def _need(self, capability: Capability) -> None:
         """Raise CapabilityError with the engine's sentence if it lacks this."""

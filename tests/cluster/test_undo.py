@@ -1,0 +1,125 @@
+"""Undo of what was changed in a cluster, as the console does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.cluster import Capability
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError
+from gputui.domain.job_spec import JobId, Submission
+from gputui.engine.cluster.actions import ClusterActions
+from gputui.engine.cluster.store import ClusterStore
+from gputui.tui.actions import Undo
+from tests.cluster.fake import FakeCluster
+from tests.factories import FakeClock, spec
+
+Change = Callable[[ClusterActions, list[JobId]], object]
+HOUR = timedelta(hours=1)
+
+
+class Operator:
+    """An operator with six jobs, of which the first fills the cluster."""
+
+    def __init__(self, **options: object) -> None:
+        self.cluster = FakeCluster(FakeClock(), {"gpu1": 2}, **options)  # type: ignore[arg-type]
+        self.store = ClusterStore(self.cluster, lambda: 0.0)
+        self.actions = ClusterActions(self.store)
+        self.undo = Undo(self.actions, dict)
+        asked = replace(spec(gpus=2), time_limit=HOUR)
+        self.ids = list(self.actions.submit([Submission(asked)] * 6))
+
+    def values(self) -> list[tuple[bool, int, object]]:
+        jobs = map(self.cluster.job, self.ids)
+        return [(job.held, job.priority, job.spec.time_limit) for job in jobs]
+
+    def change(self, call: Change, ids: list[JobId]) -> None:
+        self.undo.carry_out(lambda actions: str(call(self.actions, ids)))
+
+    def undone(self) -> str:
+        return self.undo.last(self.actions)
+
+
+def limit(actions: ClusterActions, ids: list[JobId]) -> object:
+    return actions.edit_all(ids, Edit({"time_limit": 2 * HOUR}))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda actions, ids: actions.hold(ids), "may start again"),
+        (lambda actions, ids: actions.set_priority(ids, 40), "has priority 50 again"),
+        (lambda actions, ids: actions.add_priority(ids, 10), "has priority 50 again"),
+        (limit, "has the time limit 1h00m again"),
+    ],
+)
+def test_a_change_is_undone(call: Change, words: str) -> None:
+    operator = Operator()
+    before = operator.values()
+    operator.change(call, operator.ids[1:2])
+    assert operator.values() != before
+    assert operator.undone() == f"undone: job {operator.ids[1]} {words}"
+    assert operator.values() == before
+
+
+def test_many_jobs_are_set_back_together() -> None:
+    operator = Operator()
+    operator.actions.hold(operator.ids[1:3])
+    before = operator.values()
+    operator.change(lambda actions, ids: actions.release(ids), operator.ids[1:3])
+    assert operator.undone() == "undone: 2 jobs are held again"
+    assert operator.values() == before
+
+
+def test_jobs_that_were_as_wanted_before_stay_so() -> None:
+    operator = Operator()
+    operator.actions.hold(operator.ids[1:2])
+    operator.change(lambda actions, ids: actions.hold(ids), operator.ids[1:3])
+    operator.undone()
+    assert [held for held, *_ in operator.values()] == [False, True, False, False, False, False]
+
+
+def test_a_change_that_was_changed_since_stays() -> None:
+    operator = Operator()
+    operator.change(lambda actions, ids: actions.set_priority(ids, 40), operator.ids[1:2])
+    operator.cluster.set_priority(operator.ids[1:2], 30)
+    with pytest.raises(GputuiError, match=f"job {operator.ids[1]} has been changed since: not undone"):
+        operator.undone()
+    assert operator.values()[1][1] == 30
+
+
+def test_a_job_that_runs_meanwhile_is_not_held() -> None:
+    operator = Operator()
+    operator.actions.hold(operator.ids[1:])
+    operator.change(lambda actions, ids: actions.release(ids), operator.ids[1:2])
+    operator.cluster.end(operator.ids[0])
+    with pytest.raises(GputuiError, match="is RUNNING now: not undone"):
+        operator.undone()
+
+
+def test_what_the_engine_refuses_stays_and_says_why() -> None:
+    operator = Operator(lacking={Capability.RAISE_PRIORITY: "only operators may raise a priority"})
+    operator.change(lambda actions, ids: actions.set_priority(ids, 40), operator.ids[1:2])
+    with pytest.raises(GputuiError, match="only operators may raise a priority"):
+        operator.undone()
+
+
+def test_a_node_is_drained_and_resumed_again() -> None:
+    operator = Operator()
+
+    def reasons() -> set[str]:
+        return {view.drain.reason for view in operator.cluster.snapshot().gpus if view.drain}
+
+    operator.change(lambda actions, _: actions.drain(["gpu1"], "fans"), [])
+    assert reasons() == {"fans"}
+    assert operator.undone() == "undone: node gpu1 takes jobs again"
+    assert reasons() == set()
+    operator.cluster.drain(["gpu1"], "disk")
+    operator.store.refresh()
+    operator.change(lambda actions, _: actions.resume(["gpu1"]), [])
+    assert operator.undone() == "undone: node gpu1 is drained again: disk"
+    assert reasons() == {"disk"}
