@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gputui.domain.settings import ClusterSettings
 
 REFUSED: Mapping[str, str] = {
-    "run": "submit the job, then gputui logs -f shows its output",
     "attach": "gputui logs -f shows the output of a job",
     "exec": "open a shell on the job's node: srun --jobid ID --overlap --pty bash",
     "reserve": "an administrator reserves nodes: scontrol create reservation",

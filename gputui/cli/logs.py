@@ -61,21 +61,22 @@ def print_log(stream: LogStream) -> None:
 def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
     """Return when the job has output to follow, or will never have any."""
     said = False
-    while _has_none_yet(store.get(job_id)):
+    while not was_started(store.get(job_id)):
         if not said and sys.stderr.isatty():
             click.echo(f"job {store.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
         said = True
         pause(LOOK_EVERY)
 
 
-def _has_none_yet(job: Job) -> bool:
+def was_started(job: Job) -> bool:
+    """Return whether the job has output to follow, or will never have any."""
     attempt = job.attempt
     if attempt is None:
-        return not job.state.is_terminal
+        return job.state.is_terminal
     has_container = attempt.container_id is not None
     if attempt.node:  # of a cluster, which need not name its containers
         has_container |= job.state is not JobState.CONFIGURING
-    return not has_container and not attempt.is_over
+    return has_container or attempt.is_over
 
 
 def writer(to_terminal: bool) -> Callable[[bytes], None]:

@@ -15,7 +15,7 @@ from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, check_runtime, new_submitter, submit_command, tell, with_elements
-from gputui.domain.errors import InputError
+from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.request import options
 from gputui.request.command_line import Tidied
@@ -66,6 +66,8 @@ def command(
     asked = options.submission_of(given, arguments, host, new_submitter(), found)
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
+    if session.options.in_cluster:
+        return _run_in_cluster(session, found, asked, stdin=stdin, is_tty=is_tty, quiet=quiet)
     submission = _interactive(asked, Interactive(stdin, is_tty))
     if not quiet:
         tell(found, submission)
@@ -77,6 +79,22 @@ def command(
         viewer = None if host else job_access.viewer(session.options, job_id)
         attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
+
+
+def _run_in_cluster(
+    session: Session, found: Tidied, submission: Submission, *, stdin: bool, is_tty: bool, quiet: bool
+) -> int:
+    """Run a job of a cluster, whose jobs have no terminal and no input."""
+    from gputui.cli.attached import cluster_run
+
+    if stdin or is_tty:
+        hint = "gputui run without -i and -t shows its output"
+        raise CapabilityError("jobs of a cluster have neither a terminal nor standard input here", hint=hint)
+    if not quiet:
+        tell(found, submission)
+    with session.store() as store:
+        (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
+        return cluster_run.run(session, store, job_id, is_quiet=quiet)
 
 
 def _refuse_detached(found: Tidied) -> None:

@@ -203,7 +203,6 @@ def test_a_missing_capability_is_refused_with_its_sentence(
         (["reserve", "list"], "scontrol create reservation"),
         (["tenant", "list"], "sacctmgr"),
         (["cron", "list"], "scrontab"),
-        (["run", "busybox"], "gputui logs -f"),
         (["attach", "1"], "gputui logs -f"),
         (["exec", "1", "ls"], "srun --jobid"),
         (["serve"], "the engine schedules"),

@@ -350,14 +350,21 @@ class Attendance:
 
 
 def _waits(snapshot: Snapshot, job: Job, session: Session, now: datetime) -> str:
+    """Return why the job waits, and when it should start by the plan of this machine."""
+    start = snapshot.expected_starts.get(job.id)
+    if job.state is JobState.PENDING and start is None:
+        from gputui.domain.policy.timeline import timeline
+
+        start = timeline(snapshot, session.options.settings, now).starts.get(job.id)
+    return waiting_words(snapshot, job, start, now)
+
+
+def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: datetime) -> str:
     """Return `waits: needs 2 GPUs, ...; it should start at 14:05`."""
     if job.state is not JobState.PENDING:
         return f"is starting: {progress}" if (progress := snapshot.progress.get(job.id)) else "is starting"
-    from gputui.domain.policy.timeline import timeline
-
     reason = snapshot.reasons.get(job.id)
     told = f"waits: {reason.local(now)}" if reason else "waits"
-    start = snapshot.expected_starts.get(job.id) or timeline(snapshot, session.options.settings, now).starts.get(job.id)
     if start is None or start <= now or (reason is not None and reason.mentions(start)):
         return told
     here = start.astimezone()

@@ -1,0 +1,93 @@
+"""`gputui run` over a cluster: wait, output, exit code, and Ctrl-C."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Thread
+
+import pytest
+
+from gputui.domain.cluster import Capability
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from tests.cluster.commands import MakeCluster, Run
+from tests.cluster.fake import FakeCluster, FakeLog
+from tests.factories import FakeClock
+
+
+class _Interrupted(FakeLog):
+    """Output of which Ctrl-C ends the reading."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"begun"
+        raise KeyboardInterrupt
+
+
+class InterruptedCluster(FakeCluster):
+    """Cluster whose reader presses Ctrl-C."""
+
+    def log(self, job: Job, *, tail: int | None, follow: bool) -> FakeLog:
+        return _Interrupted((), None)
+
+
+def test_the_output_is_shown_and_the_exit_code_returned(run: Run, cluster: FakeCluster) -> None:
+    def work() -> None:
+        cluster.followed.wait()
+        cluster.write(1, "step 1")
+        cluster.end(1, 3)
+
+    worker = Thread(target=work)
+    worker.start()
+    result = run("run", "--gpus", "1", "--name", "train", "busybox", "sh")
+    worker.join()
+    assert (result.code, result.out) == (3, "step 1\n")
+    assert result.err.splitlines()[-1].startswith("gputui: Job 1 train (alice) failed")
+
+
+def test_a_job_that_waits_says_why(run: Run, cluster: FakeCluster) -> None:
+    run("submit", "--array", "0-2", "--gpus", "2", "busybox")
+    first = cluster.snapshot().jobs[0].id
+
+    def work() -> None:
+        cluster.asked_twice.wait()
+        cluster.end(first)
+        cluster.followed.wait()
+        cluster.end(2)
+
+    cluster.asked_twice.clear()
+    worker = Thread(target=work)
+    worker.start()
+    result = run("run", "--gpus", "1", "busybox")
+    worker.join()
+    assert (result.code, result.out) == (0, "")
+    assert "gputui: job 2 waits: " in result.err
+
+
+def test_ctrl_c_cancels_the_job(run: Run, use: MakeCluster, clock: FakeClock) -> None:
+    cluster = use(InterruptedCluster(clock))
+    result = run("run", "busybox")
+    assert (result.code, result.out) == (130, "begun\n")
+    assert "job 1 is stopping; Ctrl-C again leaves at once" in result.err
+    assert cluster.job(1).state is JobState.CANCELLED
+
+
+def test_output_that_is_there_only_at_the_end_is_shown_then(run: Run, use: MakeCluster, clock: FakeClock) -> None:
+    cluster = use(FakeCluster(clock, lacking={Capability.LIVE_LOG: "no live output"}, output=(b"all",)))
+
+    def work() -> None:
+        cluster.asked_twice.wait()
+        cluster.end(1)
+
+    worker = Thread(target=work)
+    worker.start()
+    result = run("run", "-q", "busybox")
+    worker.join()
+    assert (result.code, result.out, result.err) == (0, "all\n", "")
+
+
+@pytest.mark.parametrize("option", ["-i", "-t"])
+def test_jobs_of_a_cluster_have_no_terminal(run: Run, cluster: FakeCluster, option: str) -> None:
+    result = run("run", option, "busybox")
+    assert (result.code, result.out) == (1, "")
+    assert "neither a terminal nor standard input" in result.err
+    assert cluster.snapshot().jobs == ()
