@@ -34,6 +34,7 @@ DURATIONS = {
     "edit --idle-timeout": ("edit", "1", "--idle-timeout", "{}"),
     "edit --backoff": ("edit", "3", "--backoff", "{}"),
     "wait --timeout": ("wait", "--timeout", "{}", "77"),
+    "cluster check --timeout": ("cluster", "check", "--timeout", "{}"),
     "top --interval": ("top", "-n", "1", "--interval", "{}"),
     "serve --wait": ("serve", "--wait", "{}"),
     "state backup --keep": ("state", "backup", "--keep", "{}", "/no/such/directory/"),
@@ -52,7 +53,7 @@ PAST = {
     "report --since": ("report", "--since", "{}"),
     "report --until": ("report", "--until", "{}"),
 }
-NO_EFFECT = {"serve --wait", "wait --timeout", "replay --max-time", "state backup --keep"}
+NO_EFFECT = {"serve --wait", "wait --timeout", "cluster check --timeout", "replay --max-time", "state backup --keep"}
 """Commands that would not end, or that refuse something else after the duration was read."""
 _FORMS = re.compile(r"write|such as|at most|at least|needs a value")
 

@@ -407,7 +407,7 @@ def test_commands_inside_inherit_neither_terminal_nor_files(
 def test_a_command_enters_the_attempt_that_was_checked(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:
-    script = "echo {}; read line"
+    script = "echo {}; sleep 600"  # it outlives the first reader
     first, second = (begin(harness, runtime, script.format(word), PIPES) for word in ("own", "another"))
     place, aside = state / "attempts" / first, state / "aside"
 

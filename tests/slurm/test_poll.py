@@ -15,6 +15,7 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.domain.cluster import array_of
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
@@ -99,7 +100,7 @@ def test_gpus_of_a_job_that_nobody_saw_running(bed: Bed, tmp_path: Path) -> None
     cluster = cluster_of(bed, tmp_path)
     submission = Submission(JobSpec(command=("true",), gpus=GpuRequest(2, 2)), array=(3, 4))
     ids = cluster.submit([submission], str(uuid4()))
-    words = ("squeue", "--noheader", "--states=all", f"--jobs={ids[0] >> 24}", "--format=%T")
+    words = ("squeue", "--noheader", "--states=all", f"--jobs={array_of(ids[0])}", "--format=%T")
     bed.wait(lambda: bed.run(*words).stdout.split() == ["COMPLETED"] * 2, "both elements have ended")
     for job_id in ids:
         job = cluster.job(job_id)
