@@ -19,9 +19,7 @@ REFUSED: Mapping[str, str] = {
     "cron": "submit at regular times by scrontab",
     "pause": "an administrator stops a partition: scontrol update PartitionName=NAME State=DOWN",
     "unpause": "an administrator starts a partition again: scontrol update PartitionName=NAME State=UP",
-    "serve": "the engine schedules; gputui has nothing to serve",
     "install": "the engine schedules; there is no service of gputui to install",
-    "metrics": "an exporter of the engine's own metrics belongs on its controller",
     "ps": "log in to the job's node: gputui ps shows the processes on its GPUs there, without the cluster",
     "state": "the queue is in the engine's own files",
 }

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
+from gputui.domain.errors import CapabilityError
 from gputui.request.numbers import duration
 
 _AS_SET = "as set"
@@ -29,11 +30,29 @@ _AS_SET = "as set"
 )
 @pass_session
 def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None) -> int:
-    """Schedule without a screen until stopped. Containers keep running when it ends."""
+    """Schedule without a screen until stopped. Containers keep running when it ends.
+
+    In cluster mode the engine schedules: then it only serves metrics of the cluster.
+    """
+    options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
+    if options.in_cluster:
+        _check_cluster(options)
+        from gputui.console.cluster_serving import serve_metrics
+
+        return serve_metrics(options)
     from gputui.console.serving import serve
 
-    options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
     return serve(options, duration(wait, "--wait").total_seconds())
+
+
+def _check_cluster(options: Options) -> None:
+    """Raise CapabilityError for what serve cannot do in a cluster."""
+    if not options.settings.metrics.enabled:
+        hint = "gputui serve --metrics serves metrics of the cluster"
+        raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
+    if options.settings.metrics.hpc_job_mapping_dir:
+        hint = "Slurm writes such files by its own prolog"
+        raise CapabilityError("metrics.hpc_job_mapping_dir is for the GPUs of this machine", hint=hint)
 
 
 def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:

@@ -118,7 +118,7 @@ def _probe(snapshot: Snapshot) -> list[Notice]:
 
     Nodes of a cluster have one condition for all: the cluster starts jobs on them all the same.
     """
-    if snapshot.leader is not None and snapshot.leader.kind in ENGINES:
+    if snapshot.is_of_cluster:
         return []
     return [
         Notice("error", f"GPUs are not read: {node.probe.text}", short=_probe_words(node.probe), since=node.probe.since)

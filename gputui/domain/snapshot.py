@@ -10,6 +10,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuView, ProbeStatus
 from gputui.domain.gpu_faults import GpuFault
@@ -186,6 +187,11 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """Name of the server that it is of, in a console over several; empty: it is the snapshot of the whole console."""
     servers: tuple[ServerView, ...] = ()
     """Independent servers that were brought together in it, each with its own snapshot; empty: it is of one queue."""
+
+    @property
+    def is_of_cluster(self) -> bool:
+        """True if the engine of a cluster schedules."""
+        return self.leader is not None and self.leader.kind in ENGINES
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

@@ -23,7 +23,7 @@ from gputui.domain.text import plain
 from gputui.metrics import families
 from gputui.metrics.dcgm import add_dcgm
 from gputui.metrics.page import SeriesPage
-from gputui.metrics.series import Holders, JobSeries, add_gpus
+from gputui.metrics.series import Holders, JobSeries, add_gpu_counts, add_gpus
 from gputui.metrics.tenant_labels import TenantLabels
 
 _SEVERITIES = ("error", "warning", "information")
@@ -69,25 +69,46 @@ class SnapshotCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return all families with their samples."""
         page, now = SeriesPage(), self._now()
-        snapshot, holders = self._latest
+        snapshot, jobs = self._latest
         page.add(families.BUILD_INFO, 1, {"version": __version__, "python": platform.python_version()})
         if snapshot is EMPTY:
             return page.metrics()
         _add_scheduler(page, snapshot)
         _add_conditions(page, self._conditions.shown)
+        if snapshot.is_of_cluster:
+            self._add_cluster(page, snapshot, jobs, now)
+            return page.metrics()
         self._jobs.add(page, snapshot, now)
+        page.add(families.PAUSED, snapshot.controls.paused)
         page.add(families.FRAGMENTED, snapshot.fragmentation)
+        if snapshot.nodes:
+            add_gpu_counts(page, snapshot.gpus)
         for node in snapshot.nodes:
-            add_gpus(page, node, Holders(holders, self._tenants, self._store_id))
+            self._add_gpus(page, node, Holders(jobs, self._tenants, self._store_id))
             _add_node(page, node, now)
-            if self._settings.metrics.dcgm:
-                add_dcgm(page, node, holders)
         for kind, size in self.sizes.items():
             page.add(families.STORE_SIZE, size, {"file": kind})
         if (backup := self.backup) is not None:
             page.add(families.BACKUP_UP, not backup.problem)
             page.add(families.BACKUP_LAST, backup.good_at)
         return page.metrics()
+
+    def _add_gpus(self, page: SeriesPage, node: Node, holders: Holders) -> None:
+        add_gpus(page, node, holders)
+        if self._settings.metrics.dcgm:
+            add_dcgm(page, node, holders.jobs)
+
+    def _add_cluster(self, page: SeriesPage, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> None:
+        """Add the jobs and GPUs of a cluster; while its engine does not answer, only that."""
+        leader = snapshot.leader
+        is_up = leader is not None and not leader.silent_for
+        page.add(families.RUNTIME_UP, is_up, {"runtime": leader.kind if leader is not None else ""})
+        if not is_up:
+            return
+        self._jobs.add(page, snapshot, now)
+        add_gpu_counts(page, snapshot.gpus)
+        for node in snapshot.nodes:
+            self._add_gpus(page, node, Holders(jobs, self._tenants, ""))
 
 
 def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
@@ -101,7 +122,6 @@ def _add_scheduler(page: SeriesPage, snapshot: Snapshot) -> None:
     if leader is not None:
         page.add(families.SCHEDULER_INFO, 1, {"kind": leader.kind, "host": plain(leader.host)})
         page.add(families.SCHEDULER_START, leader.started_at)
-    page.add(families.PAUSED, snapshot.controls.paused)
     page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
 
 

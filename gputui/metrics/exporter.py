@@ -75,6 +75,7 @@ class Exporter:
         self._recorder.begin(dict.fromkeys(job.spec.tenant for job in self._jobs.jobs.values()))
         self.took, self.failed, self.wrote = self._recorder.took, self._recorder.failed, self._recorder.wrote
         self.called, self.delivered = self._recorder.called, self._recorder.delivered
+        self.answered = self._recorder.answered
         mapping = self._settings.hpc_job_mapping_dir
         self._mapping = JobMapping(Path(mapping)) if mapping else None
         self._server: MetricsServer | None = None

@@ -125,6 +125,10 @@ class MetricsRecorder:
         if step == "tick":
             self._gauges[families.LAST_TICK].set_to_current_time()
 
+    def answered(self) -> None:
+        """Record that the engine of a cluster has answered, which is then the last pass of the scheduler."""
+        self._gauges[families.LAST_TICK].set_to_current_time()
+
     def failed(self, part: str) -> None:
         """Record a fault."""
         self._counters[families.FAILURES].labels(part).inc()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, HealthCode, ProbeCode
 from gputui.domain.job import Job
 from gputui.domain.job_changes import Update
 from gputui.domain.job_spec import JobId
@@ -37,6 +37,7 @@ class Holders(NamedTuple):
     jobs: Mapping[JobId, Job]
     tenants: TenantLabels
     store_id: str
+    """Id of the store, which is part of containers' names; empty in a cluster."""
 
     def labels(self, job: Job) -> dict[str, str]:
         """Return the labels of a job on a GPU."""
@@ -45,7 +46,7 @@ class Holders(NamedTuple):
             "job_id": job.shown_id,
             "job_name": plain(job.name, _LONGEST_NAME),
             "tenant": self.tenants.label(job.spec.tenant),
-            "container": f"gputui-{self.store_id}-{job.id}-{attempt.number}" if attempt else "",
+            "container": f"gputui-{self.store_id}-{job.id}-{attempt.number}" if attempt and self.store_id else "",
             "container_id": (attempt.container_id if attempt else None) or "",
         }
 
@@ -59,17 +60,21 @@ def gpu_labels(view: GpuView, host: str) -> dict[str, str]:
     return labels
 
 
-def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
-    """Add all series about the GPUs of a node."""
-    usable = [view for view in node.gpus if not view.gpu.mig_enabled]
+def add_gpu_counts(page: SeriesPage, views: Iterable[GpuView]) -> None:
+    """Add how many GPUs are in each state, and the share of allocated ones."""
+    usable = [view for view in views if not view.gpu.mig_enabled]
     states = Counter(view.state for view in usable)
     for state in GpuState:
         page.add(families.GPUS, states[state], {"state": state})
     if usable:
         page.add(families.ALLOCATION, states[GpuState.ALLOCATED] / len(usable))
+
+
+def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
+    """Add the series about each GPU of a node."""
     for view in node.gpus:
         labels = gpu_labels(view, node.name)
-        _add_state(page, view, labels, node.driver_version)
+        _add_state(page, view, labels, node)
         for job_id in view.job_ids:
             if (job := holders.jobs.get(job_id)) is not None:
                 page.add(families.GPU_JOB, 1, labels | holders.labels(job))
@@ -77,11 +82,11 @@ def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
             _add_readings(page, view.current, labels)
 
 
-def _add_state(page: SeriesPage, view: GpuView, labels: dict[str, str], driver: str | None) -> None:
-    info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": driver or ""}
+def _add_state(page: SeriesPage, view: GpuView, labels: dict[str, str], node: Node) -> None:
+    info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": node.driver_version or ""}
     page.add(families.GPU_INFO, 1, labels | info)
     code = view.health.code
-    page.add(families.GPU_UP, view.current is not None, labels)
+    page.add(families.GPU_UP, None if node.probe.code is ProbeCode.NO_PROBE else view.current is not None, labels)
     page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
     page.add(families.GPU_HEALTH, 1, labels | {"code": code})
     page.add(families.GPU_IDLE, view.idle_since, labels)
@@ -197,7 +202,7 @@ class JobSeries:
             self._sums.update(update.gone, update.came)
 
     def add(self, page: SeriesPage, snapshot: Snapshot, now: datetime) -> None:
-        """Add all series about jobs and tenants."""
+        """Add all series about jobs and tenants. Those about fair shares and caps are left out of a cluster's."""
         gated = gated_jobs(snapshot.reasons)
         waiting = _gated_waiting(snapshot, gated)
         with self._lock:
@@ -213,7 +218,8 @@ class JobSeries:
         page.add(families.OLDEST, _oldest_wait(snapshot, gated, now))
         for code, number in _by_reason(waiting, gated).items():
             page.add(families.GATED, number, {"reason": code})
-        self._add_use(page, snapshot, used, names, now)
+        if not snapshot.is_of_cluster:
+            self._add_use(page, snapshot, used, names, now)
 
     def _by_label(
         self, gated: list[Job], gpus: int
