@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +15,9 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from tests.engine.fakes import LaterExecutor
+from gputui.engine.tick import image_pulls
+from gputui.engine.tick.image_pulls import ImagePulls
+from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 
@@ -92,6 +95,25 @@ def test_a_pull_that_fails_fails_for_every_job_that_wants_it(world: World) -> No
     assert [world.job(job_id).cause for job_id in ids] == [registry.fault] * 3
     assert all(len(world.job(job_id).attempts) == 1 for job_id in ids)
     assert registry.asked.count("big") < 4
+
+
+def test_no_other_pull_begins_while_a_failure_is_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry(world)
+    registry.fault = Cause(CauseCode.PULL_FAILED, "cannot pull big")
+    registry.may_end.set()
+    job_id = world.submit(image="big")
+    record, found = image_pulls.end_pull, []
+
+    def ask_again(*arguments: Any) -> None:
+        found.append(pulls.is_here(world.docker, job_id, "big"))
+        record(*arguments)
+
+    monkeypatch.setattr(image_pulls, "end_pull", ask_again)
+    pulls = ImagePulls(world.store, lambda *_: InlineExecutor(), world.clock, world.settings.scheduler, lambda _: None)
+    assert not pulls.is_here(world.docker, job_id, "big")
+    assert (found, registry.asked) == ([False], ["big"])
+    assert len(world.job(job_id).attempts) == 1
+    assert not pulls.is_wanted_by(job_id)
 
 
 def test_an_unexpected_error_of_a_runtime_is_a_failed_pull(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

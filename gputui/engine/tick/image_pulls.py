@@ -86,6 +86,8 @@ class ImagePulls:
         with self._lock:
             if self._fresh.get(job_id) == always if always is not None else key in self._here:
                 return True
+            if any(job_id in each.wanted for each in self._ending):
+                return False  # or another pull would fail the job once more before this failure has its pause
             pull = self._pulls.get(key)
             if pull is not None:
                 if always is not None:
