@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
 
 class NodeCheck(Struct, frozen=True):
-    """What a probe job found on a node."""
+    """Findings of a probe job on a node."""
 
     node: str
     gpus: int

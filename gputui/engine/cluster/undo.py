@@ -34,7 +34,7 @@ class ClusterJobChange(Struct, frozen=True):
     words: str
     """Displayed id of the first job."""
     name: str
-    """One of `hold`, `priority` and `time limit`."""
+    """Name of the value: `hold`, `priority` or `time limit`."""
     before: Any
     after: Any
 
