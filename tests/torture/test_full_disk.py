@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from gputui.engine.files.leadership import current_leader
+from tests import leftovers
 from tests.e2e.terminal import Terminal
 from tests.torture.test_bad_days import fill
 
@@ -156,6 +157,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, torture: float) -> Iter
         yield disk
         disk.close()
     finally:
+        leftovers.end(disk.state)  # a closed console hands over to a scheduler that may begin only now
         subprocess.run(["umount", "-l", str(disk.state)], check=True)
 
 
