@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from gputui.domain.cluster import ENGINES
 from gputui.domain.event import ended
 from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
@@ -217,7 +216,7 @@ def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
         found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
         found += _not_read(node, where, snapshot)
         for view in node.gpus:
-            found += [*_slowed(view, where), *_foreign(view, where, is_engines=_is_engines(snapshot))]
+            found += [*_slowed(view, where), *_foreign(view, where, is_engines=snapshot.is_of_cluster)]
         found += _drained_node(node) if where and _is_drained(node) else _drained_gpus(node, where)
     return [*found, *_unread_nodes(snapshot)]
 
@@ -232,18 +231,13 @@ def _label(view: GpuView, where: str) -> str:
     return f"{node}:{index_of(view)}" if node else index_of(view)
 
 
-def _is_engines(snapshot: Snapshot) -> bool:
-    """Return whether an engine decides where jobs start: it knows nothing of the readings."""
-    return snapshot.leader is not None and snapshot.leader.kind in ENGINES
-
-
 def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
     fault, record = fault_of(view), snapshot.controls.faults.get(view.gpu.uuid)
     text = plain(view.health.text.removeprefix("lost: "), 300) or str(view.health.code)
     index = index_of(view)
     todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
     takes_none = " and takes no job"
-    if _is_engines(snapshot):
+    if snapshot.is_of_cluster:
         todo = f"`gputui drain {where.removeprefix(' of ') or 'NODE'}` keeps jobs off its node"
         takes_none = ""
     return Condition(
@@ -274,7 +268,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
     since = f" for {format_duration(oldest)}" if oldest else ""
     names = index_ranges([index_of(view) for view in stale])
     kind = "GPU" if len(stale) == 1 else "GPUs"
-    takes_none = "" if _is_engines(snapshot) else f" and {'takes' if len(stale) == 1 else 'take'} no job"
+    takes_none = "" if snapshot.is_of_cluster else f" and {'takes' if len(stale) == 1 else 'take'} no job"
     yield Condition(
         "warning",
         f"{kind} {names}{where} could not be read{since}{takes_none}",
@@ -289,7 +283,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
 def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
     """Yield that probes of a cluster's nodes read nothing; a node on which none is wanted is not a problem."""
     unread = [node for node in snapshot.nodes if node.gpus and node.probe.code not in _NO_FAULT]
-    if not unread or not _is_engines(snapshot):
+    if not unread or not snapshot.is_of_cluster:
         return
     first = unread[0]
     names = ", ".join(plain(node.name, 40) for node in unread[:_MOST_NODES])

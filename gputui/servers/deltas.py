@@ -131,11 +131,12 @@ def in_parts(update: SnapshotUpdate, size: int = PART) -> Iterator[SnapshotUpdat
     part: list[Raw] = []
     room = size
     for job in update.jobs:
-        if part and room < len(bytes(job)):
+        length = memoryview(job).nbytes
+        if part and room < length:
             yield SnapshotUpdate(jobs=tuple(part), is_partial=True)
             part, room = [], size
         part.append(job)
-        room -= len(bytes(job))
+        room -= length
     yield replace(update, jobs=tuple(part))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from gputui.domain.cluster import array_of, element_id, index_of, is_element
+from gputui.domain.cluster import array_of, element_id, element_runs, index_of, is_element
 from gputui.domain.job_spec import JobId
 
 _WORDS = re.compile(r"(\d{1,12})(?:_(\d{1,8}))?", re.ASCII)
@@ -40,20 +40,6 @@ def grouped(ids: Iterable[JobId]) -> Iterator[tuple[str, tuple[JobId, ...]]]:
         else:
             arrays.setdefault(number, []).append(index)
     for number, indices in arrays.items():
-        named = ",".join(f"{first}-{last}" if last > first else str(first) for first, last in _ranges(sorted(indices)))
+        named = ",".join(map(str, element_runs(number, sorted(indices))))  # without steps, which scancel does not know
         text = f"{number}_{named}" if len(indices) == 1 else f"{number}_[{named}]"
         yield text, tuple(element_id(number, index) for index in sorted(indices))
-
-
-def _ranges(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield first and last of the consecutive ones: `scancel` knows no steps."""
-    first = last = -1
-    for index in indices:
-        if first >= 0 and index == last + 1:
-            last = index
-            continue
-        if first >= 0:
-            yield first, last
-        first = last = index
-    if first >= 0:
-        yield first, last
