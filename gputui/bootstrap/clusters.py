@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.actions import ClusterActions
+    from gputui.engine.cluster.duties import Duty, SharedDuty
     from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.cluster.poll import ClusterPoll
     from gputui.engine.cluster.store import ClusterStore
@@ -37,12 +38,18 @@ def open_cluster(options: Options) -> Cluster:
     engine = parse_engine(options.settings.cluster.engine)
     if engine is None:
         raise InputError("no cluster is named", where="cluster.engine", hint="export GPUTUI_CLUSTER=slurm")
-    directory = _own_state(options) / DIRECTORY / _directory(engine)
+    directory = directory_of(options)
     try:
         make = _kubernetes if engine.kind == "kubernetes" else _slurm
         return make(options, engine, directory)
     except OSError as error:
         raise StoreAccessError(f"{error.strerror}", where=str(directory)) from error
+
+
+def directory_of(options: Options) -> Path:
+    """Return the directory for what this user's processes keep about the cluster that the settings name."""
+    engine = parse_engine(options.settings.cluster.engine)
+    return _own_state(options) / DIRECTORY / (_directory(engine) if engine is not None else "")
 
 
 def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
@@ -97,7 +104,7 @@ def open_store(options: Options) -> ClusterStore:
     """Return the queue of the cluster. Asks the engine when it is first read."""
     from gputui.engine.cluster.store import ClusterStore
 
-    return ClusterStore(open_cluster(options))
+    return ClusterStore(open_cluster(options), directory=directory_of(options))
 
 
 def actions(store: JobStore) -> ClusterActions:
@@ -122,13 +129,24 @@ def expected_start(store: JobStore, submission: Submission) -> datetime | None:
     return actions(store).expected_start(submission)
 
 
-def make_poll(options: Options, store: JobStore, feed: Feed) -> ClusterPoll:
-    """Return the poll that feeds a console."""
+def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
+    """Return the poll that feeds a console, and does these duties."""
     from gputui.bootstrap import nodes
     from gputui.engine.cluster.poll import ClusterPoll
 
-    every = options.settings.cluster.poll_interval
-    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), every, nodes.make_reader(options))
+    every, reader = options.settings.cluster.poll_interval, nodes.make_reader(options)
+    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), every, reader, duties)
+
+
+def shared_duty(
+    store: JobStore, name: str, key: str, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
+) -> SharedDuty:
+    """Return a duty that one process has for all with the same key; see SharedDuty."""
+    from gputui.engine.cluster.duties import SharedDuty, Turn
+
+    directory = _cluster_store(store).directory
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return SharedDuty(name, Turn(directory / f"{key}.lock"), begin, waits)
 
 
 def name(store: JobStore) -> str:

@@ -37,9 +37,9 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
     options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
     if options.in_cluster:
         _check_cluster(options)
-        from gputui.console.cluster_serving import serve_metrics
+        from gputui.console import cluster_serving
 
-        return serve_metrics(options)
+        return cluster_serving.serve(options)
     from gputui.console.serving import serve
 
     return serve(options, duration(wait, "--wait").total_seconds())

@@ -1,54 +1,77 @@
-"""Metrics of a cluster, served without a screen. Nothing is scheduled: the engine does."""
+"""Services of a process over a cluster for others: metrics, hooks. Nothing is scheduled: the engine does that."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import clusters
 from gputui.console.serving import say
+from gputui.domain.snapshot import Notice
 from gputui.engine.feed import Feed
 
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.snapshot import Snapshot
-    from gputui.metrics.exporter import Exporter
+    from gputui.engine.cluster.duties import Duty
+    from gputui.ports import JobStore
+
+Say = Callable[[str], object]
 
 
-class ClusterExporter:
-    """Exporter of the snapshots of a cluster, opened with the first one: what is in that one is not counted as new."""
+class MetricsDuty:
+    """Exporter of the snapshots of a cluster; what is in the first one is not counted as new."""
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-        self.exporter: Exporter | None = None
-
-    def publish(self, snapshot: Snapshot) -> None:
-        """Count the changes of the snapshot, and serve it."""
+    def __init__(self, options: Options, snapshot: Snapshot, said: Say) -> None:
         from gputui.metrics.exporter import Exporter
 
-        if not snapshot.is_of_cluster:  # it has not answered yet
-            return
-        if self.exporter is None:
-            self.exporter = Exporter(self._options.settings, self._options.state, snapshot.jobs, said=say)
-        self.exporter.published(snapshot)
+        metrics = replace(options.settings.metrics, hpc_job_mapping_dir=None)  # indices of which node?
+        settings = replace(options.settings, metrics=metrics)
+        self._listen = metrics.listen
+        self._exporter = Exporter(settings, options.state, snapshot.jobs, said=said)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Count the changes of the snapshot, and serve it."""
+        self._exporter.published(snapshot)
         if snapshot.leader is not None and not snapshot.leader.silent_for:
-            self.exporter.answered()
+            self._exporter.answered()
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return why nothing is served. That another user's process serves the metrics is no problem."""
+        if self._exporter.is_port_taken:
+            text = f"metrics: {self._listen} is in use, perhaps by gputui of another user; it is tried again"
+            return (Notice("information", text),)
+        return self._exporter.notices()
 
     def close(self) -> None:
         """Close the port."""
-        if self.exporter is not None:
-            self.exporter.close()
+        self._exporter.close()
 
 
-def serve_metrics(options: Options) -> int:
-    """Serve the metrics of the cluster that the settings name, until SIGTERM or SIGINT."""
-    with closing(bootstrap.open_store(options)) as store, closing(ClusterExporter(options)) as exporter:
-        feed = Feed()
-        feed.subscribe(exporter.publish)
-        poll = clusters.make_poll(options, store, feed)
+def duties(options: Options, store: JobStore, said: Say = lambda _: None) -> Iterator[Duty]:
+    """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
+    metrics = options.settings.metrics
+    if metrics.enabled:
+        port = re.sub(r"[^\w.:-]", "_", metrics.listen)
+        key = f"metrics-{port}@{socket.gethostname()}"
+        waits = "another process of yours serves these metrics; this one takes over when it ends"
+        yield clusters.shared_duty(
+            store, "metrics", key, lambda first: MetricsDuty(options, first, said), lambda: said(waits)
+        )
+
+
+def serve(options: Options) -> int:
+    """Do the duties of the cluster that the settings name, until SIGTERM or SIGINT."""
+    with closing(bootstrap.open_store(options)) as store:
+        poll = clusters.make_poll(options, store, Feed(), tuple(duties(options, store, say)))
 
         async def run() -> None:
             loop = asyncio.get_running_loop()

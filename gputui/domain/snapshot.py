@@ -141,6 +141,10 @@ class Node(Struct, frozen=True):
     runtimes: tuple[RuntimeStatus, ...] = ()
     host: HostSample | None = None
     """Readings of the machine itself; None before the first."""
+    down: str = ""
+    """Sentence of the engine of a cluster that says why it cannot use the node; empty: it can."""
+    drain: Drain | None = None
+    """Drain of the whole node, in a cluster."""
 
 
 class Usage(Struct, frozen=True):

@@ -48,10 +48,10 @@ ALERTS = (
     Alert(
         "GputuiJobLeavesGpuIdle",
         "(time() - gputui_gpu_idle_since_timestamp_seconds) * on (instance, UUID) group_right () "
-        "max by (instance, UUID, job_id, tenant) (gputui_gpu_job_info) > 0",
+        "max by (instance, hostname, UUID, job_id, tenant) (gputui_gpu_job_info) > 0",
         "30m",
         "info",
-        "Job {{ $labels.job_id }} of {{ $labels.tenant }} leaves a GPU of {{ $labels.instance }} idle",
+        "Job {{ $labels.job_id }} of {{ $labels.tenant }} leaves a GPU of {{ $labels.hostname }} idle",
         "It holds the GPU {{ $labels.UUID }} and has not used it for {{ $value | humanizeDuration }}.",
     ),
     Alert(
@@ -59,7 +59,7 @@ ALERTS = (
         "gputui_gpu_healthy == 0 or gputui_gpu_up == 0",
         "2m",
         "critical",
-        "GPU {{ $labels.gpu }} of {{ $labels.instance }} is lost, silent or unfit for jobs",
+        "GPU {{ $labels.gpu }} of {{ $labels.hostname }} is lost, silent or unfit for jobs",
         "`gputui gpus` and `gputui doctor` say what is wrong with {{ $labels.UUID }}, and what helps.",
     ),
     Alert(
@@ -122,6 +122,51 @@ ALERTS = (
         "warning",
         "The hook {{ $labels.hook }} of {{ $labels.instance }} does not work",
         "Deliveries are retried, and dropped after a while. gputui.log names the error.",
+    ),
+    Alert(
+        "GputuiNodeDown",
+        "gputui_node_up == 0",
+        "5m",
+        "critical",
+        "The node {{ $labels.hostname }} of the cluster is down",
+        "The engine starts no jobs there, and lost those that ran there. `gputui gpus` gives its reason.",
+    ),
+    Alert(
+        "GputuiNodeDrained",
+        "gputui_node_drained == 1",
+        "1d",
+        "warning",
+        "The node {{ $labels.hostname }} of the cluster has been drained for a day",
+        "`gputui gpus` says by whom and why; `gputui resume {{ $labels.hostname }}` lets jobs start there again.",
+    ),
+    Alert(
+        "GputuiNodeNotRead",
+        "(gputui_node_probe_up == 0 or gputui_node_probe_age_seconds > 120) and on (instance, hostname) "
+        "gputui_node_up == 1",
+        "10m",
+        "warning",
+        "The GPUs of the node {{ $labels.hostname }} cannot be read",
+        "The engine can use the node, but its probe does not answer. `gputui doctor` says why.",
+    ),
+    Alert(
+        "GputuiClusterGpusFreeWhileJobsWait",
+        f'(gputui_gpus{{state="FREE"}} and {_SAME} group by (instance, job) (gputui_node_up)) > 0 and {_SAME} '
+        "sum by (instance, job) (gputui_jobs_eligible) > 0",
+        "30m",
+        "warning",
+        "{{ $value }} GPUs of the cluster are free although jobs wait that only need GPUs",
+        "`gputui explain ID` of the first waiting job gives the engine's reason: a partition, a limit, or a wide job "
+        "for which GPUs are kept.",
+    ),
+    Alert(
+        "GputuiClusterGpusWithoutLoad",
+        "count by (instance, job) (max_over_time(gputui_gpu_utilization_ratio[30m]) < 0.01 "
+        f"and on (instance, UUID) gputui_gpu_job_info) > 0 and {_SAME} group by (instance, job) (gputui_node_up) "
+        f"and {_SAME} sum by (instance, job) (gputui_jobs_eligible) > 0",
+        "30m",
+        "info",
+        "Jobs wait while {{ $value }} GPUs of the cluster are held without any load",
+        "Their jobs have not used them for half an hour: the console and `gputui gpus` name them.",
     ),
 )
 """All rules, in the order of the file."""

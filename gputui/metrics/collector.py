@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -109,6 +109,7 @@ class SnapshotCollector(Collector):
         add_gpu_counts(page, snapshot.gpus)
         for node in snapshot.nodes:
             self._add_gpus(page, node, Holders(jobs, self._tenants, ""))
+            _add_node_of_cluster(page, node, now)
 
 
 def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
@@ -134,13 +135,33 @@ def _add_conditions(page: SeriesPage, found: Iterable[Condition]) -> None:
         page.add(families.NOTICES, count, {"severity": severity})
 
 
+def _add_node_of_cluster(page: SeriesPage, node: Node, now: datetime) -> None:
+    """Add whether the engine can use a node, and whether its GPUs are read."""
+    labels = {"hostname": node.name}
+    page.add(families.NODE_UP, not node.down, labels)
+    page.add(families.NODE_DRAINED, node.drain is not None, labels)
+    if node.probe.code not in {ProbeCode.NO_PROBE, ProbeCode.STARTING}:
+        is_read = node.probe.code is ProbeCode.OK and any(view.current is not None for view in node.gpus)
+        page.add(families.NODE_PROBE_UP, is_read, labels)
+    page.add(families.NODE_PROBE_AGE, _age(node, now), labels)
+
+
+def _read_at(node: Node) -> datetime | None:
+    """Return the time of the latest reading of the node's GPUs."""
+    return max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
+
+
+def _age(node: Node, now: datetime) -> timedelta | None:
+    read_at = _read_at(node)
+    return None if read_at is None else max(now - read_at, timedelta())
+
+
 def _add_node(page: SeriesPage, node: Node, now: datetime) -> None:
     """Add the probe, the runtimes and the host."""
     if node.probe.code is not ProbeCode.STARTING:
         page.add(families.NVML_UP, node.probe.code is ProbeCode.OK)
-    read_at = max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
-    page.add(families.PROBE_LAST, read_at)
-    page.add(families.PROBE_AGE, None if read_at is None else max(now - read_at, now - now))
+    page.add(families.PROBE_LAST, _read_at(node))
+    page.add(families.PROBE_AGE, _age(node, now))
     for runtime in node.runtimes:
         page.add(families.RUNTIME_UP, runtime.up if runtime.asked else None, {"runtime": runtime.name})
     host = node.host

@@ -6,6 +6,7 @@ and writes the files for dcgm-exporter. So neither a tick nor a scrape waits for
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import ssl
@@ -81,6 +82,8 @@ class Exporter:
         self._server: MetricsServer | None = None
         self._stamps: object = None
         self._fault = ""
+        self.is_port_taken = False
+        """Whether another process has the port."""
         self._slip = ""
         """The last error while counting; each is logged once."""
         self._woken = threading.Event()
@@ -152,9 +155,11 @@ class Exporter:
             self._server.context, self._server.users = context, users
             self._stamps = stamps
             self._report("")
+            self.is_port_taken = False
         except InputError as error:  # earlier certificates and users stay in effect
             self._report(str(error))
         except OSError as error:
+            self.is_port_taken = error.errno == errno.EADDRINUSE
             self._report(f"{self._settings.listen}: {error.strerror or error}")
 
     def _opened(self, context: ssl.SSLContext | None, users: access.Users | None) -> MetricsServer:

@@ -124,6 +124,12 @@ HOOK_LAST = _gauge("hook_last_success_timestamp_seconds", "hook", "Last delivery
 NVML_UP = _gauge("nvml_up", "", "Whether the driver can be read.")
 PROBE_LAST = _gauge("probe_last_success_timestamp_seconds", "", "Time of the latest GPU reading.")
 PROBE_AGE = _gauge("probe_age_seconds", "", "Age of the latest GPU reading.")
+NODE_UP = _gauge("node_up", "hostname", "Whether the engine of a cluster can use the node.")
+NODE_DRAINED = _gauge("node_drained", "hostname", "Whether the node of a cluster is drained.")
+NODE_PROBE_UP = _gauge(
+    "node_probe_up", "hostname", "Whether the GPUs of a node of a cluster are read; left out where nodes are not read."
+)
+NODE_PROBE_AGE = _gauge("node_probe_age_seconds", "hostname", "Age of the latest reading of a node of a cluster.")
 HOST_CPU = _gauge("host_cpu_ratio", "", "Busy share of all processors.")
 HOST_CORES = _gauge("host_cpus", "", "Processors that are online.")
 HOST_LOAD = _gauge("host_load1", "", "Load average of one minute.")

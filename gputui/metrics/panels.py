@@ -6,6 +6,7 @@ from msgspec import Struct
 
 _FILTERS = {
     "%tenant": 'instance=~"$instance",tenant=~"$tenant"',
+    "%node": 'instance=~"$instance",hostname=~"$node"',
     "%here": 'instance=~"$instance"',
     "%rate": "$__rate_interval",
 }
@@ -27,10 +28,12 @@ class Panel(Struct, frozen=True):
     unit: str = "short"
     """Unit by Grafana's name."""
     kind: str = "timeseries"
-    """`timeseries`, `stat` or `table`."""
+    """`timeseries`, `stat`, `table`, or `row`: the title of the panels below it."""
     width: int = 8
     """Columns of 24."""
     about: str = ""
+    repeats: str = ""
+    """Variable for each of whose values a row is repeated, with its panels."""
 
 
 class Dashboard(Struct, frozen=True):
@@ -67,12 +70,14 @@ def _quantile(share: str, family: str, window: str = "%rate") -> str:
 
 def _of_jobs(family: str) -> str:
     """Return the reading of GPUs that jobs hold, with the job's labels."""
-    about = "instance, gpu, UUID, job_id, job_name, tenant"
-    return f"{family}{{%here}} * on (instance, UUID) group_right () max by ({about}) ({_JOB})"
+    about = "instance, hostname, gpu, UUID, job_id, job_name, tenant"
+    return f"{family}{{%node}} * on (instance, UUID) group_right () max by ({about}) ({_JOB})"
 
 
-_JOB = 'gputui_gpu_job_info{%tenant,job_id=~"$job_id"}'
-_GPU = "{{instance}} GPU {{gpu}}"
+_JOB = 'gputui_gpu_job_info{%tenant,hostname=~"$node",job_id=~"$job_id"}'
+_GPU = "{{hostname}} GPU {{gpu}}"
+_NODES = ("node", "label_values(gputui_gpu_info, hostname)")
+"""Variable of the machines with GPUs: the nodes of a cluster, or the server."""
 _BY_JOB = "{{job_id}} {{job_name}} ({{tenant}}), {{UUID}}"
 
 SERVER = Dashboard(
@@ -248,7 +253,7 @@ JOB = Dashboard(
     (
         Panel(
             "Jobs on GPUs",
-            (Query(_filled(f"max by (instance, gpu, UUID, job_id, job_name, tenant, container) ({_JOB})")),),
+            (Query(_filled(f"max by (instance, hostname, gpu, UUID, job_id, job_name, tenant, container) ({_JOB})")),),
             kind="table",
             width=24,
         ),
@@ -259,6 +264,7 @@ JOB = Dashboard(
         _panel("Clock", f"{_BY_JOB} = {_of_jobs('gputui_gpu_sm_clock_hertz')}", unit="hertz"),
     ),
     (
+        _NODES,
         ("tenant", "label_values(gputui_gpu_job_info, tenant)"),
         ("job_id", 'label_values(gputui_gpu_job_info{tenant=~"$tenant"}, job_id)'),
     ),
@@ -267,28 +273,28 @@ GPU_HEALTH = Dashboard(
     "gpu-health",
     "gputui: GPU health",
     (
-        _panel("GPUs up", f"{_GPU} = gputui_gpu_up{{%here}}", kind="stat", width=12),
-        _panel("GPUs fit for jobs", f"{_GPU} = gputui_gpu_healthy{{%here}}", kind="stat", width=12),
-        _panel("Health", "{{code}} = count by (code) (gputui_gpu_health{%here})"),
-        _panel("Temperature", f"{_GPU} = gputui_gpu_temperature_celsius{{%here}}", unit="celsius"),
+        _panel("GPUs up", f"{_GPU} = gputui_gpu_up{{%node}}", kind="stat", width=12),
+        _panel("GPUs fit for jobs", f"{_GPU} = gputui_gpu_healthy{{%node}}", kind="stat", width=12),
+        _panel("Health", "{{code}} = count by (code) (gputui_gpu_health{%node})"),
+        _panel("Temperature", f"{_GPU} = gputui_gpu_temperature_celsius{{%node}}", unit="celsius"),
         _panel(
             "Power of its limit",
-            f"{_GPU} = gputui_gpu_power_watts{{%here}} / gputui_gpu_power_limit_watts{{%here}}",
+            f"{_GPU} = gputui_gpu_power_watts{{%node}} / gputui_gpu_power_limit_watts{{%node}}",
             unit="percentunit",
         ),
-        _panel("Clock", f"{_GPU} = gputui_gpu_sm_clock_hertz{{%here}}", unit="hertz"),
+        _panel("Clock", f"{_GPU} = gputui_gpu_sm_clock_hertz{{%node}}", unit="hertz"),
         _panel(
             "Slowed down",
-            "GPUs = count(gputui_gpu_up{%here}) - count(gputui_gpu_up{%here} unless on (instance, UUID) "
-            "gputui_gpu_throttled{%here})",
+            "GPUs = count(gputui_gpu_up{%node}) - count(gputui_gpu_up{%node} unless on (instance, UUID) "
+            "gputui_gpu_throttled{%node})",
         ),
         _panel(
             "ECC errors",
-            f"{_GPU} {{{{type}}}} = increase(gputui_gpu_ecc_errors_total{{%here}}[%rate])",
+            f"{_GPU} {{{{type}}}} = increase(gputui_gpu_ecc_errors_total{{%node}}[%rate])",
         ),
         _panel(
             "Work of the multiprocessors",
-            f"{_GPU} = gputui_gpu_sm_active_ratio{{%here}}",
+            f"{_GPU} = gputui_gpu_sm_active_ratio{{%node}}",
             unit="percentunit",
             about="From Hopper on.",
         ),
@@ -297,7 +303,8 @@ GPU_HEALTH = Dashboard(
             (
                 Query(
                     _filled(
-                        "max by (instance, gpu, UUID, modelName, pci_bus_id, driver_version) (gputui_gpu_info{%here})"
+                        "max by (instance, hostname, gpu, UUID, modelName, pci_bus_id, driver_version) "
+                        "(gputui_gpu_info{%node})"
                     )
                 ),
             ),
@@ -305,5 +312,47 @@ GPU_HEALTH = Dashboard(
             width=16,
         ),
     ),
+    (_NODES,),
 )
-DASHBOARDS = (SERVER, QUEUE, TENANT, JOB, GPU_HEALTH)
+CLUSTER = Dashboard(
+    "cluster",
+    "gputui: cluster",
+    (
+        _stat("Engine answers", "gputui_runtime_up{%here}"),
+        _stat("Nodes up", "sum by (instance) (gputui_node_up{%here})"),
+        _stat("Nodes drained", "sum by (instance) (gputui_node_drained{%here})"),
+        _stat("GPUs held", "gputui_gpu_allocation_ratio{%here}", "percentunit"),
+        _stat("Jobs running", 'sum by (instance) (gputui_jobs{%here,state="RUNNING"})'),
+        _stat("Jobs eligible", "sum by (instance) (gputui_jobs_eligible{%here})"),
+        _panel("GPUs by state", "{{state}} = sum by (state) (gputui_gpus{%here})"),
+        _panel(
+            "Utilization by node",
+            "{{hostname}} = avg by (hostname) (gputui_gpu_utilization_ratio{%node})",
+            unit="percentunit",
+            about="Empty where nodes are not read.",
+        ),
+        _panel("Power by node", "{{hostname}} = sum by (hostname) (gputui_gpu_power_watts{%node})", unit="watt"),
+        _panel(
+            "Nodes",
+            "{{hostname}} up = gputui_node_up{%node}",
+            "{{hostname}} drained = gputui_node_drained{%node}",
+        ),
+        _panel(
+            "GPUs held by node",
+            '{{hostname}} = count by (hostname) (gputui_gpu_state{%node,state="ALLOCATED"})',
+        ),
+        _panel("Age of readings", "{{hostname}} = gputui_node_probe_age_seconds{%node}", unit="s"),
+        Panel("$node", (), kind="row", width=24, repeats="node"),
+        _panel("Utilization", "GPU {{gpu}} = gputui_gpu_utilization_ratio{%node}", unit="percentunit", width=6),
+        _panel("Memory", "GPU {{gpu}} = gputui_gpu_memory_used_bytes{%node}", unit="bytes", width=6),
+        _panel("Temperature", "GPU {{gpu}} = gputui_gpu_temperature_celsius{%node}", unit="celsius", width=6),
+        Panel(
+            "Jobs",
+            (Query(_filled("max by (gpu, job_id, job_name, tenant) (gputui_gpu_job_info{%node})")),),
+            kind="table",
+            width=6,
+        ),
+    ),
+    (("node", "label_values(gputui_node_up, hostname)"),),
+)
+DASHBOARDS = (SERVER, QUEUE, TENANT, JOB, GPU_HEALTH, CLUSTER)

@@ -15,7 +15,7 @@ SCHEMA = 39
 """Version of Grafana's model; newer Grafanas migrate it."""
 COLUMNS = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-_HEIGHTS = {"stat": 4, "timeseries": 8, "table": 8}
+_HEIGHTS = {"stat": 4, "timeseries": 8, "table": 8, "row": 1}
 
 
 def model(dashboard: Dashboard) -> dict[str, Any]:
@@ -70,6 +70,9 @@ def _placed(panels: tuple[Panel, ...]) -> list[dict[str, Any]]:
 
 
 def _panel(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "row":
+        row = {"type": "row", "title": panel.title, "collapsed": False, "panels": []}
+        return {**row, "repeat": panel.repeats} if panel.repeats else row
     is_table = panel.kind == "table"
     targets = [
         {

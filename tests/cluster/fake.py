@@ -13,7 +13,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
-from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, Holder
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
@@ -84,6 +84,7 @@ class FakeCluster:
         self._caps = Caps("Fake", dict(lacking or {}))
         self._gpus = {node: [Gpu(gpu_name(node, i), i, model) for i in range(count)] for node, count in nodes.items()}
         self._drains: dict[str, Drain] = {}
+        self._lost: dict[str, str] = {}
         self._jobs: dict[JobId, Job] = {}
         self._records: dict[JobId, Job] = {}
         self._keys: dict[str, tuple[JobId, ...]] = {}
@@ -135,6 +136,7 @@ class FakeCluster:
                 if job.state.is_active:
                     self._finish(job, JobState.FAILED, cause, None, self._clock.now())
             self._drains[node] = Drain("Not responding", "slurm", self._clock.now())
+            self._lost[node] = f"node {node} is down: Not responding"
             self._schedule()
 
     # The port
@@ -244,6 +246,7 @@ class FakeCluster:
             self._need(Capability.DRAIN_NODE)
             for node in self._known_nodes(nodes):
                 self._drains.pop(node, None)
+                self._lost.pop(node, None)
             self._schedule()
 
     def job(self, job_id: JobId) -> Job:
@@ -422,7 +425,8 @@ class FakeCluster:
         return found
 
     def _node(self, name: str) -> Node:
-        return Node(name, tuple(self._view(name, gpu) for gpu in self._gpus[name]), NO_PROBE)
+        gpus = tuple(self._view(name, gpu) for gpu in self._gpus[name])
+        return Node(name, gpus, NO_PROBE, down=self._lost.get(name, ""), drain=self._drains.get(name))
 
     def _view(self, node: str, gpu: Gpu) -> GpuView:
         holder = next((job for job in self._jobs.values() if gpu.uuid in job.gpus), None)
@@ -430,8 +434,8 @@ class FakeCluster:
         state = GpuState.ALLOCATED if holder else GpuState.DRAINED if drain else GpuState.FREE
         return GpuView(
             gpu,
-            state,
-            Health(),
+            GpuState.UNKNOWN if node in self._lost else state,
+            Health(HealthCode.UNKNOWN, self._lost[node]) if node in self._lost else Health(),
             why=f"drained: {drain.reason}" if drain else "",
             job_id=holder.id if holder else None,
             job_ids=(holder.id,) if holder else (),

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import time
 import urllib.request
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
 from threading import Event, Thread
 
 import pytest
@@ -15,16 +20,26 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from gputui.bootstrap import clusters
+from gputui.config import Options, ProbeSpec
 from gputui.console import cluster_serving
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
+from gputui.domain.settings import MetricsSettings, Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.engine.cluster.poll import ClusterPoll
+from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.feed import Feed
+from gputui.metrics.exporter import Exporter
 from gputui.metrics.families import FAMILIES
 from tests.cluster.commands import Run
 from tests.cluster.conftest import alone, clock, cluster, run, use
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, sample, spec
+from tests.metrics.prometheus import Prometheus
 from tests.metrics.scraped import Scrape
 from tests.metrics.test_collector import scraped
+from tests.metrics.test_provisioning import QUERIES, filled
+from tests.metrics.test_serve import PATIENCE
 
 __all__ = ["alone", "clock", "cluster", "run", "use"]
 OF_ONE_MACHINE = (
@@ -67,6 +82,39 @@ def test_what_only_one_machine_has_is_left_out() -> None:
     assert {family.name for family in FAMILIES} >= set(OF_ONE_MACHINE)
     found = scraped(busy_cluster().snapshot())
     assert [name for name in OF_ONE_MACHINE if found.labels(name)] == []
+
+
+def read_cluster(made: FakeCluster, at: datetime, load: float = 0.5) -> Snapshot:
+    """Return a snapshot of the cluster with readings of all nodes."""
+    snapshot = replace(made.snapshot(), taken_at=at)
+
+    reading = sample(at=at, utilization=load, sm_activity=load, ecc_corrected=1)
+
+    def read(node: Node) -> Node:
+        views = (replace(view, sample=replace(reading, uuid=view.gpu.uuid), age=timedelta()) for view in node.gpus)
+        return replace(node, gpus=tuple(views), probe=ProbeStatus(ProbeCode.OK, ""), driver_version="580.1")
+
+    return replace(snapshot, nodes=tuple(map(read, snapshot.nodes)))
+
+
+def test_nodes_are_up_or_down_drained_and_read_or_not() -> None:
+    made = busy_cluster()
+    made.drain(["gpu2"], "fan")
+    made.lose_node("gpu3")
+    read = read_cluster(made, FakeClock().now() - timedelta(seconds=5))
+    nodes = read.nodes
+    lost = replace(nodes[2], probe=ProbeStatus(ProbeCode.UNREACHABLE, "no readings: ssh cannot connect"))
+    found = scraped(replace(read, nodes=(nodes[0], made.snapshot().nodes[1], lost)))
+    shown = {
+        name: {each["hostname"]: found.value(name, hostname=each["hostname"]) for each in found.labels(name)}
+        for name in ("gputui_node_up", "gputui_node_drained", "gputui_node_probe_up", "gputui_node_probe_age_seconds")
+    }
+    assert shown == {
+        "gputui_node_up": {"gpu1": 1, "gpu2": 1, "gpu3": 0},
+        "gputui_node_drained": {"gpu1": 0, "gpu2": 1, "gpu3": 1},
+        "gputui_node_probe_up": {"gpu1": 1, "gpu3": 0},
+        "gputui_node_probe_age_seconds": {"gpu1": 5, "gpu3": 5},
+    }
 
 
 def test_a_gpu_that_nobody_reads_is_neither_up_nor_down() -> None:
@@ -121,6 +169,80 @@ def test_serve_serves_metrics_until_it_is_stopped(
     [page] = pages
     families = {family.name for family in text_string_to_metric_families(page)}
     assert {"gputui_gpus", "gputui_runtime_up", "gputui_jobs_submitted"} <= families
+
+
+class Watching:
+    """Process over a cluster that serves its metrics when its turn comes."""
+
+    def __init__(self, made: FakeCluster, state: Path, listen: str = "0") -> None:
+        settings = Settings(metrics=MetricsSettings(enabled=True, listen=listen))
+        self.said: SimpleQueue[str] = SimpleQueue()
+        self.feed = Feed()
+        ticks = count(0, 10)
+        queue = ClusterStore(made, lambda: float(next(ticks)), directory=state / "clusters")
+        options = Options(state, probe=ProbeSpec(), settings=settings)
+        self._duties = tuple(cluster_serving.duties(options, queue, self.said.put))
+        self._poll = ClusterPoll(queue, self.feed, FakeClock(), timedelta(seconds=2), None, self._duties)
+        self._poll.poll()
+
+    def poll(self) -> None:
+        self._poll.poll()
+
+    def next_words(self) -> str:
+        return self.said.get(timeout=PATIENCE)
+
+    def end(self) -> None:
+        for duty in self._duties:
+            duty.close()
+
+
+def test_one_process_serves_the_metrics_and_another_takes_over_when_it_ends(tmp_path: Path) -> None:
+    made = busy_cluster()
+    first = Watching(made, tmp_path)
+    assert first.next_words().startswith("metrics at http://127.0.0.1:")
+    second = Watching(made, tmp_path)
+    second.poll()
+    assert second.next_words() == "another process of yours serves these metrics; this one takes over when it ends"
+    first.end()
+    assert second.said.empty()
+    second.poll()
+    assert second.next_words().startswith("metrics at http://127.0.0.1:")
+    second.end()
+
+
+def test_a_port_that_another_user_has_is_no_problem_of_this_console(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        it = Watching(busy_cluster(), tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
+        assert "in use" in it.next_words()
+        it.poll()
+        it.end()
+    [notice] = it.feed.latest.notices
+    assert notice.severity == "information"
+    assert "perhaps by gputui of another user" in notice.text
+
+
+@pytest.mark.prometheus
+def test_every_panel_for_clusters_shows_data_of_a_cluster(tmp_path: Path) -> None:
+    made = busy_cluster()
+    said: SimpleQueue[str] = SimpleQueue()
+    settings = Settings(metrics=MetricsSettings(listen="0"))
+    exporter = Exporter(settings, tmp_path, made.snapshot().jobs, said=said.put)
+    port = int(re.findall(r":(\d+)/", said.get(timeout=PATIENCE))[0])
+    prometheus = Prometheus(tmp_path, port)
+    try:
+        wanted = {
+            title: query for title, query in QUERIES.items() if title.startswith(("cluster:", "job:", "gpu-health:"))
+        }
+        deadline = time.monotonic() + PATIENCE
+        while wanted and time.monotonic() < deadline:
+            exporter.published(read_cluster(made, datetime.now(UTC)))
+            wanted = {title: query for title, query in wanted.items() if not prometheus.ask(filled(query))}
+        assert not wanted, (list(wanted), prometheus.log)
+        nodes = prometheus.ask("count by (hostname) (gputui_gpu_utilization_ratio)")
+        assert {each["metric"]["hostname"] for each in nodes} == {"gpu1", "gpu2", "gpu3"}
+    finally:
+        prometheus.end()
+        exporter.close()
 
 
 def test_serve_without_metrics_has_nothing_to_do(run: Run, cluster: FakeCluster) -> None:

@@ -66,7 +66,7 @@ def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
     why = _why(used, total, pods, jobs)
     only = holders[0] if len(pods) == 1 and holders and used == total else None
     views = [_view(node, name, index, index < used, index >= total - broken, why, only) for index in range(total)]
-    return Node(name, tuple(views), NO_PROBE)
+    return Node(name, tuple(views), NO_PROBE, down=_down(node), drain=drain_of(node))
 
 
 def _view(node: KubeNode, name: str, index: int, is_used: bool, is_broken: bool, why: str, only: Job | None) -> GpuView:

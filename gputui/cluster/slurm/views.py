@@ -60,7 +60,8 @@ def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
         if unnamed and index not in taken:
             taken.add(index)
             unnamed -= 1
-    return Node(row.name, tuple(_view(row, index, index in taken, holders) for index in range(len(row.gpus))), NO_PROBE)
+    gpus = tuple(_view(row, index, index in taken, holders) for index in range(len(row.gpus)))
+    return Node(row.name, gpus, NO_PROBE, down=why_down(row), drain=drain_of(row))
 
 
 def _view(row: NodeRow, index: int, is_taken: bool, holders: Mapping[str, list[Job]]) -> GpuView:

@@ -78,4 +78,4 @@ class NodeReader:
 
 def is_readable(node: Node) -> bool:
     """Return whether a node has GPUs and is up, as far as the engine knows."""
-    return any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus)
+    return not node.down and any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus)

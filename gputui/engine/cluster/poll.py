@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,13 @@ from gputui.domain.errors import ClusterError
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 
 if TYPE_CHECKING:
+    from gputui.engine.cluster.duties import Duty
     from gputui.engine.cluster.node_readings import NodeReader
     from gputui.engine.cluster.store import ClusterStore
     from gputui.engine.feed import Feed
     from gputui.ports import Clock
+
+log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 """Maximum seconds between two tries while the cluster does not answer."""
@@ -32,14 +37,21 @@ class ClusterPoll:
     """The engine schedules."""
 
     def __init__(
-        self, store: ClusterStore, feed: Feed, clock: Clock, every: timedelta, reader: NodeReader | None = None
+        self,
+        store: ClusterStore,
+        feed: Feed,
+        clock: Clock,
+        every: timedelta,
+        reader: NodeReader | None = None,
+        duties: Sequence[Duty] = (),
     ) -> None:
-        """`reader` has the nodes read; None: nobody reads them."""
+        """`reader` has the nodes read; None: nobody reads them. `duties` are done with each snapshot."""
         self._store = store
         self._feed = feed
         self._clock = clock
         self._every = every.total_seconds()
         self._reader = reader
+        self._duties = duties
         self._failures = 0
         self._silent_since: datetime | None = None
         self._wanted = threading.Event()
@@ -67,6 +79,8 @@ class ClusterPoll:
                 self.poll()
                 self._wanted.wait(self.pause)
         finally:
+            for duty in self._duties:
+                duty.close()
             if self._reader is not None:
                 self._reader.close()
 
@@ -81,10 +95,21 @@ class ClusterPoll:
             snapshot = self._store.snapshot()
         except ClusterError as error:
             self._failures += 1
-            self._feed.publish(self._silent(error))
+            self._feed.publish(self._done(self._silent(error)))
             return
         self._failures, self._silent_since = 0, None
-        self._feed.publish(self._joined(snapshot))
+        self._feed.publish(self._done(self._joined(snapshot)))
+
+    def _done(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with notices of the duties, which have been done with it."""
+        notices = list(snapshot.notices)
+        for duty in self._duties:
+            try:
+                duty.update(snapshot)
+                notices += duty.notices()
+            except Exception:  # a border: a duty that fails must not stop the console
+                log.exception("a duty for the cluster failed")
+        return replace(snapshot, notices=tuple(notices)) if len(notices) > len(snapshot.notices) else snapshot
 
     def _joined(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the readings of nodes."""

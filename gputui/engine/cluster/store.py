@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,8 +32,12 @@ FRESH = 1.0
 class ClusterStore:
     """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own."""
 
-    def __init__(self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic, *, directory: Path = Path()
+    ) -> None:
+        """`directory` is for what this user's processes keep about the cluster."""
         self.cluster = cluster
+        self.directory = directory
         self._monotonic = monotonic
         self._latest: Snapshot | None = None
         self._taken_at = 0.0
