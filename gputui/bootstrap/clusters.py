@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.actions import ClusterActions
-    from gputui.engine.cluster.duties import Duty, SharedDuty
+    from gputui.engine.cluster.duties import Duty
     from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.cluster.poll import ClusterPoll
     from gputui.engine.cluster.store import ClusterStore
@@ -111,17 +111,17 @@ def actions(store: JobStore) -> ClusterActions:
     """Return the actions of this process's user on the cluster."""
     from gputui.engine.cluster.actions import ClusterActions
 
-    return ClusterActions(_cluster_store(store))
+    return ClusterActions(cluster_store(store))
 
 
 def snapshot(store: JobStore) -> Snapshot:
     """Return a snapshot of the cluster."""
-    return _cluster_store(store).snapshot()
+    return cluster_store(store).snapshot()
 
 
 def caps(store: JobStore) -> Caps:
     """Return the capabilities of the cluster."""
-    return _cluster_store(store).cluster.caps
+    return cluster_store(store).cluster.caps
 
 
 def expected_start(store: JobStore, submission: Submission) -> datetime | None:
@@ -135,35 +135,24 @@ def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Du
     from gputui.engine.cluster.poll import ClusterPoll
 
     every, reader = options.settings.cluster.poll_interval, nodes.make_reader(options)
-    return ClusterPoll(_cluster_store(store), feed, bootstrap.clock(), every, reader, duties)
-
-
-def shared_duty(
-    store: JobStore, name: str, key: str, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
-) -> SharedDuty:
-    """Return a duty that one process has for all with the same key; see SharedDuty."""
-    from gputui.engine.cluster.duties import SharedDuty, Turn
-
-    directory = _cluster_store(store).directory
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return SharedDuty(name, Turn(directory / f"{key}.lock"), begin, waits)
+    return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties)
 
 
 def name(store: JobStore) -> str:
     """Return the name of the cluster."""
-    return _cluster_store(store).cluster.name
+    return cluster_store(store).cluster.name
 
 
 def faults(store: JobStore) -> Sequence[ClusterFault]:
     """Return what is in the way of jobs."""
-    return _cluster_store(store).cluster.faults()
+    return cluster_store(store).cluster.faults()
 
 
 def logs(store: JobStore) -> ClusterLogs:
     """Return the output of all jobs of the cluster."""
     from gputui.engine.cluster.logs import ClusterLogs
 
-    return ClusterLogs(_cluster_store(store))
+    return ClusterLogs(cluster_store(store))
 
 
 def check_nodes(
@@ -188,7 +177,8 @@ def check_nodes(
         cluster.close()
 
 
-def _cluster_store(store: JobStore) -> ClusterStore:
+def cluster_store(store: JobStore) -> ClusterStore:
+    """Return the store as the queue of a cluster."""
     from gputui.engine.cluster.store import ClusterStore
 
     if not isinstance(store, ClusterStore):

@@ -32,23 +32,23 @@ _AS_SET = "as set"
 def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None) -> int:
     """Schedule without a screen until stopped. Containers keep running when it ends.
 
-    In cluster mode the engine schedules: then it only serves metrics of the cluster.
+    In cluster mode the engine schedules: then it only serves metrics of the cluster, and runs hooks.
     """
     options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
     if options.in_cluster:
-        _check_cluster(options)
         from gputui.console import cluster_serving
 
+        _check_cluster(options, has_duties=cluster_serving.has_duties(options))
         return cluster_serving.serve(options)
     from gputui.console.serving import serve
 
     return serve(options, duration(wait, "--wait").total_seconds())
 
 
-def _check_cluster(options: Options) -> None:
+def _check_cluster(options: Options, *, has_duties: bool) -> None:
     """Raise CapabilityError for what serve cannot do in a cluster."""
-    if not options.settings.metrics.enabled:
-        hint = "gputui serve --metrics serves metrics of the cluster"
+    if not has_duties:
+        hint = "gputui serve --metrics serves metrics of the cluster, and with [hooks] in the settings it runs them"
         raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
     if options.settings.metrics.hpc_job_mapping_dir:
         hint = "Slurm writes such files by its own prolog"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Generic, TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ class Journal(Generic[T]):
         self._most = most_bytes
         self._file: tuple[int, int] | None = None
         self._offset = 0
+        self._reading = Lock()
 
     def append(self, values: Iterable[T]) -> None:
         """Add values durably: they are on the disk when this returns."""
@@ -55,6 +57,10 @@ class Journal(Generic[T]):
 
     def fresh(self) -> tuple[bool, list[T]]:
         """Return the values since the last call, and whether they replace all earlier ones."""
+        with self._reading:
+            return self._fresh()
+
+    def _fresh(self) -> tuple[bool, list[T]]:
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())

@@ -79,6 +79,7 @@ CHOICES = {
     "gpu_colours": ("judgement", "intensity"),
     "container": ("docker", "apptainer", "srun"),
     "probe": ("off", "ssh"),
+    "cluster_jobs": ("own", "all"),
 }
 _WORDS = {
     "webhook_events": (EVENTS, "an event"),

@@ -8,35 +8,51 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import clusters
+from gputui.bootstrap import cluster_duties, clusters
 from gputui.console.serving import say
 from gputui.domain.snapshot import Notice
 from gputui.engine.feed import Feed
+from gputui.ports.monitor import NoMonitor
 
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.duties import Duty
+    from gputui.metrics.exporter import Exporter
     from gputui.ports import JobStore
 
 Say = Callable[[str], object]
 
 
+class Deliveries(NoMonitor):
+    """Monitor of the hooks of this process, for as long as it serves metrics too."""
+
+    def __init__(self) -> None:
+        self.exporter: Exporter | None = None
+
+    def delivered(self, hook: str, result: str) -> None:
+        """Count a delivery."""
+        if self.exporter is not None:
+            self.exporter.delivered(hook, result)
+
+
 class MetricsDuty:
     """Exporter of the snapshots of a cluster; what is in the first one is not counted as new."""
 
-    def __init__(self, options: Options, snapshot: Snapshot, said: Say) -> None:
+    def __init__(self, options: Options, snapshot: Snapshot, said: Say, deliveries: Deliveries) -> None:
         from gputui.metrics.exporter import Exporter
 
         metrics = replace(options.settings.metrics, hpc_job_mapping_dir=None)  # indices of which node?
         settings = replace(options.settings, metrics=metrics)
         self._listen = metrics.listen
-        self._exporter = Exporter(settings, options.state, snapshot.jobs, said=said)
+        self._deliveries = deliveries
+        self._exporter = deliveries.exporter = Exporter(settings, options.state, snapshot.jobs, said=said)
 
     def update(self, snapshot: Snapshot) -> None:
         """Count the changes of the snapshot, and serve it."""
@@ -53,19 +69,29 @@ class MetricsDuty:
 
     def close(self) -> None:
         """Close the port."""
+        self._deliveries.exporter = None
         self._exporter.close()
 
 
 def duties(options: Options, store: JobStore, said: Say = lambda _: None) -> Iterator[Duty]:
     """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
-    metrics = options.settings.metrics
-    if metrics.enabled:
-        port = re.sub(r"[^\w.:-]", "_", metrics.listen)
+    deliveries = Deliveries()
+    if options.settings.metrics.enabled:
+        port = re.sub(r"[^\w.:-]", "_", options.settings.metrics.listen)
         key = f"metrics-{port}@{socket.gethostname()}"
-        waits = "another process of yours serves these metrics; this one takes over when it ends"
-        yield clusters.shared_duty(
-            store, "metrics", key, lambda first: MetricsDuty(options, first, said), lambda: said(waits)
+        begin = partial(_metrics, options, said, deliveries)
+        yield cluster_duties.shared_duty(
+            store, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics"))
         )
+    if cluster_duties.has_hooks(options):
+        yield cluster_duties.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
+
+
+_WAITS = "another process of yours {}; this one takes over when it ends"
+
+
+def _metrics(options: Options, said: Say, deliveries: Deliveries, first: Snapshot) -> MetricsDuty:
+    return MetricsDuty(options, first, said, deliveries)
 
 
 def serve(options: Options) -> int:
@@ -80,6 +106,19 @@ def serve(options: Options) -> int:
             loop.add_signal_handler(signal.SIGHUP, lambda: None)
             await poll.run()
 
-        say(f"metrics of {clusters.name(store)}; Ctrl-C ends it")
+        say(f"{' and '.join(_served(options))} of {clusters.name(store)}; Ctrl-C ends it")
         asyncio.run(run())
     return 0
+
+
+def _served(options: Options) -> Iterator[str]:
+    """Yield what a process without a screen does."""
+    if options.settings.metrics.enabled:
+        yield "metrics"
+    if cluster_duties.has_hooks(options):
+        yield "hooks"
+
+
+def has_duties(options: Options) -> bool:
+    """Return whether there is something to do for a process without a screen."""
+    return any(_served(options))

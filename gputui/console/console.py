@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.bootstrap import adapters, clusters, hosting, job_access
 from gputui.config import Options, templates_path
-from gputui.console import cluster, cluster_serving, own_log, serving
+from gputui.console import cluster, own_log, serving
 from gputui.console.app import ConsoleApp
 from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
@@ -288,6 +288,8 @@ class Console:
 
     def _make_host(self) -> Behind:
         if self._options.in_cluster:
+            from gputui.console import cluster_serving  # its imports would delay consoles of one machine
+
             duties = tuple(cluster_serving.duties(self._options, self._store))
             return clusters.make_poll(self._options, self._store, self._feed, duties)
         started = self._probe.take if self._probe is not None else lambda: None

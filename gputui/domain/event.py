@@ -1,4 +1,4 @@
-"""Events that hooks are notified of: ends of jobs, sick GPUs, idle GPUs, a disk that fills up."""
+"""Events that hooks are notified of: ends of jobs, sick and idle GPUs, lost nodes, a stuck queue, a full disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.gpu import GpuView, HealthCode
 from gputui.domain.job import Job
 from gputui.domain.runs import words
+from gputui.domain.snapshot import Node
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 
 _WELL = frozenset({HealthCode.OK, HealthCode.UNKNOWN})
+_DRIVERS = ("GPU-", "MIG-")
+"""Beginnings of the driver's UUIDs; the GPUs of a cluster are named by their nodes."""
 _OF_STATE = {JobState.COMPLETED: "job_completed", JobState.CANCELLED: "job_cancelled"}
 
 PAGE = "page"
@@ -44,10 +47,20 @@ class Event(Struct, frozen=True):
 
     def document(self, host: str) -> dict[str, Any]:
         """Return the JSON document that hooks receive; the page of a report is only for mail."""
-        about = "job" if self.name.startswith(("job_", "gpus_")) else "gpu" if self.name.startswith("gpu_") else "disk"
-        about = "report" if self.name == "weekly_report" else about
+        about = next((about for start, about in _ABOUT.items() if self.name.startswith(start)), "disk")
         told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
         return {**told, about: {key: value for key, value in self.data.items() if key != PAGE}}
+
+
+_ABOUT = {
+    "job_": "job",
+    "gpus_": "job",
+    "gpu_": "gpu",
+    "node_": "node",
+    "queue_": "queue",
+    "weekly_": "report",
+}
+"""Key of an event's data in its document, by the beginning of its name."""
 
 
 def ended(job: Job) -> Event:
@@ -89,7 +102,8 @@ def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
         "job_id": view.job_id,
     }
     model = f" ({gpu.model})" if gpu.model else ""
-    text = plain(f"GPU {gpu.index}{model}: {words}", 300)
+    named = gpu.index if gpu.uuid.startswith(_DRIVERS) else gpu.uuid
+    text = plain(f"GPU {named}{model}: {words}", 300)
     return Event(f"gpu-{gpu.uuid}-{name}-{now.timestamp():.3f}", name, now, text, data)
 
 
@@ -98,6 +112,24 @@ def gpus_idle(job: Job, words: str, gpus: tuple[str, ...], since: datetime, now:
     data = {**_job_data(job), "idle_gpus": list(gpus), "idle_since": since.isoformat()}
     key = f"idle-{job.id}-{job.attempts[-1].number}-{len(gpus)}-{since.timestamp():.0f}"
     return Event(key, "gpus_idle", now, plain(words, 300), data)
+
+
+def node_changes(before: Iterable[Node], after: Iterable[Node], now: datetime) -> Iterator[Event]:
+    """Return events for nodes of a cluster that went down between two snapshots, and for those that returned."""
+    was_down = {node.name: node.down for node in before}
+    for node in after:
+        was = was_down.get(node.name, "")
+        if bool(was) == bool(node.down):
+            continue
+        name, words = ("node_down", node.down) if node.down else ("node_up", f"node {node.name} is up again")
+        data = {"name": node.name, "why": node.down or None, "gpus": len(node.gpus)}
+        yield Event(f"{name}-{node.name}-{now.timestamp():.3f}", name, now, plain(words, 300), data)
+
+
+def queue_stuck(words: str, since: datetime, now: datetime) -> Event:
+    """Return the event for the queue of a cluster in which nothing has moved since then."""
+    data = {"since": since.isoformat(), "why": words}
+    return Event(f"queue-{since.timestamp():.0f}", "queue_stuck", now, plain(words, 300), data)
 
 
 def disk_low(path: str, left: int, words: str, now: datetime) -> Event:

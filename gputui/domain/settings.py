@@ -14,6 +14,9 @@ EVENTS = (
     "gpu_sick",
     "gpu_well",
     "gpus_idle",
+    "node_down",
+    "node_up",
+    "queue_stuck",
     "disk_low",
     "weekly_report",
 )
@@ -339,13 +342,14 @@ class HookSettings(Struct, frozen=True):
     on_job_end: tuple[str, ...] = ()
     """A command, run when a job has ended and will not be retried; it gets the event as JSON on its standard input."""
     on_notice: tuple[str, ...] = ()
-    """A command, run when a GPU becomes sick or recovers, and when the disk is nearly full."""
+    """A command, run when a GPU becomes sick or recovers, and when the disk is nearly full; in a cluster also when a
+    node goes down or returns, and when the queue is stuck."""
     webhook: str | None = None
     """An http or https address, which gets the same JSON by POST."""
     webhook_events: tuple[str, ...] = EVENTS
     mail_to: tuple[str, ...] = ()
     """Mail addresses, sent to through the host's sendmail."""
-    mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low", "weekly_report")
+    mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "node_down", "queue_stuck", "disk_low", "weekly_report")
     sendmail: str = "/usr/sbin/sendmail"
     timeout: timedelta = timedelta(seconds=30)
     """Time after which a hook is killed, with its children."""
@@ -353,6 +357,8 @@ class HookSettings(Struct, frozen=True):
     """Maximum number of tries, with pauses from 5 seconds to 20 minutes."""
     max_age: timedelta = timedelta(hours=6)
     """Age from which an event is dropped, so that a restart does not send old events."""
+    cluster_jobs: str = "own"
+    """Jobs of a cluster whose ends are events: `own`, those of the user who runs gputui; `all`, those of all users."""
 
 
 class MetricsSettings(Struct, frozen=True):

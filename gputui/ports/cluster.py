@@ -34,6 +34,11 @@ class Cluster(Protocol):
         ...
 
     @property
+    def user(self) -> str:
+        """Name by which the engine knows this process's user; empty until it has answered. Never blocks."""
+        ...
+
+    @property
     def caps(self) -> Caps:
         """The engine's capabilities, as far as this user may use them. Never blocks."""
         ...

@@ -146,6 +146,10 @@ class FakeCluster:
         return self._name
 
     @property
+    def user(self) -> str:
+        return self._user
+
+    @property
     def caps(self) -> Caps:
         return self._caps
 

@@ -15,7 +15,7 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.hooks.announcer import BUSY, MOST, Announcer
+from gputui.engine.hooks.announcer import BUSY, MOST, Announcer, stored_ends
 from gputui.engine.hooks.delivery import NotDeliveredError
 from gputui.engine.tick.state_directory import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
@@ -52,7 +52,7 @@ class Telling(World):
     def reborn(self) -> None:
         super().reborn()
         sinks = [("webhook", self.wants, self.ear), ("mail", lambda event: event.name == "job_failed", self.other)]
-        self.scheduler.announcer = Announcer(self.store, HOOKS, sinks, lambda name: self.tellers)
+        self.scheduler.announcer = Announcer(stored_ends(self.store), HOOKS, sinks, lambda name: self.tellers)
 
     def run(self, code: int = 0, **changes: object) -> int:
         job_id = self.submit(1, **changes)
@@ -162,7 +162,9 @@ def test_a_slow_target_delays_no_other_and_its_dropped_deliveries_are_reported(t
     slow, quick = LaterExecutor(), InlineExecutor()
     told = Ear()
     sinks = [("webhook", lambda _: True, world.ear), ("on_job_end", lambda _: True, told)]
-    announcer = Announcer(world.store, HOOKS, sinks, lambda name: slow if name == "hook-webhook" else quick)
+    announcer = Announcer(
+        stored_ends(world.store), HOOKS, sinks, lambda name: slow if name == "hook-webhook" else quick
+    )
     world.scheduler.announcer = announcer
     held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(MOST + 10)]
     world.actions.cancel(held)

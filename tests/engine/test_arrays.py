@@ -20,7 +20,7 @@ from gputui.domain.settings import HookSettings, PolicySettings, Settings, Store
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.undo import UndoableChange
-from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.store import TinyJobStore
 from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import Crash, InlineExecutor
@@ -217,14 +217,14 @@ class Ear:
 def test_hooks_get_a_cancelled_entry_once_with_its_count(world: World) -> None:
     ear, hooks = Ear(), HookSettings()
     sinks = [("webhook", lambda event: True, ear)]
-    world.scheduler.announcer = Announcer(world.store, hooks, sinks, lambda name: InlineExecutor())
+    world.scheduler.announcer = Announcer(stored_ends(world.store), hooks, sinks, lambda name: InlineExecutor())
     world.actions.cancel(submit(world, MANY))
     world.tick(3)
     [event] = ear.heard
     assert event.text == "100000 elements of array 1 train (alice) were cancelled: cancelled by alice"
     assert (event.data["count"], event.data["array"]) == (MANY, {"id": 1, "indices": "0-99999"})
     world.reborn()
-    world.scheduler.announcer = Announcer(world.store, hooks, sinks, lambda name: InlineExecutor())
+    world.scheduler.announcer = Announcer(stored_ends(world.store), hooks, sinks, lambda name: InlineExecutor())
     world.tick(3)
     assert len(ear.heard) == 1
 

@@ -17,7 +17,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event
 from gputui.domain.settings import HookSettings
 from gputui.domain.weekly import parse_weekly
-from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.weekly import WeeklyReport, made_report
 from gputui.store import TinyJobStore
 from gputui.store.memory import MemoryJobStore
@@ -86,7 +86,7 @@ def test_the_report_is_sent_to_hooks_that_subscribe(tmp_path: Path) -> None:
     store = MemoryJobStore()
     sinks = [("webhook", lambda event: event.name == "weekly_report", heard.append)]
     report = weekly(tmp_path, Desk())
-    announcer = Announcer(store, HookSettings(), sinks, lambda name: InlineExecutor(), weekly=report)
+    announcer = Announcer(stored_ends(store), HookSettings(), sinks, lambda name: InlineExecutor(), weekly=report)
     clock = FakeClock(MONDAY)
     for _ in range(3):
         announcer.update(store.jobs(), (), clock.now())

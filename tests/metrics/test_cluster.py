@@ -202,7 +202,7 @@ def test_one_process_serves_the_metrics_and_another_takes_over_when_it_ends(tmp_
     assert first.next_words().startswith("metrics at http://127.0.0.1:")
     second = Watching(made, tmp_path)
     second.poll()
-    assert second.next_words() == "another process of yours serves these metrics; this one takes over when it ends"
+    assert second.next_words() == "another process of yours serves the metrics; this one takes over when it ends"
     first.end()
     assert second.said.empty()
     second.poll()

@@ -64,6 +64,11 @@ class KubernetesCluster:
         return self._server.place if self._server else self._name or "kubernetes"
 
     @property
+    def user(self) -> str:
+        """Name that is written into submitted jobs."""
+        return self._user
+
+    @property
     def caps(self) -> Caps:
         """Kubernetes' capabilities for this user."""
         return rights.caps_of(self._sites.known)

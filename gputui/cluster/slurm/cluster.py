@@ -63,6 +63,11 @@ class SlurmCluster:
         return (self._polled.site.cluster if self._polled else "") or self._commands.place or "slurm"
 
     @property
+    def user(self) -> str:
+        """Slurm's name of this user, on the login node; empty until Slurm has answered."""
+        return self._polled.site.user if self._polled else ""
+
+    @property
     def caps(self) -> Caps:
         """Slurm's capabilities for this user."""
         return rights.caps_of(self._polled.site if self._polled else None)

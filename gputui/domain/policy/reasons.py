@@ -451,4 +451,10 @@ def _wants(ask: Ask, need: int, fewer: str) -> str:
 
 def gated_jobs(reasons: Mapping[JobId, Reason]) -> Mapping[JobId, Reason]:
     """Return the reasons of jobs and entries that cannot start even on free GPUs, without computing other sentences."""
-    return reasons.gated if isinstance(reasons, Reasons) else {}
+    if isinstance(reasons, Reasons):
+        return reasons.gated
+    return {job_id: reason for job_id, reason in reasons.items() if reason.code not in _ONLY_GPUS}
+
+
+_ONLY_GPUS = frozenset({PendingReason.RESOURCES, PendingReason.PRIORITY})
+"""Reasons of jobs that only need their turn and free GPUs, as the engine of a cluster gives them."""

@@ -1,7 +1,7 @@
 """Announces ended jobs, sick GPUs and a full disk to commands, a webhook and mail, without delaying any tick.
 
-Whether an end has been announced is stored in the job, so a restarted scheduler announces it: each end is announced at
-least once, and a receiver recognises a repetition by the event's id. Health of GPUs and the disk are announced by the
+Whether an end has been announced is recorded, so a restarted scheduler announces it: each end is announced at least
+once, and a receiver recognises a repetition by the event's id. Health of GPUs and the disk are announced by the
 scheduler that saw them. Each target has its own outbox: a slow one delays no other.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -27,13 +28,30 @@ from gputui.engine.hooks.delivery import Deliver, NotDeliveredError
 from gputui.engine.hooks.weekly import WeeklyReport
 from gputui.ports import NO_MONITOR, JobStore, Monitor
 
+RecordEnds: TypeAlias = Callable[[Sequence[tuple[Event, Job]]], None]
+"""Records durably which ends were announced. It may raise errors of its store; then it is called again."""
+
+
+def stored_ends(store: JobStore) -> RecordEnds:
+    """Return the function that records in the jobs of a store that their ends were announced."""
+
+    def record(told: Sequence[tuple[Event, Job]]) -> None:
+        with store.transaction() as transaction:
+            for event, ended_job in told:
+                with suppress(NotFoundError):
+                    for job in transaction.chosen(ended_job.ids):
+                        if job.ended_at == event.at:
+                            transaction.put(job.evolve(announced_end_at=event.at))
+
+    return record
+
 
 class Announcer:
     """Puts events into the outboxes of their targets. `update` is called at every tick and never blocks."""
 
     def __init__(
         self,
-        store: JobStore,
+        record: RecordEnds,
         settings: HookSettings,
         sinks: Iterable[tuple[str, Callable[[Event], bool], Deliver]],
         workers: Callable[[str], Executor],
@@ -43,7 +61,7 @@ class Announcer:
     ) -> None:
         """Create an outbox for each sink; `workers` creates its executor, given a name."""
         self._weekly = weekly
-        self._store = store
+        self._record_ends = record
         self._settings = settings
         self._outboxes = tuple(
             Outbox(name, wants, deliver, settings.tries, workers(f"hook-{name}"), wake, monitor.delivered)
@@ -119,12 +137,7 @@ class Announcer:
         """Record that these ends were announced. They are forgotten only then, so an error of the store loses none."""
         if not told:
             return
-        with self._store.transaction() as transaction:
-            for event, ended_job in told:
-                with suppress(NotFoundError):
-                    for job in transaction.chosen(ended_job.ids):
-                        if job.ended_at == event.at:
-                            transaction.put(job.evolve(announced_end_at=event.at))
+        self._record_ends(told)
         for event, _ in told:
             del self._under_way[event.id]
 

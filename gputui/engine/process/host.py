@@ -25,7 +25,7 @@ from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
 from gputui.engine.files.live_file import LiveFile
 from gputui.engine.files.log_retention import LogSweeper
-from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.hooks.weekly import MakeReport, WeeklyReport
 from gputui.engine.process import memory_tuning
@@ -376,7 +376,9 @@ class Host:
         if not hooks:
             return None
         weekly = self._weekly(waker)
-        return Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake, self._monitor, weekly)
+        return Announcer(
+            stored_ends(self._store), self._settings.hooks, hooks, workers, waker.wake, self._monitor, weekly
+        )
 
     def _weekly(self, waker: Waker) -> WeeklyReport | None:
         """Return the creator of weekly reports; None if they are off."""

@@ -1,0 +1,59 @@
+"""Duties for a cluster that one process of a machine has for all of its user."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gputui import bootstrap
+from gputui.bootstrap.clusters import cluster_store
+from gputui.config import Options
+from gputui.engine.hooks.announcer import Announcer, RecordEnds
+from gputui.engine.hooks.delivery import sinks
+
+if TYPE_CHECKING:
+    from gputui.domain.snapshot import Snapshot
+    from gputui.engine.cluster.duties import Duty, SharedDuty
+    from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.ports import JobStore, Monitor
+
+
+def shared_duty(
+    store: JobStore, name: str, key: str, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
+) -> SharedDuty:
+    """Return a duty that one process has for all with the same key; see SharedDuty."""
+    from gputui.engine.cluster.duties import SharedDuty, Turn
+
+    directory = cluster_store(store).directory
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return SharedDuty(name, Turn(directory / f"{key}.lock"), begin, waits)
+
+
+def has_hooks(options: Options) -> bool:
+    """Return whether the settings name any hook."""
+    return any(sinks(options.settings.hooks, ""))
+
+
+def hooks_duty(
+    options: Options, store: JobStore, monitor: Monitor, waits: Callable[[], object] = lambda: None
+) -> SharedDuty:
+    """Return the duty of telling hooks; deliveries are reported to `monitor`."""
+    return shared_duty(store, "hooks", "hooks", lambda _: _hooks(options, store, monitor), waits)
+
+
+def _hooks(options: Options, store: JobStore, monitor: Monitor) -> ClusterHooks:
+    from gputui.cluster.told_ends import ToldEnds
+    from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.engine.process.host import DELIVERY_WORKERS
+    from gputui.engine.tick.worker_pools import DaemonExecutor
+
+    queue, settings = cluster_store(store), options.settings.hooks
+    targets = tuple(sinks(settings, socket.gethostname()))
+
+    def announcer(record: RecordEnds) -> Announcer:
+        return Announcer(record, settings, targets, partial(DaemonExecutor, DELIVERY_WORKERS), monitor=monitor)
+
+    worker = DaemonExecutor(1, "ends-of-jobs")
+    return ClusterHooks(queue.cluster, announcer, ToldEnds(queue.directory), settings, bootstrap.clock(), worker)

@@ -1,0 +1,231 @@
+"""Hooks over a cluster: each end is told, by one process, and not again by the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.cluster.told_ends import ToldEnds
+from gputui.domain.event import Event
+from gputui.domain.job_spec import Submission
+from gputui.domain.settings import HookSettings
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.cluster.duties import SharedDuty, Turn
+from gputui.engine.cluster.hooks import GAP, SILENT_AFTER, STUCK_AFTER, ClusterHooks
+from gputui.engine.cluster.poll import ClusterPoll
+from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.feed import Feed
+from gputui.engine.hooks.announcer import Announcer, RecordEnds
+from gputui.engine.hooks.delivery import NotDeliveredError
+from tests.cluster.fake import FakeCluster
+from tests.engine.fakes import InlineExecutor
+from tests.factories import FakeClock, spec
+
+
+class Ear:
+    """Hook that hears everything, unless it is deaf."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+        self.is_deaf = False
+
+    def __call__(self, event: Event) -> None:
+        if self.is_deaf:
+            raise NotDeliveredError("nobody there")
+        self.heard.append(event)
+
+    @property
+    def names(self) -> list[str]:
+        return [event.name for event in self.heard]
+
+
+class Process:
+    """Process over a cluster that runs hooks when its turn comes."""
+
+    def __init__(self, site: Site, settings: HookSettings) -> None:
+        ticks = count(0, 10)
+        store, self.feed = ClusterStore(site.cluster, lambda: float(next(ticks))), Feed()
+        sinks = [("webhook", lambda _: True, site.ear)]
+
+        def announcer(record: RecordEnds) -> Announcer:
+            return Announcer(record, settings, sinks, lambda _: InlineExecutor())
+
+        def begin(_: Snapshot) -> ClusterHooks:
+            ledger = ToldEnds(site.directory)
+            return ClusterHooks(site.cluster, announcer, ledger, settings, site.clock, InlineExecutor())
+
+        self.duty = SharedDuty("hooks", Turn(site.directory / "hooks.lock"), begin)
+        self.poll = ClusterPoll(store, self.feed, site.clock, timedelta(seconds=2), None, (self.duty,))
+
+    def end(self) -> None:
+        self.duty.close()
+
+
+class Site:
+    """A cluster with processes that watch it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.cluster = FakeCluster(self.clock)
+        self.ear = Ear()
+
+    def process(self, **settings: object) -> Process:
+        made = Process(self, replace(HookSettings(), **settings))
+        made.poll.poll()
+        return made
+
+    def submit(self, gpus: int = 1, user: str = "") -> int:
+        submission = Submission(spec(gpus=gpus))
+        if user:
+            return self.cluster.submit_as(user, submission)[0]
+        return self.cluster.submit([submission], f"{self.clock.now()}{gpus}{len(self.cluster.snapshot().jobs)}")[0]
+
+    def passes(self, *processes: Process, seconds: float = 2, polls: int = 2) -> None:
+        for _ in range(polls):
+            self.clock.advance(seconds)
+            for process in processes:
+                process.poll.poll()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_each_end_of_an_own_job_is_told_once_by_one_of_two_processes(site: Site) -> None:
+    first, second = site.process(), site.process()
+    done, failed, other = site.submit(), site.submit(), site.submit(user="bob")
+    site.passes(first, second)
+    site.cluster.end(done)
+    site.cluster.end(failed, 3)
+    site.cluster.end(other)
+    site.passes(first, second, polls=4)
+    assert [(event.name, event.data["id"]) for event in site.ear.heard] == [
+        ("job_completed", done),
+        ("job_failed", failed),
+    ]
+    assert site.ear.heard[1].text == f"Job {failed} train (alice) failed after 4s: exit code 3"
+
+
+def test_another_process_takes_over_and_tells_what_was_not_told(site: Site) -> None:
+    first, second = site.process(), site.process()
+    told, missed = site.submit(), site.submit()
+    site.cluster.end(told)
+    site.passes(first, second)
+    first.end()
+    site.ear.is_deaf = False
+    site.cluster.end(missed)
+    site.passes(second, polls=3)
+    assert [event.data["id"] for event in site.ear.heard] == [told, missed]
+
+
+def test_an_end_whose_delivery_failed_before_the_process_ended_is_told_by_the_next(site: Site) -> None:
+    first = site.process()
+    job = site.submit()
+    site.ear.is_deaf = True
+    site.cluster.end(job)
+    site.passes(first)
+    first.end()
+    site.ear.is_deaf = False
+    second = site.process()
+    site.passes(second)
+    assert [event.data["id"] for event in site.ear.heard] == [job]
+
+
+def test_an_end_that_the_engine_forgot_while_nobody_looked_is_told_from_the_history(site: Site) -> None:
+    first = site.process()
+    job, old = site.submit(), site.submit()
+    site.cluster.end(old)
+    site.passes(first)
+    first.end()
+    site.cluster.end(job)
+    site.cluster.forget(old)
+    site.cluster.forget(job)
+    site.passes(site.process(), polls=4, seconds=10)
+    assert [event.data["id"] for event in site.ear.heard] == [old, job]
+
+
+def test_a_job_that_vanishes_between_two_polls_is_looked_up(site: Site) -> None:
+    process = site.process()
+    job = site.submit()
+    site.passes(process)
+    site.cluster.end(job)
+    site.cluster.forget(job)
+    site.passes(process, polls=4, seconds=10)
+    assert [event.data["id"] for event in site.ear.heard] == [job]
+
+
+def test_ends_during_a_silence_of_the_engine_are_told_after_it(site: Site) -> None:
+    process = site.process()
+    job = site.submit()
+    site.passes(process)
+    site.cluster.end(job)
+    site.cluster.forget(job)
+    site.cluster.answers = False
+    site.passes(process, seconds=GAP.total_seconds())
+    site.cluster.answers = True
+    site.passes(process, polls=4, seconds=10)
+    assert [event.data["id"] for event in site.ear.heard] == [job]
+
+
+def test_ends_that_are_too_old_are_told_to_nobody(site: Site) -> None:
+    job = site.submit()
+    site.cluster.end(job)
+    site.clock.advance(2 * 3600)
+    site.passes(site.process(max_age=timedelta(hours=1)), polls=3)
+    assert site.ear.heard == []
+
+
+def test_jobs_of_all_users_are_told_where_the_setting_says_so(site: Site) -> None:
+    process = site.process(cluster_jobs="all")
+    job = site.submit(user="bob")
+    site.cluster.end(job)
+    site.passes(process)
+    assert [event.data["submitted_by"] for event in site.ear.heard] == ["bob"]
+
+
+def test_nodes_that_go_down_and_return_are_told(site: Site) -> None:
+    process = site.process()
+    site.cluster.lose_node("gpu2")
+    site.passes(process, polls=3)
+    site.cluster.resume(["gpu2"])
+    site.passes(process, polls=3)
+    assert site.ear.names == ["node_down", "node_up"]
+    assert site.ear.heard[0].document("head")["node"] == {
+        "name": "gpu2",
+        "why": "node gpu2 is down: Not responding",
+        "gpus": 2,
+    }
+
+
+def test_an_engine_that_does_not_answer_is_told_once_as_a_stuck_queue(site: Site) -> None:
+    process = site.process()
+    site.cluster.answers = False
+    site.passes(process, seconds=SILENT_AFTER.total_seconds(), polls=3)
+    assert site.ear.names == ["queue_stuck"]
+    assert site.ear.heard[0].text == "Fake has not answered for 5m00s"
+
+
+def stuck(site: Site, change: Callable[[int], object] = lambda _: None) -> list[str]:
+    """Return what is told while a job waits on a cluster without nodes."""
+    site.cluster.drain(["gpu1", "gpu2", "gpu3"], "power")
+    job = site.submit()
+    change(job)
+    process = site.process()
+    site.passes(process, seconds=STUCK_AFTER.total_seconds(), polls=3)
+    return site.ear.names
+
+
+def test_a_queue_in_which_nothing_starts_is_told_once(site: Site) -> None:
+    assert stuck(site) == ["queue_stuck"]
+    assert site.ear.heard[0].text == "1 job waits for GPUs, and none has started for 15m00s"
+
+
+def test_a_queue_of_held_jobs_is_not_stuck(site: Site) -> None:
+    assert stuck(site, lambda job: site.cluster.hold([job])) == []
