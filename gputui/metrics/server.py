@@ -7,8 +7,9 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT = 10.0
 """Seconds that a client may be silent."""
+LONGEST = 20.0
+"""Seconds until a request is ended, however busy its client is: one that sends byte by byte is never silent."""
 MOST = 8
 """Maximum number of concurrent requests; further connections are closed."""
 _PATHS = {"/metrics"}
@@ -32,7 +35,8 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
     """Server of one registry, not yet serving. Raises OSError if the port cannot be opened."""
 
     daemon_threads = True
-    request_queue_size = 16
+    request_queue_size = 128
+    """Connections that wait to be accepted; the kernel makes further ones try again after a second or more."""
 
     def __init__(
         self,
@@ -46,6 +50,8 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self.context, self.users = context, users
         """May be replaced while it serves."""
         self._slots = threading.BoundedSemaphore(MOST)
+        self._begun: dict[socket.socket, float] = {}
+        """Requests that are answered now, and when each began."""
         # compressing takes longer than creating the page
         self._page = make_wsgi_app(registry, disable_compression=True)
         super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
@@ -84,12 +90,29 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """Answer a request; with a certificate, do the TLS handshake in this thread first."""
         request.settimeout(TIMEOUT)
         if self.context is None:
-            super().finish_request(request, client_address)
+            with self._limited(request):
+                super().finish_request(request, client_address)
             return
-        with self.context.wrap_socket(request, server_side=True) as secure:
+        with self.context.wrap_socket(request, server_side=True) as secure, self._limited(secure):
             super().finish_request(secure, client_address)
             with suppress(OSError):
                 secure.unwrap()
+
+    @contextmanager
+    def _limited(self, connection: socket.socket) -> Iterator[None]:
+        self._begun[connection] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._begun[connection]
+
+    def service_actions(self) -> None:
+        """End requests that take too long. Called twice a second."""
+        late = time.monotonic() - LONGEST
+        for connection, begun in list(self._begun.items()):
+            if begun < late:
+                with suppress(OSError):  # the thread of the request sees the end of the stream
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of a request; a disconnecting client or another protocol is not an error of ours."""

@@ -185,6 +185,34 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
             each.close()
 
 
+@pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
+def test_a_client_that_sends_byte_by_byte_is_disconnected(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, with_tls: bool
+) -> None:
+    monkeypatch.setattr(server, "LONGEST", 0.2)
+    cert, key = map(str, certificate)
+    with exported(tmp_path, **({"certificate": cert, "key": key} if with_tls else {})) as (_, said):
+        with socket.create_connection(("127.0.0.1", port_of(said))) as plain:
+            context = ssl.create_default_context(cafile=cert)
+            client = context.wrap_socket(plain, server_hostname="localhost") if with_tls else plain
+            with client:
+                client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+                client.settimeout(0.05)
+                assert any(is_closed_after_a_byte(client) for _ in range(400))
+
+
+def is_closed_after_a_byte(client: socket.socket) -> bool:
+    """Send another byte; return whether the server has closed the connection."""
+    try:
+        client.sendall(b"a")
+        client.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [(0o604, "can be read or changed by others"), (0o620, "can be read or changed by others"), (0o640, "")],
