@@ -2,7 +2,9 @@
 
 Share of a core with so many running jobs of one GPU each, which are read every second, on 8 and on 64 GPUs: the probe
 process with a stand-in for NVML that takes its time as hardware does, the thread that takes its readings over, control
-groups (of this process, in the kernel's own files), files, idle GPUs. Then the size of a year of 100,000 attempts.
+groups (of this process, in the kernel's own files), files, idle GPUs. The stand-in takes its time asleep, and each time
+costs the kernel a change of tasks; so the probe is also measured with one that takes none. Then the size of a year of
+100,000 attempts.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -105,18 +107,21 @@ def main() -> None:
     print(machine())
     for gpus in (8, 64):
         with tempfile.TemporaryDirectory() as place:
-            spent = {**measure_probe(Path(place), gpus, jobs, PROBED), **measure_time(Path(place), gpus, jobs, seconds)}
-        for name, cpu in {**spent, "total": sum(spent.values())}.items():
-            print(f"{gpus:2} GPUs, {jobs} jobs  {name:<12} {cpu * 1e3:6.2f} ms/s, {cpu:.3%} of a core")
+            spent = measure_probe(Path(place), gpus, jobs, LIKE_HARDWARE)
+            bare = sum(measure_probe(Path(place), gpus, jobs, ()).values()) - sum(spent.values())
+            spent |= measure_time(Path(place), gpus, jobs, seconds)
+        total = sum(spent.values())
+        for name, cpu in {**spent, "total": total, "total, driver at once": total + bare}.items():
+            print(f"{gpus:2} GPUs, {jobs} jobs  {name:<21} {cpu * 1e3:6.2f} ms/s, {cpu:.3%} of a core")
     measure_space()
 
 
-def measure_probe(directory: Path, gpus: int, jobs: int, seconds: float) -> dict[str, float]:
+def measure_probe(directory: Path, gpus: int, jobs: int, latencies: Iterable[str]) -> dict[str, float]:
     """Return the CPU-seconds a second of the probe process and of the thread that reads it, with a process per job."""
     standin = StandIn(directory / "nvml")
     with sleepers(jobs) as pids:
         held = (f"gpu {number % gpus} process {pid} {GIB} C" for number, pid in enumerate(pids))
-        standin.write(*LIKE_HARDWARE, *held, gpus=gpus)
+        standin.write(*latencies, *held, gpus=gpus)
         os.environ.update(standin.environment)
         probe = NvmlProbe(GpuSettings(), SystemClock())
         try:
@@ -127,7 +132,7 @@ def measure_probe(directory: Path, gpus: int, jobs: int, seconds: float) -> dict
                 sys.exit(f"{gpus} GPUs were not read within a minute: {probe.latest().status.text}")
             time.sleep(SETTLED)
             begun, child, own = time.monotonic(), cpu_seconds(probe.pid), time.process_time()
-            time.sleep(seconds)
+            time.sleep(PROBED)
             lasted = time.monotonic() - begun
             spent = {
                 "probe": (cpu_seconds(probe.pid) - child) / lasted,

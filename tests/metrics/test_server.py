@@ -192,13 +192,13 @@ def test_a_client_that_sends_byte_by_byte_is_disconnected(
     monkeypatch.setattr(server, "LONGEST", 0.2)
     cert, key = map(str, certificate)
     with exported(tmp_path, **({"certificate": cert, "key": key} if with_tls else {})) as (_, said):
-        with socket.create_connection(("127.0.0.1", port_of(said))) as plain:
-            context = ssl.create_default_context(cafile=cert)
-            client = context.wrap_socket(plain, server_hostname="localhost") if with_tls else plain
-            with client:
-                client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-                client.settimeout(0.05)
-                assert any(is_closed_after_a_byte(client) for _ in range(400))
+        client = socket.create_connection(("127.0.0.1", port_of(said)))
+        if with_tls:
+            client = ssl.create_default_context(cafile=cert).wrap_socket(client, server_hostname="localhost")
+        with client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            client.settimeout(0.05)
+            assert any(is_closed_after_a_byte(client) for _ in range(400))
 
 
 def is_closed_after_a_byte(client: socket.socket) -> bool:

@@ -16,6 +16,7 @@ import re
 
 import pynvml
 
+from gputui.gpus.probe.host import text_of
 from gputui.gpus.probe.nvml import read
 
 TYPE_CHECKING = False
@@ -149,16 +150,12 @@ class ProcessFacts:
         return self._users[uid]
 
     def _text(self, pid: int | str, name: str) -> str:
-        try:
-            with open(f"{self._root}/{pid}/{name}", "rb") as file:  # noqa: PTH123
-                return file.read(1 << 16).decode(errors="replace")
-        except OSError:
-            return ""
+        return text_of(f"{self._root}/{pid}/{name}")
 
 
 def stat_fields(text: str) -> tuple[int, str] | None:
     """Return session and start time from /proc/<pid>/stat, whose command may contain brackets and spaces."""
-    fields = text.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split(None, 20)
     return (int(fields[3]), fields[19]) if len(fields) > 19 else None
 
 

@@ -46,21 +46,21 @@ class HostReader:
     def _cpu(self) -> dict[str, object]:
         """Return the busy share since the last call; waiting for disks counts as idle, as in top."""
         result: dict[str, object] = {"cores": os.sysconf("SC_NPROCESSORS_ONLN")}
-        before, self._busy = self._busy, _ticks(_text(f"{self._proc}/stat", _KEPT))
+        before, self._busy = self._busy, _ticks(text_of(f"{self._proc}/stat", _KEPT))
         if before is not None and self._busy is not None and self._busy[1] > before[1]:
             share = (self._busy[0] - before[0]) / (self._busy[1] - before[1])
             result["cpu"] = round(min(1.0, max(0.0, share)), 3)
         return result
 
     def _load(self) -> dict[str, object]:
-        words = _text(f"{self._proc}/loadavg").split()
+        words = text_of(f"{self._proc}/loadavg").split()
         try:
             return {"load": float(words[0])}
         except (IndexError, ValueError):
             return {}
 
     def _memory(self) -> dict[str, object]:
-        values = _meminfo(_text(f"{self._proc}/meminfo"))
+        values = _meminfo(text_of(f"{self._proc}/meminfo"))
         result: dict[str, object] = {}
         for name, total, free in (("memory", "MemTotal", "MemAvailable"), ("swap", "SwapTotal", "SwapFree")):
             if total in values and free in values:
@@ -83,7 +83,7 @@ class HostReader:
         return {"received": round((received - before[1]) / seconds), "sent": round((sent - before[2]) / seconds)}
 
     def _counted(self, name: str) -> int:
-        return sum(int(_text(f"{self._net}/{one}/statistics/{name}")) for one in self._interfaces)
+        return sum(int(text_of(f"{self._net}/{one}/statistics/{name}")) for one in self._interfaces)
 
 
 def physical_interfaces(net: str = _NET) -> list[str]:
@@ -97,8 +97,8 @@ def physical_interfaces(net: str = _NET) -> list[str]:
         return []
 
 
-def _text(path: str, most: int = 65536) -> str:
-    """Return the beginning of a file; empty if it cannot be read."""
+def text_of(path: str, most: int = 65536) -> str:
+    """Return the beginning of a file; empty if it cannot be read. `open` makes four more calls of the kernel."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
