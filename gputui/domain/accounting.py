@@ -364,11 +364,13 @@ def days_of(period: Period, zone: tzinfo | None = None) -> list[str]:
 def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[float, str]]:
     """Yield the beginning of each day of the period with its date."""
     day = period.since.astimezone(zone).date()
+    since, until = period.since.timestamp(), period.until.timestamp()
     while True:
-        begin = datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(zone)
-        if begin >= period.until and begin > period.since:
+        # not by `astimezone`, which begins a day an hour early where clocks are put forward at midnight
+        begin = datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()
+        if begin >= until and begin > since:
             return
-        yield begin.timestamp(), day.isoformat()
+        yield begin, day.isoformat()
         day += timedelta(days=1)
 
 

@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from gputui.domain.errors import InputError
 
-WEEK = timedelta(days=7)
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _TEXT = re.compile(r"([a-z]{3})[a-z]*\s+([01]?\d|2[0-3]):([0-5]\d)", re.IGNORECASE | re.ASCII)
 
@@ -25,10 +24,15 @@ class WeeklyTime(Struct, frozen=True):
         today = now.astimezone(zone).date()
         for back in range(8):
             day = today - timedelta(days=back)
-            found = datetime.combine(day, self.at, tzinfo=zone).astimezone(now.tzinfo)
+            # `timestamp` puts a skipped time after the change of clocks; `astimezone` without a zone, before it
+            found = datetime.fromtimestamp(datetime.combine(day, self.at, tzinfo=zone).timestamp(), now.tzinfo)
             if day.weekday() == self.weekday and found <= now:
                 return found
         raise ValueError("no day of the week is missing")
+
+    def before(self, at: datetime, zone: tzinfo | None = None) -> datetime:
+        """Return the last such time before this one: a week of clock changes has an hour more or less."""
+        return self.last(at - timedelta(microseconds=1), zone)
 
 
 def parse_weekly(text: str, *, where: str | None = None) -> WeeklyTime:

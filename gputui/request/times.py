@@ -54,11 +54,8 @@ class _Text(NamedTuple):
 
     def at(self, day: date, clock: time) -> datetime:
         """Return that local time in UTC; refuse one that clock changes skip or repeat that day."""
-        try:
-            naive = datetime.combine(day, clock)
-            early, late = (naive.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-        except (OverflowError, OSError, ValueError) as error:
-            raise self.refused("is more than ten years away") from error
+        naive = datetime.combine(day, clock)
+        early, late = self._utc(naive, fold=0), self._utc(naive, fold=1)
         if early == late:
             return early
         if early.astimezone(self.zone).replace(tzinfo=None, fold=0) != naive:
@@ -66,6 +63,17 @@ class _Text(NamedTuple):
             raise self.refused("does not exist: clocks are put forward then", f"write {_iso(later)}")
         both = " or ".join(_iso(each.astimezone(self.zone)) for each in sorted((early, late)))
         raise self.refused("occurs twice: clocks are put back then", f"write {both}")
+
+    def beginning(self, day: date) -> datetime:
+        """Return the first moment of that local day in UTC, also where clocks are set at midnight."""
+        return self._utc(datetime.combine(day, time()), fold=0)
+
+    def _utc(self, naive: datetime, fold: int) -> datetime:
+        try:
+            # `timestamp` puts a skipped time after the change of clocks; `astimezone` without a zone, before it
+            return datetime.fromtimestamp(naive.replace(tzinfo=self.zone, fold=fold).timestamp(), UTC)
+        except (OverflowError, OSError, ValueError) as error:
+            raise self.refused("is more than ten years away") from error
 
 
 def moment(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
@@ -95,9 +103,8 @@ def past(text: str, where: str, now: datetime) -> datetime:
         return now - _wait(ago[1] or ago[2], where, "-{}")
     if lower.startswith(("+", "in ")):
         raise InputError(f"{quoted(text)} is not a time of the past", where=where, hint=PAST_HINT)
-    if re.fullmatch(r"\d{4}-\d{2}", lower, re.ASCII):
-        text = f"{lower}-01"
-    found = _absolute(text, where, now)
+    is_month = re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", lower, re.ASCII)
+    found = _absolute(f"{lower}-01" if is_month else text, where, now)
     if found is None:
         given, words = _words(text, where, now)
         given = given._replace(hint=PAST_HINT)
@@ -144,12 +151,23 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
+    if _is_day(text):
+        return _Text(text, where, now, None).beginning(found.date())
     if found.tzinfo is None:
         return _Text(text, where, now, None).at(found.date(), found.time())
     try:
         return found.astimezone(UTC)
     except (OverflowError, OSError) as error:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
+
+
+def _is_day(text: str) -> bool:
+    """Return whether an ISO time is a day alone."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _second(at: datetime) -> datetime:
@@ -268,9 +286,14 @@ def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime)
             raise given.refused("may be early today or early tomorrow", hint)
         day = ["today"]
     for candidate in _candidates(given, list(day), after):
-        if (found := given.at(candidate, clock or time())) > after:
+        if (found := _on(given, candidate, clock)) > after:
             return found
     raise given.refused("has passed")
+
+
+def _on(given: _Text, day: date, clock: time | None) -> datetime:
+    """Return that time of the day; without one, the beginning of the day."""
+    return given.beginning(day) if clock is None else given.at(day, clock)
 
 
 def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]:
@@ -307,7 +330,7 @@ def _last(given: _Text, day: list[str], clock: time | None) -> datetime:
     if not day and clock is None:
         raise given.refused("is not a time")
     for candidate in _days_before(given, day):
-        if (found := given.at(candidate, clock or time())) <= given.now:
+        if (found := _on(given, candidate, clock)) <= given.now:
             return found
     raise given.refused("is in the future")
 

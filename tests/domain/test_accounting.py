@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time as clocks
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -275,3 +276,18 @@ def test_every_figure_agrees_with_a_recount(given_jobs: list[Job], first: int, l
     assert {name for name, each in found.groups.items() if each.jobs or each.waits} == {*told}
     for name, count in told.items():
         check(found.groups[name], count, given_jobs)
+
+
+def test_days_begin_with_their_first_moment_where_clocks_are_set_at_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 24 April midnight is skipped: the day has 23 hours."""
+    begin = datetime(2026, 4, 22, 22, tzinfo=UTC)
+    ran = job(attempts=(Attempt(1, (uuid(1),), begin, "c", begin, ended_at=begin + timedelta(hours=47)),))
+    period = Period(begin, begin + timedelta(days=3))
+    for zone in (ZoneInfo("Africa/Cairo"), None):
+        if zone is None:
+            monkeypatch.setenv("TZ", "Africa/Cairo")
+            clocks.tzset()
+        groups = account([record_of(ran)], period, "day", period.until, zone).groups
+        assert {day: each.allocated / 3600 for day, each in groups.items()} == {"2026-04-23": 24, "2026-04-24": 23}
+    monkeypatch.undo()
+    clocks.tzset()

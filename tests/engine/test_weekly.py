@@ -121,3 +121,21 @@ def test_the_time_of_the_report_is_local_across_changes_of_clocks(text: str, las
 def test_invalid_times_of_the_week_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="expected a weekday"):
         parse_weekly(text)
+
+
+def test_weeks_with_a_change_of_clocks_have_an_hour_more_or_less() -> None:
+    at, zone = parse_weekly("Mon 08:00"), ZoneInfo("Europe/Berlin")
+    due = at.last(datetime.fromisoformat("2026-10-26T12:00+00:00"), zone)
+    lengths = []
+    for _ in range(52):
+        due, after = at.before(due, zone), due
+        lengths.append((after - due) / timedelta(hours=1))
+    assert sorted(lengths) == [167, *[168] * 50, 169]
+
+
+def test_a_time_that_clocks_skip_comes_right_after_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    at, now = parse_weekly("Sun 02:30"), datetime.fromisoformat("2026-03-30T12:00+00:00")
+    found = {at.last(now, zone).isoformat() for zone in (None, ZoneInfo("Europe/Berlin"))}
+    assert found == {"2026-03-29T01:30:00+00:00"}

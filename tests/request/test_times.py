@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clocks
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,6 +16,19 @@ from gputui.request import times
 
 NOW = datetime(2026, 11, 18, 11, 30, tzinfo=UTC)
 """A Wednesday, 12:30 in Berlin."""
+
+
+@pytest.fixture
+def zone() -> Iterator[Callable[[str], None]]:
+    """Setter of the machine's time zone."""
+
+    def choose(name: str) -> None:
+        patch.setenv("TZ", name)
+        clocks.tzset()
+
+    with pytest.MonkeyPatch.context() as patch:
+        yield choose
+    clocks.tzset()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -114,6 +127,25 @@ def test_an_hour_that_clocks_skip_or_show_twice_is_refused() -> None:
     assert times.moment("2026-10-25T02:30+01:00", "--begin", NOW) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
     eve = datetime(2027, 3, 27, 11, tzinfo=UTC)
     assert local("tomorrow 09:00", eve) == "Sun 28 Mar 09:00"
+
+
+@pytest.mark.parametrize(
+    ("place", "now", "texts", "begin"),
+    [
+        ("Africa/Cairo", "2026-04-26", ["2026-04-24", "24 Apr", "last friday"], "2026-04-24T01:00:00+03:00"),
+        ("America/Havana", "2026-11-18", ["2026-11-01", "1 Nov", "2026-11", "this month"], "2026-11-01T00:00:00-04:00"),
+    ],
+)
+def test_a_day_begins_with_its_first_moment_where_clocks_are_set_at_midnight(
+    zone: Callable[[str], None], place: str, now: str, texts: list[str], begin: str
+) -> None:
+    at = datetime.fromisoformat(f"{now}T12:00Z")
+    named = {f"{text} {place}": times.past(f"{text} {place}", "--since", at) for text in texts if text[-1].isalpha()}
+    zone(place)
+    found = {text: times.past(text, "--since", at) for text in texts}
+    assert {text: each.astimezone().isoformat() for text, each in {**found, **named}.items()} == dict.fromkeys(
+        [*found, *named], begin
+    )
 
 
 def test_an_end_is_after_its_start() -> None:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import PAGE, Event, weekly_report
 from gputui.domain.text import plain
-from gputui.domain.weekly import WEEK, WeeklyTime
+from gputui.domain.weekly import WeeklyTime
 from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class WeeklyReport:
         try:
             if _read(self._path) == due.isoformat():
                 return
-            self._made = weekly_report(self._make(due - WEEK, due), due)
+            self._made = weekly_report(self._make(self._at.before(due), due), due)
             _write(self._path, due.isoformat())
         except (GputuiError, OSError) as error:
             log.warning("the weekly report cannot be made: %s", error)
