@@ -84,6 +84,10 @@ _FILES: dict[str, tuple[_Field, ...]] = {
 """Parsers of each file by field of `Consumption`; at most one file of a group provides a field."""
 
 
+_VERSION_1 = "cpu.shares"
+"""File of version 1, whose `cpu.stat` counts other things."""
+
+
 class ConsumptionReader:
     """Reader of control groups, which searches for the files of an attempt once."""
 
@@ -163,7 +167,17 @@ def _tree(controllers: str, mount: Path) -> Path | None:
 
 def files_in(folders: Iterable[Path]) -> tuple[str, ...]:
     """Return the files of these groups that contain consumption."""
-    return tuple(str(folder / name) for folder in folders for name in _FILES if (folder / name).exists())
+    return tuple(f"{folder}/{name}" for folder in folders for name in _names_in(folder))
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        found = set(os.listdir(folder))  # noqa: PTH208 - each attempt has up to a dozen groups
+    except OSError:
+        return []
+    if _VERSION_1 in found:
+        found.discard("cpu.stat")
+    return [name for name in _FILES if name in found]
 
 
 def read_files(files: Iterable[str]) -> Consumption | None:

@@ -15,7 +15,7 @@ import pytest
 from gputui.domain.container import Consumption
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
-from gputui.runtime.consumption import MOUNT, ConsumptionReader
+from gputui.runtime.consumption import MOUNT, ConsumptionReader, files_in
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.runtime.process import cgroup
 from gputui.runtime.process.cgroup import Trees
@@ -100,6 +100,12 @@ def test_a_container_in_version_1(tree: Tree) -> None:
         f"4:memory:/parent/{ID}", f"3:cpu,cpuacct:/parent/{ID}", f"2:blkio:/parent/{ID}", "1:name=systemd:/", "0::/"
     )
     assert tree.used == USED
+
+
+def test_statistics_of_throttling_are_no_consumption(tmp_path: Path) -> None:
+    for name in ("cpu.stat", "cpu.shares", "cpuacct.usage", "tasks"):
+        (tmp_path / name).write_text("1\n")
+    assert files_in([tmp_path, tmp_path / "missing"]) == (f"{tmp_path}/cpuacct.usage",)
 
 
 def test_a_process_of_another_namespace_is_found_by_its_group(tree: Tree) -> None:
