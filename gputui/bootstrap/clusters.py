@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.actions import ClusterActions
     from gputui.engine.cluster.duties import Duty
+    from gputui.engine.cluster.job_access import ClusterJobAccess
     from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.cluster.poll import ClusterPoll
     from gputui.engine.cluster.store import ClusterStore
@@ -153,6 +155,13 @@ def logs(store: JobStore) -> ClusterLogs:
     from gputui.engine.cluster.logs import ClusterLogs
 
     return ClusterLogs(cluster_store(store))
+
+
+def job_access(options: Options, store: JobStore) -> ClusterJobAccess:
+    """Return shells, commands and process lists of the running jobs of the cluster."""
+    from gputui.engine.cluster.job_access import ClusterJobAccess
+
+    return ClusterJobAccess(cluster_store(store), (sys.executable, "-P", "-m", "gputui", *options.arguments()))
 
 
 def check_nodes(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.cluster.job_access import ClusterJobAccess
     from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.files.logs import Logs
     from gputui.engine.files.viewers import AttachWait
@@ -154,6 +155,15 @@ def open_entrance(options: Options, store: JobStore) -> Entrance:
     if not is_shared or os.geteuid() in {0, owner}:
         return Entrance(direct, None, record)
     return Entrance(direct, partial(frame_channel.ask_relay, options.state, {0, owner, os.geteuid()}), record)
+
+
+def open_commands(options: Options, store: JobStore) -> Entrance | ClusterJobAccess:
+    """Return the way to run commands in jobs, for this process's user."""
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.job_access(options, store)
+    return open_entrance(options, store)
 
 
 def viewer(options: Options, job_id: JobId) -> AttachWait:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 REFUSED: Mapping[str, str] = {
     "attach": "gputui logs -f shows the output of a job",
-    "exec": "open a shell on the job's node: srun --jobid ID --overlap --pty bash",
     "reserve": "an administrator reserves nodes: scontrol create reservation",
     "tenant": "an administrator sets shares and limits: sacctmgr",
     "cron": "submit at regular times by scrontab",
@@ -25,7 +24,6 @@ REFUSED: Mapping[str, str] = {
 }
 """Commands that cluster mode refuses, each with what to do instead: in Slurm's words where they differ."""
 _IN_KUBERNETES: Mapping[str, str] = {
-    "exec": "open a shell in the job's pod: kubectl exec -it POD -- sh",
     "reserve": "an administrator keeps nodes for somebody by taints, or by quotas of Kueue",
     "tenant": "an administrator sets limits by ResourceQuotas of namespaces, or by quotas of Kueue",
     "cron": "submit at regular times by a CronJob",

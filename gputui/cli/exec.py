@@ -44,7 +44,7 @@ def command(
     request = ExecRequest(words, stdin, is_tty, rows, columns, term, keys if is_tty else "")
     with session.store() as store:
         job = store.get(resolve_one(store, ids[0]))
-        entrance = job_access.open_entrance(session.options, store)
+        entrance = job_access.open_commands(session.options, store)
         with conversation.Signals(conversation.SIGNALS) as signals:
             channel = entrance.execute(job, request)
             try:

@@ -88,7 +88,7 @@ def _run_in_cluster(
     from gputui.cli.attached import cluster_run
 
     if stdin or is_tty:
-        hint = "gputui run without -i and -t shows its output"
+        hint = "gputui run without -i and -t shows its output, and gputui exec -it opens a shell in a running job"
         raise CapabilityError("jobs of a cluster have neither a terminal nor standard input here", hint=hint)
     if not quiet:
         tell(found, submission)

@@ -40,9 +40,13 @@ class SshConnection:
         self._shared = runtime / "gputui" if runtime is not None else None
         self._directory: Path | None = None
 
-    def argv(self, script: str) -> list[str]:
-        """Return the command that runs lines of sh there; the user's login shell there may be any."""
-        return [*self._ssh(), "--", self.host, "sh -c " + shlex.quote(script)]
+    def argv(self, script: str, *, is_tty: bool = False) -> list[str]:
+        """Return the command that runs lines of sh there; the user's login shell there may be any.
+
+        With `is_tty` it gets a terminal, of which ssh takes no key for itself.
+        """
+        terminal = ["-tt", "-oEscapeChar=none", "-oLogLevel=ERROR"] if is_tty else ["-T"]
+        return [*self._ssh(), *terminal, "--", self.host, "sh -c " + shlex.quote(script)]
 
     def fault(self, words: str, code: int) -> str:
         """Return why ssh did not run the command; empty if it did."""
@@ -60,7 +64,7 @@ class SshConnection:
         return self.fault(done.stderr.decode(errors="replace"), done.returncode)
 
     def _run(self, *options: str, command: Sequence[str] = ()) -> subprocess.CompletedProcess[bytes]:
-        words = [*self._ssh(), *options, "--", self.host, *command]
+        words = [*self._ssh(), "-T", *options, "--", self.host, *command]
         with contextlib.suppress(subprocess.TimeoutExpired):
             return subprocess.run(words, capture_output=True, timeout=_LOGIN_WITHIN + 5, check=False)
         return subprocess.CompletedProcess(words, _FAILED, b"", b"it does not answer")
@@ -88,7 +92,7 @@ class SshConnection:
         }
         named = [f"-o{name}={value}" for name, value in options.items()]
         port = ["-p", str(self._port)] if self._port else []
-        return ["ssh", "-T", *named, *port]
+        return ["ssh", *named, *port]
 
     def _made_directory(self) -> Path:
         """Return the directory of the socket, whose path has to be short."""

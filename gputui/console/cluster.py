@@ -13,7 +13,7 @@ from gputui.config import Options, templates_path
 from gputui.console import startup
 from gputui.domain.cluster import Capability, Caps
 from gputui.ports import JobStore
-from gputui.tui.services import FormSources, NoJobAccess, Services
+from gputui.tui.services import FormSources, Services
 
 
 class Lacking(Mapping[Capability, str]):
@@ -37,7 +37,7 @@ class Lacking(Mapping[Capability, str]):
         return len(set(self))
 
 
-_LOCAL = (Capability.WHAT_IF, Capability.INSIDE)
+_LOCAL = (Capability.WHAT_IF,)
 """Capabilities that the console has for the queue of this machine alone."""
 
 
@@ -54,7 +54,6 @@ def console_services(services: Services, store: JobStore) -> Services:
     return replace(
         services,
         cluster_name=partial(clusters.name, store),
-        job_access=NoJobAccess(),
         foreign=None,
         lacking=Lacking(partial(clusters.caps, store)),
         expected_start=partial(clusters.expected_start, store),

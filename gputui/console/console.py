@@ -36,7 +36,7 @@ from gputui.ports import JobStore
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
-from gputui.tui.services import FormSources, Hint, Services
+from gputui.tui.services import FormSources, Hint, JobAccess, Services
 from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
@@ -184,8 +184,11 @@ class Console:
         probe: EarlyProbe | None = None,
         waiting: LockWaitNotice | None = None,
         demo: Demo | None = None,
+        inside: JobAccess | None = None,
     ) -> None:
+        """`inside` is the access to running jobs; None: to those of this machine."""
         self._demo = demo
+        self._inside = inside
         self._options = options
         self._store = store
         self._tidy_up = tidy_up
@@ -237,7 +240,7 @@ class Console:
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             preferences=self._remembered,
-            job_access=job_access.open_job_exec(self._options, self._store),
+            job_access=self._inside or job_access.open_job_exec(self._options, self._store),
             foreign=self._demo.foreign_use() if self._demo else self._foreign_use(),
             want_pcie=self._behind.want_pcie,
             past=self._store.history,
@@ -346,11 +349,15 @@ def run(
     sys.setswitchinterval(GIVE_WAY_AFTER)
     waiting = LockWaitNotice()
     store = bootstrap.open_store(options, waiting)
+    inside: JobAccess | None = None
     if options.in_cluster:
+        inside = clusters.job_access(options, store)
         options, may_lead = cluster.console_options(options), False
     try:
         own_log.log_to_file(options.state, options.settings.log.format)
-        there = Console(options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting)
+        there = Console(
+            options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting, inside=inside
+        )
         return there.run()
     finally:
         store.close()

@@ -16,7 +16,8 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec, Permit
 
-_SHELL = "command -v bash >/dev/null && exec bash; exec sh"
+SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash; exec sh")
+"""Command that becomes the best shell there is."""
 RelayRequest = Callable[[Mapping[str, Any]], "Channel | None"]
 """Asks the relay for a stream; None if no relay runs. Raises GputuiError if it refuses."""
 
@@ -51,7 +52,7 @@ class JobExecRouter:
         self._may_try(job)
         place = "this host, with the job's environment, directory and limits"
         where = place if job.spec.is_host else f"container {container_id[:12]}"
-        return Shell((*self._command, "exec", "-it", str(job.id), "sh", "-c", _SHELL), where)
+        return Shell((*self._command, "exec", "-it", str(job.id), *SHELL), where)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes of the running job."""
@@ -107,10 +108,15 @@ class JobExecRouter:
 def _running_container(job: Job) -> str:
     attempt = job.attempt
     if job.state is not JobState.RUNNING or attempt is None or attempt.container_id is None:
-        raise GputuiError(
-            f"job {job.shown_id} is {job.state}: a shell and its processes are only available while it is RUNNING"
-        )
+        raise not_running(job)
     return attempt.container_id
+
+
+def not_running(job: Job) -> GputuiError:
+    """Return the error for a job that cannot be entered now."""
+    return GputuiError(
+        f"job {job.shown_id} is {job.state}: a shell and its processes are only available while it is RUNNING"
+    )
 
 
 class Entrance:

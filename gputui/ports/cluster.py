@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from gputui.domain.cluster import Caps, ClusterFault
+    from gputui.domain.container import ExecRequest, ProcessRow
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
+    from gputui.ports.channel import Channel
     from gputui.ports.runtime import StampedLogStream
 
 
@@ -120,6 +122,21 @@ class Cluster(Protocol):
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> StampedLogStream:
         """Return the output of a job."""
+        ...
+
+    def place(self, job: Job) -> str:
+        """Return where `execute` runs commands, in words; raises ClusterRefusedError for a job of another user."""
+        ...
+
+    def execute(self, job: Job, request: ExecRequest) -> Channel:
+        """Run a command in a running job: in its container, or beside its processes.
+
+        Raises ClusterRefusedError if that is not allowed or not possible, here or at the first `receive`.
+        """
+        ...
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        """Return the present processes of a running job."""
         ...
 
     def faults(self) -> Sequence[ClusterFault]:

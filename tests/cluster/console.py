@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from gputui.bootstrap import clusters
 from gputui.console.cluster import console_services
 from gputui.domain.settings import ConsoleSettings, Settings
+from gputui.engine.cluster.job_access import ClusterJobAccess
 from gputui.engine.cluster.logs import ClusterLogs
 from gputui.engine.cluster.store import ClusterStore
 from gputui.tui.app import PAGES, Gputui
@@ -34,6 +35,7 @@ class ClusterConsole(Console):
             PAGES,
             user="alice",
             preferences=self.preferences,
+            job_access=ClusterJobAccess(self.queue),
         )
         self.app = Gputui(self.feed, clusters.actions(self.queue), console_services(services, self.queue))
         self.app.animation_level = "none"

@@ -13,12 +13,14 @@ from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
+from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster, StampedLogStream
+from tests.cluster.talk import Talk
 
 PATIENCE = 60.0
 """Seconds to wait for what the engine does."""
@@ -319,6 +321,61 @@ class ClusterContract:
         assert list(followed) == []
         assert self.lines(cluster, job) == [b"ready"]
 
+    def ready(self, harness: Harness, cluster: Cluster) -> Job:
+        """Return a running job that has printed `ready`."""
+        (job_id,) = self.submit(cluster, harness.spec())
+
+        def is_ready(job: Job) -> bool:
+            return job.state is JobState.RUNNING and b"ready" in self.lines(cluster, job)
+
+        return self.until(cluster, job_id, is_ready, "it is ready")
+
+    def test_a_command_runs_in_a_job(self, harness: Harness, cluster: Cluster) -> None:
+        job = self.ready(harness, cluster)
+        if self.lacks(cluster, Capability.INSIDE, lambda: cluster.place(job)):
+            return
+        request = ExecRequest(("sh", "-c", "cat; echo warned >&2; exit 5"), stdin=True)
+        talk = Talk(cluster.execute(job, request))
+        talk.channel.send(b"hello\n")
+        talk.until(b"hello\n")
+        talk.channel.end_input()
+        assert (talk.end(), talk.out, talk.err) == (5, b"hello\n", b"warned\n")
+        talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", "wc -c; echo $1", "sh", "a b'c"))))
+        assert (talk.end(), talk.out.split(b"\n")[-2], talk.err) == (0, b"a b'c", b"")
+
+    def test_a_command_has_a_terminal(self, harness: Harness, cluster: Cluster) -> None:
+        job = self.ready(harness, cluster)
+        if self.lacks(cluster, Capability.INSIDE, lambda: cluster.place(job)):
+            return
+        script = 'until [ "$(stty size)" = "$1" ]; do sleep 0.05; done; tty >&2; read word; echo "got $word"; exit 3'
+        request = ExecRequest(("sh", "-c", script, "sh", "44 155"), stdin=True, tty=True, rows=33, columns=101)
+        talk = Talk(cluster.execute(job, request))
+        assert talk.channel.is_tty
+        talk.channel.resize(33, 101)
+        talk.channel.resize(44, 155)
+        talk.until(b"/dev/pts/")
+        talk.channel.send(b"it\n")
+        assert (talk.end(), talk.err) == (3, b"")
+        assert b"got it\r\n" in talk.out
+
+    def test_a_command_that_is_left(self, harness: Harness, cluster: Cluster) -> None:
+        job = self.ready(harness, cluster)
+        if self.lacks(cluster, Capability.INSIDE, lambda: cluster.place(job)):
+            return
+        request = ExecRequest(("sh", "-c", "echo begun; read word"), stdin=True, tty=True)
+        talk = Talk(cluster.execute(job, request))
+        talk.until(b"begun")
+        talk.channel.close()
+        assert cluster.job(job.id).state is JobState.RUNNING
+
+    def test_the_processes_of_a_job(self, harness: Harness, cluster: Cluster) -> None:
+        job = self.ready(harness, cluster)
+        if self.lacks(cluster, Capability.INSIDE, lambda: cluster.processes(job)):
+            return
+        rows = cluster.processes(job)
+        assert rows
+        assert all(row.pid > 0 and row.command for row in rows)
+
     def test_another_users_jobs_are_seen_but_not_touched(self, harness: Harness) -> None:
         theirs = harness.submit_as_another(harness.spec())
         cluster = harness.without_rights()
@@ -326,6 +383,8 @@ class ClusterContract:
         for change in (cluster.cancel, cluster.hold):
             with pytest.raises(ClusterRefusedError, match="denied"):
                 change([theirs])
+        with pytest.raises((CapabilityError, ClusterRefusedError), match=r"job of bob|denied|kubectl"):
+            cluster.execute(cluster.job(theirs), ExecRequest(("true",)))
         assert not cluster.caps.has(Capability.DRAIN_NODE) or self.is_refused(lambda: cluster.drain(["gpu1"], "x"))
 
     def is_refused(self, change: Callable[[], None]) -> bool:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
+from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import ArrayRef, Job
@@ -19,7 +20,8 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.runs import Run
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.ports import Clock
+from gputui.ports import Channel, Clock
+from tests.cluster.talk import local_command
 
 THREE_NODES = {"gpu1": 2, "gpu2": 2, "gpu3": 2}
 
@@ -276,6 +278,21 @@ class FakeCluster:
             self._followers.setdefault(job.id, []).append(more)
             self.followed.set()
             return FakeLog(lines, more)
+
+    def place(self, job: Job) -> str:
+        with self._asked():
+            self._need(Capability.INSIDE)
+            if job.submitted_by != self._user:
+                raise ClusterRefusedError(f"job {job.shown_id} is a job of {job.submitted_by}")
+            return f"container fake-{job.id} on {job.attempt.node if job.attempt else '?'}"
+
+    def execute(self, job: Job, request: ExecRequest) -> Channel:
+        self.place(job)
+        return local_command(request)
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        self.place(job)
+        return (ProcessRow(4711, job.submitted_by, " ".join(job.spec.command) or "true"),)
 
     def faults(self) -> tuple[ClusterFault, ...]:
         with self._asked():

@@ -183,6 +183,7 @@ def test_an_unknown_job_is_refused_before_any_is_changed(run: Run, cluster: Fake
         (["drain", "gpu1", "--dry-run"], Capability.WHAT_IF),
         (["edit", "1", "--time-limit", "5h", "--dry-run"], Capability.WHAT_IF),
         (["logs", "-f", "1"], Capability.LIVE_LOG),
+        (["exec", "1", "ls"], Capability.INSIDE),
     ],
 )
 def test_a_missing_capability_is_refused_with_its_sentence(
@@ -204,7 +205,6 @@ def test_a_missing_capability_is_refused_with_its_sentence(
         (["tenant", "list"], "sacctmgr"),
         (["cron", "list"], "scrontab"),
         (["attach", "1"], "gputui logs -f"),
-        (["exec", "1", "ls"], "srun --jobid"),
         (["install"], "the engine schedules"),
         (["ps"], "log in to the job's node"),
         (["state", "verify"], "engine's own files"),
@@ -303,6 +303,26 @@ def test_output_is_followed_until_the_job_ends(run: Run, cluster: FakeCluster) -
     worker.start()
     assert run("logs", "-f", "1").out == "late\n"
     worker.join()
+
+
+def test_a_command_in_a_job_returns_its_exit_code(run: Run, cluster: FakeCluster) -> None:
+    run("submit", "busybox")
+    result = run("exec", "1", "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (result.code, result.out, result.err) == (7, "out\n", "err\n")
+
+
+def test_a_job_that_no_command_can_run_in(run: Run, cluster: FakeCluster) -> None:
+    run("submit", "--hold", "busybox")
+    run("submit", "busybox")
+    run("suspend", "2")
+    cluster.submit_as("bob", Submission(spec()))
+    sentences = [run("exec", str(job_id), "true").err for job_id in (1, 2, 3, 4)]
+    assert [each.removeprefix("gputui: error: ").strip() for each in sentences] == [
+        "job 1 is PENDING: a shell and its processes are only available while it is RUNNING",
+        "job 2 is suspended: no command can run in it (gputui unsuspend 2)",
+        "job 3 is a job of bob",
+        "there is no job 4",
+    ]
 
 
 def test_wait_returns_the_exit_code_of_the_job(run: Run, cluster: FakeCluster) -> None:

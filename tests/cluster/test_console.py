@@ -147,7 +147,7 @@ async def test_the_node_of_a_gpu_is_drained_and_resumed() -> None:
     ("key", "words"),
     [
         ("J", "Not in this cluster: Slurm puts no job beside another."),
-        ("x", "Not in this cluster: gputui has that for the queue of one machine, not for Fake."),
+        ("T", "Not in this cluster: gputui has that for the queue of one machine, not for Fake."),
     ],
 )
 async def test_a_key_says_what_the_cluster_lacks(key: str, words: str) -> None:
@@ -156,6 +156,18 @@ async def test_a_key_says_what_the_cluster_lacks(key: str, words: str) -> None:
         await console.begin(pilot)
         await console.press(pilot, key)
         assert any(words in told for told in console.told)
+
+
+async def test_the_processes_of_a_job_are_shown() -> None:
+    cluster = FakeCluster(FakeClock())
+    cluster.submit([Submission(spec(gpus=1, name="llama", command=("python", "train.py")))], "k")
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "X")
+        await console.settle(pilot)
+        assert "4711 alice" in console.screen_text
+        assert "python train.py" in console.screen_text
 
 
 async def test_the_log_of_a_job_is_shown() -> None:

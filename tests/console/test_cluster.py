@@ -19,10 +19,10 @@ def test_what_is_lacking_follows_the_rights_that_the_cluster_tells() -> None:
     assert lacking[Capability.DRAIN_NODE] == "only operators drain nodes"
     assert Capability.HOLD not in lacking
     assert "for the queue of one machine, not for Slurm" in lacking[Capability.WHAT_IF]
-    assert set(lacking) == {Capability.DRAIN_NODE, Capability.WHAT_IF, Capability.INSIDE}
+    assert set(lacking) == {Capability.DRAIN_NODE, Capability.WHAT_IF}
     told.append(Caps("Slurm", {}))
     assert Capability.DRAIN_NODE not in lacking
-    assert len(lacking) == 2
+    assert len(lacking) == 1
 
 
 def test_its_log_lies_in_a_directory_of_the_user_and_it_forecasts_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.ssh import SshConnection, runtime_directory
+from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.domain.state import JobState
+from tests.cluster.talk import Talk
 from tests.runtime.sshd import Sshd
 from tests.slurm.bed import PATIENCE, Bed
 
@@ -67,6 +70,28 @@ def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: S
     assert len(login.sessions()) == 1
     assert cluster.cancel([job_id]) == ()
     end.unlink()
+
+
+def test_a_shell_in_a_job(login: Sshd, cluster: SlurmCluster) -> None:
+    (job_id,) = cluster.submit([Submission(JobSpec(command=("sleep", "600")))], str(uuid4()))
+    deadline = time.monotonic() + PATIENCE
+    while cluster.job(job_id).state is not JobState.RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    script = 'until [ "$(stty size)" = "44 155" ]; do sleep 0.05; done; echo "$TERM it\'s"; read word; exit 3'
+    request = ExecRequest(("sh", "-c", script), stdin=True, tty=True, term="vt220")
+    talk = Talk(cluster.execute(cluster.job(job_id), request))
+    talk.channel.resize(44, 155)
+    talk.until(b"vt220 it's\r\n")
+    talk.channel.send(b"~.\n")  # ssh would end here
+    assert talk.end() == 3
+    assert talk.out.replace(b"~.\r\n", b"") == b"vt220 it's\r\n"
+    talk = Talk(cluster.execute(cluster.job(job_id), ExecRequest(("cat",), stdin=True)))
+    talk.channel.send(b"typed\n")
+    talk.until(b"typed\n")
+    assert len(login.sessions()) == 1
+    login.cut()
+    assert talk.end() is None
 
 
 def test_slurms_refusals_have_its_words(commands: SlurmCommands) -> None:

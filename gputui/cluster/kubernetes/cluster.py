@@ -25,12 +25,14 @@ from gputui.cluster.kubernetes.records import KubeRecords
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
 from gputui.domain.cluster import Capability, Caps, ClusterFault
+from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.ports import Channel
 
 
 class KubernetesCluster:
@@ -182,6 +184,18 @@ class KubernetesCluster:
             return KeptLog(kept, tail)
         is_live = follow and parts is not None and not parts.job.has_ended
         return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None)
+
+    def place(self, job: Job) -> str:
+        """Refuse: not implemented yet."""
+        self._lacks(Capability.INSIDE)
+
+    def execute(self, job: Job, request: ExecRequest) -> Channel:
+        """Refuse: not implemented yet."""
+        self._lacks(Capability.INSIDE)
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        """Refuse: not implemented yet."""
+        self._lacks(Capability.INSIDE)
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return missing rights, and why the server does not answer."""

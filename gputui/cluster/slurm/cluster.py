@@ -11,6 +11,7 @@ from threading import Lock
 
 from msgspec.structs import replace
 
+from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.slurm import accounting, faults, ids, rights
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm.batch_script import gpu_note
@@ -23,9 +24,11 @@ from gputui.cluster.slurm.node_checker import NodeChecker
 from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
+from gputui.cluster.slurm.steps import JobSteps, not_theirs, place_of
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
+from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
@@ -51,6 +54,7 @@ class SlurmCluster:
         self._pictures = Pictures(self._submissions)
         self._submitter = BatchSubmitter(commands, settings, self._submissions, self._forgotten)
         self._changes = JobChanger(commands)
+        self._steps = JobSteps(commands)
         self._all_settings = settings
         self._settings = settings.cluster
         self._lock = Lock()
@@ -188,6 +192,28 @@ class SlurmCluster:
         if self._commands.place:
             return RemoteLog(self._commands, path, tail, is_over)
         return SharedFileLog(Path(path), tail, is_over)
+
+    def place(self, job: Job) -> str:
+        """Return the job's container or node, in words."""
+        row = self._own_row(job)
+        return place_of(row, is_contained=self._is_contained(row))
+
+    def execute(self, job: Job, request: ExecRequest) -> CommandChannel:
+        """Run a command in the job's container, or on its node beside a job without one."""
+        row = self._own_row(job)
+        return self._steps.execute(row, request, is_contained=self._is_contained(row))
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        """Return the processes of the job's container, or of all its steps."""
+        row = self._own_row(job)
+        return self._steps.processes(row, is_contained=self._is_contained(row))
+
+    def _own_row(self, job: Job) -> JobRow:
+        """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""
+        [(_, row)] = self._rows([job.id])
+        if row.user != self._poll.site().user:
+            raise not_theirs(row)
+        return row
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return what Slurm's settings lack, or why its commands do not work."""

@@ -6,11 +6,13 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from gputui.cluster.command_channel import CommandChannel
+from gputui.cluster.marks import Marks
 from gputui.cluster.ssh import SshConnection
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
 
 OWN_VARIABLES = re.compile(r"(SQUEUE|SBATCH|SLURM|SLURMD|SALLOC|SINFO|SACCT|SCANCEL|SCONTROL|SPRIO|SRUN)_\w+", re.ASCII)
 """Variables by which a user changes what the commands do or print."""
@@ -87,6 +89,32 @@ class SlurmCommands:
             env=self._env(),
         )
 
+    def channel(
+        self,
+        argv: Sequence[str],
+        marks: Marks,
+        *,
+        is_tty: bool,
+        has_input: bool,
+        term: str,
+        refused: Callable[[str], GputuiError],
+    ) -> CommandChannel:
+        """Start a command whose streams a user talks to; `refused` words the complaints of one that did not begin."""
+
+        def error(complaint: str, code: int) -> GputuiError:
+            result = Result("", complaint, code)
+            try:
+                self._check(result, argv[0])
+            except ClusterUnavailableError as away:
+                return away
+            return refused(complaint)
+
+        words, environ = self._argv(argv, is_tty=is_tty), self._env() | ({"TERM": term} if is_tty else {})
+        try:
+            return CommandChannel(words, environ, marks, is_tty=is_tty, has_input=has_input, refused=error)
+        except OSError as fault:
+            raise self._away(f"{argv[0]} cannot be run here: {fault.strerror}") from fault
+
     def close(self) -> None:
         """Close the connection."""
         if self._ssh:
@@ -122,11 +150,11 @@ class SlurmCommands:
     def _away(self, what: str, hint: str | None = None) -> ClusterUnavailableError:
         return ClusterUnavailableError(what, where=self.place or None, hint=hint)
 
-    def _argv(self, argv: Sequence[str]) -> Sequence[str]:
+    def _argv(self, argv: Sequence[str], *, is_tty: bool = False) -> Sequence[str]:
         if not self._ssh:
             return argv
         settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in _SET.items())
-        return self._ssh.argv(f"{CLEAR}export {settings}; exec {shlex.join(argv)}")
+        return self._ssh.argv(f"{CLEAR}export {settings}; exec {shlex.join(argv)}", is_tty=is_tty)
 
     def _env(self) -> dict[str, str]:
         if self._ssh:

@@ -14,7 +14,6 @@ _NEVER = {
     _C.RESERVE: "reservations of Slurm are made by its administrators, with scontrol create reservation",
     _C.RECURRING: "Slurm repeats jobs by scrontab, not from here",
     _C.WHAT_IF: "Slurm forecasts the start of one job, not the effect of a change on others",
-    _C.INSIDE: "shells in jobs are opened on their nodes: ssh to the node, then docker exec",
 }
 _OPERATORS_ONLY = {
     _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",

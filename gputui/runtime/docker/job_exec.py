@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -18,6 +17,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import Interactive
+from gputui.domain.process_table import COLUMNS, process_rows
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
 from gputui.runtime.docker.connection import Connection
@@ -202,7 +202,6 @@ def _message(made: socket.socket, head: bytes, rest: bytes) -> str:
 
 _EXEC_LOOKS = 1000
 """Number of times to look, ten milliseconds apart, for the exit code of a command whose stream has ended."""
-_COLUMNS = "pid,user:32,pcpu,rss,etimes,args"
 
 
 class DockerExec:
@@ -310,29 +309,9 @@ def _top(client: APIClient, container_id: str) -> tuple[ProcessRow, ...]:
     from docker.errors import APIError
 
     try:
-        found = client.top(container_id, f"-eo {_COLUMNS}")
+        found = client.top(container_id, f"-eo {COLUMNS}")
     except APIError as error:
         if error.status_code in (404, 409):  # gone, or not running
             raise
         found = client.top(container_id)  # a ps without column options, like busybox's
-    titles = [title.upper() for title in found["Titles"]]
-    return tuple(_row(dict(zip(titles, row, strict=False))) for row in found["Processes"] or ())
-
-
-def _row(cells: dict[str, str]) -> ProcessRow:
-    memory, age, cpu = (_number(cells.get(title, "")) for title in ("RSS", "ELAPSED", "%CPU"))
-    return ProcessRow(
-        pid=int(cells["PID"]),
-        user=cells.get("USER", cells.get("UID", "")),
-        command=cells.get("COMMAND", cells.get("CMD", "")),
-        cpu=None if cpu is None else cpu / 100,
-        memory=None if memory is None else int(memory) * 1024,
-        age=None if age is None else timedelta(seconds=age),
-    )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return tuple(process_rows(found["Titles"], found["Processes"] or ()))

@@ -1,0 +1,190 @@
+"""Channel over a process of this machine that runs a command elsewhere: srun, or ssh and srun.
+
+With a terminal the process gets one of its own, whose size and keys it passes on as it would a user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import shutil
+import struct
+import subprocess
+import termios
+from collections.abc import Callable, Mapping, Sequence
+
+from gputui.cluster.marks import Marks
+from gputui.domain.errors import GputuiError
+
+_PIECE = 65536
+_ENDS_WITHIN = 5.0
+"""Seconds that the process gets to end, before it is killed."""
+_SIGNALLED = range(129, 193)
+"""Exit codes that say by which signal a command ended."""
+
+
+class CommandChannel:
+    """Streams of the process, without the messages that precede and follow the command's own output.
+
+    `refused` turns these messages and the process's exit code into the error that says why the command did not begin.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        marks: Marks,
+        *,
+        is_tty: bool,
+        has_input: bool,
+        refused: Callable[[str, int], GputuiError],
+    ) -> None:
+        self.is_tty = is_tty
+        self.on_input: Callable[[], None] = lambda: None
+        self._marks = marks
+        self._refused = refused
+        self._ready = select.epoll()
+        self._streams: dict[int, bool] = {}
+        """Descriptors of output that has not ended, each with whether it is standard error."""
+        self._input = -1
+        self._owned: list[int] = []
+        try:
+            start = self._with_terminal if is_tty else self._with_pipes
+            self._process = start(argv, environ, has_input)
+        except BaseException:
+            self._release()
+            raise
+        for descriptor in self._streams:
+            self._ready.register(descriptor, select.EPOLLIN)
+
+    def _with_terminal(
+        self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool
+    ) -> subprocess.Popen[bytes]:
+        del has_input
+        ours, theirs = pty.openpty()
+        self._own(ours)
+        try:
+            modes = termios.tcgetattr(theirs)
+            modes[3] &= ~termios.ECHO  # the terminal at the other end echoes
+            termios.tcsetattr(theirs, termios.TCSANOW, modes)
+            words = ["setsid", "--ctty", "--", *argv]
+            process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=dict(environ))
+        finally:
+            os.close(theirs)
+        self._streams, self._input = {ours: False}, ours
+        return process
+
+    def _with_pipes(self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool) -> subprocess.Popen[bytes]:
+        """Start it with pipes; it ends with this process, and hears no Ctrl-C of this process's terminal."""
+        setpriv = shutil.which("setpriv")
+        process = subprocess.Popen(
+            [*([setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []), *argv],
+            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environ),
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        out, err = (self._own(os.dup(stream.fileno())) for stream in (process.stdout, process.stderr))
+        if process.stdin is not None:
+            self._input = self._own(os.dup(process.stdin.fileno()))
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        self._streams = {out: False, err: True}
+        return process
+
+    def _own(self, descriptor: int) -> int:
+        os.set_inheritable(descriptor, False)
+        self._owned.append(descriptor)
+        return descriptor
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether all output has ended, which no descriptor tells."""
+        return not self._streams
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is output."""
+        return self._ready.fileno()
+
+    def input_fileno(self) -> int:
+        """Return the descriptor of standard input; -1: there is none."""
+        return self._input
+
+    def receive(self) -> list[tuple[bool, bytes]] | None:
+        """Return output; None at the end. Raises GputuiError if the command never began."""
+        if not self._streams:
+            self._wait()
+            if not self._marks.has_begun:
+                raise self._refused(self._marks.words, self._process.returncode)
+            return None
+        parts = []
+        for descriptor, _ in self._ready.poll():
+            parts += self._read(descriptor)
+        return parts
+
+    def _read(self, descriptor: int) -> list[tuple[bool, bytes]]:
+        is_error = self._streams[descriptor]
+        try:
+            data = os.read(descriptor, _PIECE)
+        except OSError:  # EIO: the process has closed its terminal
+            data = b""
+        if not data:
+            self._ready.unregister(descriptor)
+            del self._streams[descriptor]
+        if is_error or self.is_tty:  # marks are there
+            data = self._marks.feed(data) if data else self._marks.rest()
+        return [(is_error, data)] if data else []
+
+    def send(self, data: bytes) -> None:
+        """Write to standard input. Raises OSError."""
+        self.on_input()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._input, rest) :]
+
+    def end_input(self) -> None:
+        """Close standard input; a terminal has no end."""
+        if not self.is_tty and self._input >= 0:
+            self._owned.remove(self._input)
+            os.close(self._input)
+            self._input = -1
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal; the process passes it on."""
+        if self.is_tty:
+            fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def exit_code(self) -> int | None:
+        """Return the command's exit code; None if it or the connection was lost."""
+        if self._marks.code is not None:
+            return self._marks.code
+        code = self._process.poll()
+        return code if code in _SIGNALLED else None
+
+    def close(self) -> None:
+        """End the process, and with it the command unless that stays in a container."""
+        self._release()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        self._wait()
+
+    def _release(self) -> None:
+        for descriptor in self._owned:
+            os.close(descriptor)
+        self._owned.clear()
+        self._streams.clear()
+        self._ready.close()
+
+    def _wait(self) -> None:
+        try:
+            self._process.wait(_ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,118 @@
+"""Script that runs commands in jobs of Slurm, marks in their output, and channels of commands that never begin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.cluster.command_channel import CommandChannel
+from gputui.cluster.marks import Marks
+from gputui.cluster.slurm.batch_script import shell_text
+from gputui.domain.errors import ClusterRefusedError, GputuiError
+from gputui.domain.process_table import parse_ps
+from tests.cluster.talk import Talk
+
+_DOCKER = """#!/bin/sh
+case $1 in
+  inspect) echo "$STATE"; [ "$STATE" = running ] ;;
+  *) echo "docker $*" ;;
+esac
+"""
+
+
+def inside(folder: Path, state: str, *words: str) -> tuple[str, str]:
+    """Run the script of a node whose engine says that the container has this state; return its output."""
+    (folder / "docker").write_text(_DOCKER)
+    (folder / "docker").chmod(0o755)
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "STATE": state, "SLURM_JOB_ID": "7", "HOME": "/"}
+    script = ["bash", "-c", shell_text("inside.sh"), "gputui", "KEY", *words]
+    done = subprocess.run(script, env=environ, capture_output=True, text=True, check=False)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("Error: No such container: gputui-7", "its container does not run yet\n"),
+        ("created", "its container does not run yet\n"),
+        ("exited", "its container has ended\n"),
+        ("paused", "its container is paused\n"),
+        ("permission denied while trying to connect", "permission denied while trying to connect\n"),
+    ],
+)
+def test_a_container_that_no_command_can_run_in(tmp_path: Path, state: str, words: str) -> None:
+    assert inside(tmp_path, state, "container", "", "", "", "true") == ("", words)
+
+
+def test_the_words_for_docker(tmp_path: Path) -> None:
+    plain = inside(tmp_path, "running", "container", "", "", "", "ls", "-l")
+    assert plain == ("docker exec gputui-7 ls -l\n", "\x1b_gputui:KEY:begin\x1b\\\n\x1b_gputui:KEY:0\x1b\\\n")
+    out, err = inside(tmp_path, "running", "container", "xterm", "1", "ctrl-a", "sh")
+    assert "docker exec --tty --env=TERM=xterm --interactive --detach-keys=ctrl-a gputui-7 sh\n" in out
+    assert err == ""
+
+
+def test_a_command_on_the_node_is_no_assignment_of_env(tmp_path: Path) -> None:
+    out, err = inside(tmp_path, "", "node", "", "", "", "A=1", "true")
+    assert (out, "not found" in err, ":127\x1b\\" in err) == ("", True, True)
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 200), max_size=8), st.integers(0, 255))
+def test_marks_are_found_however_the_output_is_cut(text: bytes, cuts: list[int], code: int) -> None:
+    marks = Marks(ends_line=False)
+    key = marks.key.encode()
+    told = b"srun: hello \x1b_gputui:%b:begin\x1b\\%b\x1b_gputui:%b:%d\x1b\\ srun: bye" % (key, text, key, code)
+    found, start = b"", 0
+    for end in (*sorted(cuts), len(told)):
+        found += marks.feed(told[start:end])
+        start = max(start, min(end, len(told)))
+    assert (found + marks.rest(), marks.code, marks.words) == (text, code, "srun: hello ")
+
+
+def test_output_that_only_begins_as_a_mark_is_shown() -> None:
+    marks = Marks(ends_line=False)
+    begin = b"\x1b_gputui:%b:begin\x1b\\" % marks.key.encode()
+    assert marks.feed(begin + b"a\x1b_gputui:") == b"a"
+    assert marks.feed(b"other:5\x1b\\") == b"\x1b_gputui:other:5\x1b\\"
+    assert marks.feed(b"\x1b[0m") == b"\x1b[0m"
+    assert (marks.feed(b"\x1b"), marks.rest(), marks.code) == (b"", b"\x1b", None)
+
+
+def channel(script: str, *, is_tty: bool = False) -> CommandChannel:
+    def refused(words: str, code: int) -> GputuiError:
+        return ClusterRefusedError(f"{words.strip()} {code}")
+
+    marks = Marks(ends_line=not is_tty)
+    argv = ["sh", "-c", script, "sh", marks.key]
+    return CommandChannel(argv, os.environ, marks, is_tty=is_tty, has_input=True, refused=refused)
+
+
+@pytest.mark.parametrize("is_tty", [False, True])
+def test_a_command_that_never_begins_is_an_error_with_the_words_of_what_ran(is_tty: bool) -> None:
+    with pytest.raises(ClusterRefusedError, match=r"^srun: error: no 3$"):
+        Talk(channel("echo srun: error: no >&2; exit 3", is_tty=is_tty)).end()
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit 255", None), ("exit 1", None), ("exit 137", 137)])
+def test_the_exit_code_of_a_command_whose_end_was_not_told(end: str, code: int | None) -> None:
+    assert Talk(channel(f'printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; {end}')).end() == code
+
+
+def test_a_channel_that_is_closed_ends_its_process() -> None:
+    talk = Talk(channel('printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; echo $$; exec sleep 600'))
+    talk.until(b"\n")
+    talk.channel.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(talk.out), 0)
+
+
+def test_processes_as_ps_lists_them() -> None:
+    told = "  PID USER  %CPU   RSS ELAPSED COMMAND\n   17 ann   99.5  2048      61 python train.py  --x\n"
+    [row] = parse_ps(told + "\nnoise\n")
+    assert (row.pid, row.user, row.cpu, row.memory, row.command) == (17, "ann", 0.995, 2 << 20, "python train.py  --x")
+    assert (row.age and row.age.total_seconds(), parse_ps("")) == (61, ())
