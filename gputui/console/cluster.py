@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 
 from gputui.bootstrap import clusters

@@ -11,11 +11,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -156,8 +156,7 @@ class LockWaitNotice:
         self.show(sentence)
 
 
-@dataclass(frozen=True)
-class Demo:
+class Demo(Struct, frozen=True):
     """Simulated parts of a demo console."""
 
     adapters: Callable[[], Adapters]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import signal
 import sys
@@ -84,7 +83,7 @@ def services(there: ServerAccess, options: Options, preferences: Preferences, ho
     def of_server(whole: Services, server: ServerView) -> Services:
         own = server.settings
         name, user, home = there.user_at(server.name)
-        return dataclasses.replace(
+        return replace(
             whole,
             settings=replace(whole.settings, scheduler=own.scheduler, policy=own.policy, servers=()),
             host=name or server.name,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.event import ended
 from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
@@ -25,8 +27,7 @@ from gputui.domain.units import format_duration, format_size, plural
 DISK_LOW, FAILED = "disk low", "failed"
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Problem or unusual state that lasts until its reason is gone."""
 
     severity: str
@@ -151,8 +152,7 @@ _UNSTEADY = frozenset({"throttled", "capped"})
 """Kinds of conditions that the driver reports only briefly."""
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A condition as last seen."""
 
     condition: Condition

@@ -8,10 +8,10 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
@@ -324,8 +324,7 @@ def _link(index: int, other: int, uuids: tuple[str, ...], model: Model) -> Link:
     return Link(uuids[other], "NODE" if same else "SYS")
 
 
-@dataclass(frozen=True)
-class Load:
+class Load(Struct, frozen=True):
     """Load of a job on one GPU, `elapsed` seconds after its start; a pure function of key and time."""
 
     key: str

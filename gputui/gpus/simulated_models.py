@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gputui.domain.errors import InputError
 
@@ -11,8 +11,7 @@ MOST = 256
 DEFAULT = "H100"
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """Properties of a GPU model, from its data sheet; power in watts, clocks in MHz."""
 
     name: str
@@ -42,8 +41,7 @@ MODELS = {
 }
 
 
-@dataclass(frozen=True)
-class SimulatedGpus:
+class SimulatedGpus(Struct, frozen=True):
     """Simulated GPUs as requested by `sim:N[:MODEL]`."""
 
     count: int

@@ -6,15 +6,16 @@ import grp
 import os
 import pwd
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RunAs
 from gputui.domain.errors import RuntimeFault
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(Struct, frozen=True):
     """Entry of the account database."""
 
     uid: int

@@ -10,8 +10,10 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError, NotFoundError
@@ -22,8 +24,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True)
-class ProcessIdentity:
+class ProcessIdentity(Struct, frozen=True):
     """Identity of a process, distinct from any later process with the same pid."""
 
     pid: int
@@ -33,8 +34,7 @@ class ProcessIdentity:
     """Id of the boot."""
 
 
-@dataclass(frozen=True)
-class ProcessStat:
+class ProcessStat(Struct, frozen=True):
     """Fields of /proc/<pid>/stat that are needed here."""
 
     pid: int
@@ -180,8 +180,7 @@ class ProcessSampler:
         return list(found.values())
 
 
-@dataclass(frozen=True)
-class _Sampled:
+class _Sampled(Struct, frozen=True):
     """Sample of a process, to compare with the next one."""
 
     start: int

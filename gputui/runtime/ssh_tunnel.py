@@ -18,9 +18,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from gputui.domain.errors import RuntimeUnavailableError
 
@@ -116,8 +117,7 @@ def explain(target: SshTarget, lines: Sequence[str]) -> RuntimeUnavailableError:
     return RuntimeUnavailableError(f"ssh to {target.host} failed: {last}", hint=f"try `{target.command}`")
 
 
-@dataclass(frozen=True)
-class SshTarget:
+class SshTarget(Struct, frozen=True):
     """Parts of an ssh:// URL, as written."""
 
     host: str

@@ -6,10 +6,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from msgspec.structs import replace
 from textual import events
 from textual.filter import LineFilter
 from textual.message import Message

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.arrays import count
 from gputui.domain.conditions import conditions
@@ -32,8 +34,7 @@ from gputui.tui.queue.tab_models import QueueTab
 K = TypeVar("K")
 
 
-@dataclass(frozen=True)
-class FrameSize:
+class FrameSize(Struct, frozen=True):
     """Width and height of a frame, in cells."""
 
     width: int = 120

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from textual.binding import Binding
 from textual.dom import DOMNode
 
@@ -32,8 +33,7 @@ _PAIRS = {
 """Pairs of commands; the key bar shows only the name of the first, with the keys of both."""
 
 
-@dataclass(frozen=True)
-class Keymap:
+class Keymap(Struct, frozen=True):
     """Keys that differ from the declared ones."""
 
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -6,10 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import Struct
 from textual.message import Message
 
 from gputui.domain.snapshot import Snapshot
@@ -88,8 +88,7 @@ class LatestWorker:
             self._tell(message)
 
 
-@dataclass(eq=False)
-class ForecastBase:
+class ForecastBase(Struct, eq=False):
     """Snapshot and time as the base of forecasts; the same for every change until the next snapshot."""
 
     snapshot: Snapshot

@@ -6,9 +6,10 @@ import os
 import re
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, Protocol, cast
+
+from msgspec import Struct
 
 from gputui.domain.arrays import count
 from gputui.domain.cause import Blame, CauseCode
@@ -31,8 +32,7 @@ _SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"
 _BAD = ("error", "warning")
 
 
-@dataclass(frozen=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """Event that the operator is notified of."""
 
     at: datetime

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from msgspec.structs import replace as changed
 from textual.timer import Timer
 
@@ -14,8 +15,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.gpu_rows import GpuPicture
 
 
-@dataclass(frozen=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """Seconds between drawings, and the parts that are left out."""
 
     pictures: float = 0.0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct, field
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
@@ -67,8 +67,7 @@ def _none() -> Sequence[str]:
     return ()
 
 
-@dataclass(frozen=True)
-class FormSources:
+class FormSources(Struct, frozen=True):
     """Suggestions for the job form: images, and the directory of templates."""
 
     images: Callable[[], Sequence[str]] = _none
@@ -77,8 +76,7 @@ class FormSources:
     """Directory of templates; None: there are none, and none can be saved."""
 
 
-@dataclass(frozen=True)
-class Pages:
+class Pages(Struct, frozen=True):
     """Creates the screens about one job, which any screen with a job can open."""
 
     detail: Callable[[Services, Snapshot, JobId, Callable[[JobId], None]], Screen[None]]
@@ -87,15 +85,13 @@ class Pages:
     """Returns the screen of the job's processes."""
 
 
-@dataclass
-class Hint:
+class Hint(Struct):
     """Line for newcomers, until the first key or click."""
 
     text: str = ""
 
 
-@dataclass(frozen=True)
-class Services:
+class Services(Struct, frozen=True, dict=True):
     """Services of one console. Changes are not made here: screens post them as messages."""
 
     logs: LogOpener

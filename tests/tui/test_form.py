@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -69,13 +68,13 @@ def test_the_form_has_a_field_for_every_option() -> None:
 
 
 def test_the_limit_of_the_site_is_shown_at_its_field() -> None:
-    strict = dataclasses.replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
+    strict = replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
     assert "longer than a job may run" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
     assert "the job has none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
 
 
 def test_host_jobs_may_be_switched_off_and_an_engine_may_be_missing() -> None:
-    off = dataclasses.replace(HERE, scheduler=SchedulerSettings(host_jobs=False))
+    off = replace(HERE, scheduler=SchedulerSettings(host_jobs=False))
     assert "image" in faults({"command": "true"}, off, NOW)
     node = Node("here", runtimes=(RuntimeStatus("process", True, ""),))
     bare = off.at(Snapshot(nodes=(node,)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -100,7 +99,7 @@ class TestGpusOfJobPage:
         assert told(young, picture(history=history), 150)["GPU 0"].endswith(" ▅▅▅ in 30s"), "not what ran there before"
         new = on(0).with_attempt(started_at=NOW)
         assert "▅" not in told(new, picture(history=history), 150)["GPU 0"]
-        spare = dataclasses.replace(picture(history=history), left_out=frozenset({"history"}))
+        spare = replace(picture(history=history), left_out=frozenset({"history"}))
         assert "▅" not in told(on(0), spare, 150)["GPU 0"]
 
 

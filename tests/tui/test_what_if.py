@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 from collections.abc import Callable
@@ -497,9 +496,7 @@ async def test_the_panel_has_the_numbers_of_the_dry_run(
 ) -> None:
     console = watched()
     (tmp_path / "config.toml").write_text("[policy]\npredict = false\nmax_time = '1d'\n")
-    console.app.services = dataclasses.replace(
-        console.app.services, settings=Settings(policy=replace(plans.KEPT, reservations=()))
-    )
+    console.app.services = replace(console.app.services, settings=Settings(policy=replace(plans.KEPT, reservations=())))
     snapshot = plans.contended()
     monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: console.store)
     monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: snapshot)

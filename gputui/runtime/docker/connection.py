@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct, field
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
@@ -32,8 +33,7 @@ IDLE_FOR = 45.0
 """Seconds for which an idle client is kept; at most MOST_IDLE are kept."""
 
 
-@dataclass(eq=False)
-class Deadline:
+class Deadline(Struct, eq=False):
     """Deadline of a call."""
 
     at: float
@@ -106,8 +106,7 @@ def _check_listening(endpoint: Endpoint) -> None:
                 probe.connect(endpoint.socket_path)
 
 
-@dataclass
-class _Idle:
+class _Idle(Struct):
     """Idle client of the pool."""
 
     client: EngineClient

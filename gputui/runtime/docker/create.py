@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
@@ -28,8 +29,7 @@ _CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True)
-class CreateRequest:
+class CreateRequest(Struct, frozen=True):
     """Body of a create request, with notes on changes to the job's request."""
 
     body: dict[str, Any]

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
@@ -20,8 +21,7 @@ _SSH = "ssh://"
 _CONTEXT_HINT = "`docker context ls` lists the contexts"
 
 
-@dataclass(frozen=True)
-class TlsFiles:
+class TlsFiles(Struct, frozen=True):
     """TLS files for a TCP connection to the engine; each path may be None."""
 
     ca: Path | None = None
@@ -31,8 +31,7 @@ class TlsFiles:
     """True if the engine's certificate is checked."""
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Address of the engine."""
 
     url: str

@@ -12,11 +12,12 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.policy.gpus.engine import CDI_KIND
@@ -51,8 +52,7 @@ class GpuMode(StrEnum):
     """No method: the engine would silently ignore the request."""
 
 
-@dataclass(frozen=True)
-class EngineFacts:
+class EngineFacts(Struct, frozen=True):
     """Facts of an engine, from its `/version` and `/info`."""
 
     version: str
@@ -203,8 +203,7 @@ def _names_in_json(text: str) -> list[str]:
     return []
 
 
-@dataclass(frozen=True)
-class MachineFacts:
+class MachineFacts(Struct, frozen=True):
     """Facts that differ between machines. None: unknown."""
 
     name: str | None = None

@@ -10,10 +10,12 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerState
@@ -50,8 +52,7 @@ _REMEMBERED = 4096
 """Number of messages recognised after a followed log was reopened."""
 
 
-@dataclass(frozen=True)
-class LogQuery:
+class LogQuery(Struct, frozen=True):
     """Requested part of a container's output."""
 
     container_id: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -122,7 +121,7 @@ class DockerRuntime:
             gpus = replace(gpus, warnings=(elsewhere.sentence,))
         if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
             gpus = replace(gpus, cdi_devices=listed_cdi_names(info.get("CDISpecDirs") or ()))
-        return dataclasses.replace(facts, gpus=gpus)
+        return replace(facts, gpus=gpus)
 
     def _current_facts(self) -> EngineFacts:
         """Return the engine's facts, refreshed after a while: CDI devices may change while it runs."""

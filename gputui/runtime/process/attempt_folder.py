@@ -28,11 +28,12 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.container import Launch
 from gputui.runtime.host_processes import ProcessIdentity
@@ -48,8 +49,7 @@ _SUSPENDED = "suspended"
 """File that exists while the attempt is suspended."""
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """Facts about a launch, kept in launch.json."""
 
     gpus: tuple[str, ...]
@@ -62,8 +62,7 @@ class Manifest:
     """Uid of its proven submitter; None: not recorded, as by gputui 0.1."""
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start record of the wrapper."""
 
     leader: ProcessIdentity
@@ -71,8 +70,7 @@ class Start:
     at: datetime
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """End record of the wrapper."""
 
     code: int
@@ -82,8 +80,7 @@ class End:
     """`STEP ERRNO` if the command could not be run."""
 
 
-@dataclass(frozen=True)
-class Records:
+class Records(Struct, frozen=True):
     """Records of an attempt's state file."""
 
     begun: bool
@@ -132,8 +129,7 @@ def reach_of(status: os.stat_result) -> int | None:
     return None if status.st_uid in {0, os.geteuid()} else status.st_uid
 
 
-@dataclass(frozen=True)
-class AttemptFolder:
+class AttemptFolder(Struct, frozen=True):
     """Directory of one attempt on disk."""
 
     path: Path
@@ -256,8 +252,7 @@ class AttemptFolder:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class OpenFolder(AttemptFolder):
+class OpenFolder(AttemptFolder, frozen=True):
     """Directory of one attempt, held open: it stays the same one if members swap the directories above it."""
 
     place: int
@@ -313,8 +308,7 @@ def parse_end(record: bytes) -> End | None:
         return None
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(Struct, frozen=True):
     """Modes of attempt directories that let submitters read the output of their jobs."""
 
     root: int

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from gputui.domain.container_options import ContainerOptions
 
@@ -30,8 +31,7 @@ _STALE = 3600.0
 """Age in seconds at which a group without an attempt is not about to get one."""
 
 
-@dataclass(frozen=True)
-class AttemptCgroups:
+class AttemptCgroups(Struct, frozen=True):
     """Control groups created for an attempt."""
 
     folders: tuple[str, ...] = ()
@@ -49,8 +49,7 @@ class AttemptCgroups:
         return joins + ([("oom_events", self.oom_events)] if self.oom_events else [])
 
 
-@dataclass(frozen=True)
-class Trees:
+class Trees(Struct, frozen=True):
     """Trees of control groups of this host, and this process's groups in them."""
 
     mount: Path = MOUNT
@@ -84,7 +83,11 @@ class Trees:
         return ""
 
 
-def make(name: str, options: ContainerOptions, trees: Trees = Trees()) -> AttemptCgroups:
+_MOUNTED = Trees()
+"""Trees of this host."""
+
+
+def make(name: str, options: ContainerOptions, trees: Trees = _MOUNTED) -> AttemptCgroups:
     """Create groups that list the attempt's processes and enforce its limits, as far as permitted."""
     base = trees.unified()
     folders: list[Path] = []
@@ -156,7 +159,7 @@ def remove(folders: Iterable[str]) -> None:
                 break
 
 
-def remove_stale(is_stale: Callable[[str], bool], now: datetime, trees: Trees = Trees()) -> None:
+def remove_stale(is_stale: Callable[[str], bool], now: datetime, trees: Trees = _MOUNTED) -> None:
     """Remove groups more than an hour old whose name is stale: a crash left them without an attempt."""
     parents = [trees.unified(), trees.beside(), *map(trees.of, _TREES)]
     for parent in dict.fromkeys(each for each in parents if each is not None):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -39,8 +39,7 @@ WHAT_IF, TIMELINE, FORM, DIALOG = "What-if", "Timeline", "Submit form", "Dialogs
 PROCESS_GROUP = "Process view"
 
 
-@dataclass(frozen=True, eq=False)
-class Command:
+class Command(Struct, frozen=True, eq=False):
     """A command of the console. Each is declared once and compared by identity, which is fast."""
 
     action: str

@@ -7,9 +7,9 @@ one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from textual.fuzzy import FuzzySearch
 from textual.screen import Screen
 
@@ -18,8 +18,7 @@ from gputui.tui.commands.command import Command
 from gputui.tui.commands.refusal import ALL_THERE, Lacking, why_not
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """A command found by name, on one screen at one moment."""
 
     command: Command
@@ -56,8 +55,7 @@ _LEAST = 3
 """Minimum number of letters of a title or synonym; fewer begin too many words."""
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(Struct, frozen=True):
     """A command that matches a search."""
 
     offer: Offer

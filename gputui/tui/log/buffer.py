@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from msgspec import Struct
 from rich.style import Style
 
 from gputui.tui.present.log import style_after, styles_before
@@ -72,8 +72,7 @@ class FoundLines:
         self._lines, self._size = dict(reversed(kept)), size
 
 
-@dataclass(frozen=True)
-class LogRegion:
+class LogRegion(Struct, frozen=True):
     """Part of the log before the lines in memory, loaded around a hit."""
 
     first: int

@@ -6,7 +6,8 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.pattern import TooSlow, impatient, text_of
@@ -18,8 +19,7 @@ _BLOCK = 200
 """Lines between two checks of the time."""
 
 
-@dataclass
-class OlderHits:
+class OlderHits(Struct):
     """Sorted numbers of matching lines older than those in memory."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))

@@ -8,8 +8,9 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from gputui.domain.text import plain_bytes
 from gputui.tui.present.log import MOST, shown_text
@@ -23,8 +24,7 @@ class TooSlow(Exception):  # noqa: N818 - said of a pattern
     """Raised when matching an expression takes too long."""
 
 
-@dataclass(frozen=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """Regular expression, case-sensitive only if it contains a capital letter."""
 
     text: str

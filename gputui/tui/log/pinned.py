@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -12,8 +12,7 @@ from gputui.tui.present.job import job_title
 MOST = 6
 
 
-@dataclass(frozen=True)
-class LogOf:
+class LogOf(Struct, frozen=True):
     """Reference to the log of a job's attempt."""
 
     job_id: JobId

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputui.domain.log_errors import error_in
 from gputui.domain.units import plural
@@ -18,8 +19,7 @@ _FAR_BACK = -(10**15)
 """A number below that of any line."""
 
 
-@dataclass(frozen=True)
-class PendingJump:
+class PendingJump(Struct, frozen=True):
     """Jump to a hit that is made as soon as the hit is known."""
 
     finder: Finder

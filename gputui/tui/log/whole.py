@@ -6,9 +6,10 @@ import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import repeat
+
+from msgspec import Struct, field
 
 from gputui.ports import LogStream
 from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
@@ -29,8 +30,7 @@ ANCHOR = 64
 """Number of known lines that must be found again before earlier ones are put before them."""
 
 
-@dataclass(frozen=True)
-class KnownLines:
+class KnownLines(Struct, frozen=True):
     """Position of the known lines, counted from the end of the log."""
 
     anchor: tuple[bytes, ...]
@@ -39,8 +39,7 @@ class KnownLines:
     """Number of lines from there to the end."""
 
 
-@dataclass(frozen=True)
-class EarlierLines:
+class EarlierLines(Struct, frozen=True):
     """Lines just before the known ones."""
 
     lines: PackedLines
@@ -107,8 +106,7 @@ AROUND = 2500
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
-@dataclass(frozen=True)
-class ScanResult:
+class ScanResult(Struct, frozen=True):
     """Hits of a search before the lines in memory."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))

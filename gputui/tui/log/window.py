@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.finder import Finder
@@ -98,8 +99,7 @@ def around(hits: Sequence[int], context: int, first: int, end: int) -> array[int
     return numbers
 
 
-@dataclass(frozen=True)
-class VisibleRow:
+class VisibleRow(Struct, frozen=True):
     """Visible row of a line."""
 
     number: int

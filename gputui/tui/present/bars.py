@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from msgspec import Struct, field
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
@@ -38,8 +38,7 @@ _APART = 9
 """Minimum distance in cells between two labels of the axis."""
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """Time axis: `cells` cells from `start` on, each `step` long."""
 
     start: datetime
@@ -85,8 +84,7 @@ def _words(at: datetime, apart: timedelta) -> str:
     return f"{at:%H:%M}" if apart >= timedelta(minutes=1) else f"{at:%H:%M:%S}"
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Characters at the beginning, inside and at the end of a bar."""
 
     begin: str
@@ -94,8 +92,7 @@ class Shape:
     end: str
 
 
-@dataclass(frozen=True)
-class BarMarks:
+class BarMarks(Struct, frozen=True):
     """Characters of all elements of the drawing."""
 
     limit: Shape = Shape("┣", "━", "┫")
@@ -137,8 +134,7 @@ _WINDOW = Style(color=OTHER)
 _NOW = Style(color=WARN)
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """Parameters of drawing rows of bars."""
 
     scale: Scale

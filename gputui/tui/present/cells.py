@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 
@@ -60,8 +60,7 @@ _NEAR = 8
 """Bytes of unchanged cells that cost less to send again than to skip."""
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Struct, frozen=True):
     """Column of a table."""
 
     key: str
@@ -76,8 +75,7 @@ class Column:
     """Largest width of a flexible column."""
 
 
-@dataclass(frozen=True)
-class PlacedColumn:
+class PlacedColumn(Struct, frozen=True):
     """Column with its place on the screen."""
 
     column: Column

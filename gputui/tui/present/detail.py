@@ -6,9 +6,10 @@ import platform
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.attempt import Attempt
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from gputui.domain.policy.explain import Explanation, TermWords
 
 
-@dataclass(frozen=True)
-class ExplanationState:
+class ExplanationState(Struct, frozen=True):
     """Explanation of a waiting job, as far as it is known."""
 
     explanation: Explanation | None = None
@@ -86,8 +86,7 @@ Line = tuple[str, Cell]
 MASK = "••••••"
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(Struct, frozen=True):
     """Readings and expected duration of a running job."""
 
     gpus: Sequence[Line] = ()

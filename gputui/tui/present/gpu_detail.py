@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.style import Style
 
 from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
@@ -100,8 +101,7 @@ _COLUMN = 76
 """Width of a column from which readings and topology are side by side."""
 
 
-@dataclass(frozen=True)
-class GpuPage:
+class GpuPage(Struct, frozen=True):
     """Data of the page."""
 
     row: GpuRow

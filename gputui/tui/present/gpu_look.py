@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
@@ -16,8 +17,7 @@ _WORDS = {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour 
 _MEANING = {"judgement": "by judgement: busy green, idle amber", "intensity": "by intensity: the more the redder"}
 
 
-@dataclass(frozen=True)
-class GpuLook:
+class GpuLook(Struct, frozen=True):
     """Choices of the user, and thresholds from the settings."""
 
     rules: ConsoleSettings = ConsoleSettings()

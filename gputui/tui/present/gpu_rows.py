@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from gputui.domain.gpu import GpuSample, GpuView, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
@@ -18,8 +19,7 @@ from gputui.tui.present.gpu_look import GpuLook
 from gputui.tui.present.gpu_words import Labels, kept_words
 
 
-@dataclass(frozen=True)
-class GpuRow:
+class GpuRow(Struct, frozen=True, dict=True):
     """Row of one GPU."""
 
     view: GpuView
@@ -64,8 +64,7 @@ class GpuRow:
         return self.view.current is None
 
 
-@dataclass(frozen=True)
-class GpuPicture:
+class GpuPicture(Struct, frozen=True):
     """Rows of the grid by UUID, in the driver's order."""
 
     rows: Mapping[str, GpuRow] = field(default_factory=dict)

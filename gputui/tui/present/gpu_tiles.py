@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 CARD_LEAST, CARD_MOST = 6, 36
 """Minimum and maximum rows of a card: title, four bars and the elapsed time, or with high graphs between them."""
@@ -23,8 +24,7 @@ LINE_FULL = 58
 """Cells from which temperature, power and throttling are shown too."""
 
 
-@dataclass(frozen=True)
-class GridRoom:
+class GridRoom(Struct, frozen=True):
     """Room for the grid on the screen."""
 
     width: int = 80
@@ -36,8 +36,7 @@ class GridRoom:
     """`auto`, `cards`, `rows` or `compact`."""
 
 
-@dataclass(frozen=True)
-class Arrangement:
+class Arrangement(Struct, frozen=True):
     """Arrangement of the GPUs."""
 
     kind: str = "rows"

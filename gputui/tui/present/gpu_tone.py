@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState
@@ -16,8 +15,7 @@ _HALF = 0.5
 """Utilisation from which green is bright."""
 
 
-@dataclass(frozen=True)
-class Tone:
+class Tone(Struct, frozen=True):
     """Judgement on a reading: its colour, and a mark for users who do not see colours."""
 
     style: Style

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.gpu_names import index_of, index_ranges
@@ -134,8 +135,7 @@ def model_in(model: str, room: int) -> str:
     return "".join(words)
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Labels of GPUs: the index, with the node if there are several."""
 
     by_uuid: Mapping[str, str] = field(default_factory=dict)

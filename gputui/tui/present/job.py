@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import dropwhile
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.arrays import count, elements_word
 from gputui.domain.faulty_gpus import faulty_gpus
@@ -124,8 +126,7 @@ MORE_CELLS: Mapping[str, Callable[[Job, JobContext], Cell]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class JobContext:
+class JobContext(Struct, frozen=True):
     """Data that cells of jobs need besides the job."""
 
     now: datetime

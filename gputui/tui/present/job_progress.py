@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
@@ -68,8 +69,7 @@ def pull_progress(words: str, room: int) -> Cell:
     return (*bar(percent / 100, max(_LEAST_BAR, min(_MOST_BAR, room - 6)), AMBER), (f" {percent:>2} %", PLAIN))
 
 
-@dataclass
-class ArrayCounts:
+class ArrayCounts(Struct):
     """Elements of an array by their state."""
 
     done: int = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from gputui.domain.gpu_processes import CONTAINER, FOREIGN, JOB, OTHER, ContainerDetail, GpuProcessRow, gpu_words
 from gputui.domain.text import broken, plain
@@ -40,8 +41,7 @@ _VALUES: Mapping[str, Callable[[GpuProcessRow], object]] = {
 _LARGEST_FIRST = {"age", "sm", "gpu_memory", "memory", "cpu"}
 
 
-@dataclass(frozen=True)
-class ProcessOrder:
+class ProcessOrder(Struct, frozen=True):
     """Column by which processes are sorted, and whether in reverse."""
 
     column: str = "gpu"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from rich.style import Style
 
 from gputui.domain.gpu import GpuSample
@@ -24,8 +24,7 @@ _BARS = (8, 5, 0)
 _GROUPS = " │ "
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Shares from which a value is shown in amber and in red."""
 
     warn: float
@@ -48,8 +47,7 @@ DISK = Limits(0.9, ALMOST_FULL)
 POWER = Limits(0.97, 1.01)
 
 
-@dataclass(frozen=True)
-class SummaryPart:
+class SummaryPart(Struct, frozen=True):
     """Part of the line. If room is short, bars go first, then the parts of the highest rank."""
 
     rank: int

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.arrays import count
 from gputui.domain.entries import Entries
@@ -135,8 +137,7 @@ _WHEN, _AHEAD, _NAME = 9, 10, 24
 _Moment: TypeAlias = tuple[datetime, Bar | KeptWindow]
 
 
-@dataclass(frozen=True)
-class _AgendaWords:
+class _AgendaWords(Struct, frozen=True):
     """Data for the texts of the lines."""
 
     jobs: Mapping[JobId, Job]

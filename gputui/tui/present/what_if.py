@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuView
@@ -30,8 +30,7 @@ OLD = timedelta(seconds=5)
 """Age from which a forecast shows its age."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """Proposed change as text."""
 
     words: str
@@ -47,8 +46,7 @@ class Subject:
 NOBODY = Subject("")
 
 
-@dataclass(frozen=True)
-class Outlook:
+class Outlook(Struct, frozen=True):
     """Known effects of a change."""
 
     snapshot: Snapshot
@@ -228,8 +226,7 @@ def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> 
     )
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(Struct, frozen=True):
     """GPUs that change alike."""
 
     views: tuple[GpuView, ...]

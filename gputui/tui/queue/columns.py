@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.filter import gpu_count_of
 from gputui.domain.job import Job
@@ -64,8 +66,7 @@ ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why"
 """Columns of the tab of ended jobs."""
 
 
-@dataclass(frozen=True)
-class ChosenColumns:
+class ChosenColumns(Struct, frozen=True):
     """Chosen columns, in their order."""
 
     keys: tuple[str, ...] = USUAL
@@ -135,8 +136,7 @@ def fitting(key: str, room: int) -> Column:
 SortValue: TypeAlias = float | str | None
 
 
-@dataclass(frozen=True)
-class Sorting:
+class Sorting(Struct, frozen=True):
     """Column by which rows are sorted, and whether in reverse; no column: the order of the plan."""
 
     column: str = ""
@@ -167,8 +167,7 @@ class Sorting:
         return Sorting(able[(here + 1) % len(able)])
 
 
-@dataclass(frozen=True)
-class SortData:
+class SortData(Struct, frozen=True):
     """Data for sort keys, besides the job."""
 
     now: datetime

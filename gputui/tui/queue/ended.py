@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+
+from msgspec import Struct
 
 from gputui.domain.arrays import count
 from gputui.domain.job import Job
@@ -67,8 +68,7 @@ def _end_of(job: Job) -> str:
     return f"{job.id} {job.ended_at.timestamp():.0f}" if job.ended_at else str(job.id)
 
 
-@dataclass(frozen=True)
-class EndedJobsSplit:
+class EndedJobsSplit(Struct, frozen=True):
     """Ended jobs by their place in the queue, the latest first."""
 
     in_place: Sequence[Job] = ()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import TypeAlias, overload
+
+from msgspec import Struct, field
 
 from gputui.domain.arrays import count, folded
 from gputui.domain.job import Job
@@ -82,8 +83,7 @@ class RowPositions(Mapping[RowKey, int]):
 CLOSED, OPEN = "▸", "▾"
 
 
-@dataclass
-class Folds:
+class Folds(Struct):
     """Unfolded arrays and jobs. By default arrays are folded, and dependents are in their own place."""
 
     arrays: set[JobId] = field(default_factory=set)
@@ -92,8 +92,7 @@ class Folds:
     """Unfolded jobs, whose dependents are below them."""
 
 
-@dataclass(frozen=True)
-class ArrangedRows:
+class ArrangedRows(Struct, frozen=True):
     """Rows from the top."""
 
     keys: Sequence[RowKey] = ()
@@ -103,7 +102,10 @@ class ArrangedRows:
     """Signs before the name: whether the row can be unfolded, and its depth."""
 
 
-def joined_rows(first: ArrangedRows, key: RowKey, second: ArrangedRows = ArrangedRows()) -> ArrangedRows:
+NO_ROWS = ArrangedRows()
+
+
+def joined_rows(first: ArrangedRows, key: RowKey, second: ArrangedRows = NO_ROWS) -> ArrangedRows:
     """Return the rows of both, with a row of that key in between."""
     groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
     if isinstance(first.keys, RowKeys) or isinstance(second.keys, RowKeys):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from textual.message import Message
 
 from gputui.domain.job import Job
@@ -18,8 +18,7 @@ PERIOD = timedelta(days=7)
 _MOST = 50
 
 
-@dataclass(frozen=True)
-class PastJobs:
+class PastJobs(Struct, frozen=True):
     """Jobs of a GPU that left the queue file in the last days, the latest ones."""
 
     jobs: tuple[Job, ...] = ()

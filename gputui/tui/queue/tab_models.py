@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.gpu import short_names
 from gputui.domain.job import Job
@@ -163,8 +165,7 @@ class QueueTab:
         return empty_queue_words(self.rows.filter) if self.rows.is_read else READING
 
 
-@dataclass
-class EndedJobs:
+class EndedJobs(Struct):
     """Ended jobs, latest first, as far back as they were read."""
 
     jobs: Mapping[JobId, Job]

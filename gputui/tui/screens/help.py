@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
+from msgspec import Struct
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -52,8 +52,7 @@ _BESIDE, _INDENT = 26, 4
 """Minimum cells of descriptions beside their keys, and their indentation below the keys."""
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Struct, frozen=True):
     """Place from which help was opened."""
 
     pane: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.screen import Screen
 from textual.widget import Widget
 
@@ -35,8 +36,7 @@ _PARTS = 10_000
 """Fractions in which queue and log share rows; if no row is left, Textual rounds each fraction up to at least one."""
 
 
-@dataclass(frozen=True)
-class PaneLayout:
+class PaneLayout(Struct, frozen=True):
     """Sizes of the panes as shares of the rows, so that they also hold in a terminal of another size."""
 
     gpus: float | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from textual.widgets import Input
 
 from gputui.domain.filter import FilterSubject, searched_text
@@ -32,8 +32,7 @@ _CALM = 0.15
 _ON_JOBS = ("mark", "mark_all", "fold", "fold_all", "sort", "columns")
 
 
-@dataclass(frozen=True)
-class _MarkedJobs:
+class _MarkedJobs(Struct, frozen=True):
     """Marked jobs, and the objects that they were computed from."""
 
     marks: Marks

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
+from msgspec import Struct, field
 from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
@@ -42,8 +42,7 @@ _PAST = 8
 """Fraction of the width that shows the past, as a divisor."""
 
 
-@dataclass(frozen=True)
-class TimelineView:
+class TimelineView(Struct, frozen=True):
     """The displayed snapshot and plan."""
 
     snapshot: Snapshot

@@ -7,8 +7,9 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import fit, plain, width
@@ -25,8 +26,7 @@ MOST_BYTES = 8192
 """Maximum bytes of one submission, since the file is read completely at every start."""
 
 
-@dataclass(frozen=True)
-class RecentSubmission:
+class RecentSubmission(Struct, frozen=True):
     """A submission, without the values of its environment."""
 
     draft: Draft

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
@@ -117,8 +119,7 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The user who submits, with directory, environment and limits."""
 
     user: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
 from rich.style import Style
 from textual.message import Message
 from textual.message_pump import MessagePump
@@ -39,8 +39,7 @@ _NAMED = 12
 """GPUs named at most."""
 
 
-@dataclass(frozen=True)
-class Prospect:
+class Prospect(Struct, frozen=True):
     """Forecast of a job that is not submitted yet: its start, and the jobs that it would delay."""
 
     at: datetime

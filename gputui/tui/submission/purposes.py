@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -221,9 +220,7 @@ class JobEdit:
         """Return the form's commands except those that fill in another job."""
         others = _ELSEWHERE | {MORE_FIELDS.action_name} if self._has_few else _ELSEWHERE
         kept = (command for command in SUBMIT_COMMANDS if command.action_name not in others)
-        return tuple(
-            dataclasses.replace(command, title="save") if command.action_name == "send" else command for command in kept
-        )
+        return tuple(replace(command, title="save") if command.action_name == "send" else command for command in kept)
 
     def locked(self) -> Mapping[str, str]:
         """Return the fields that cannot be changed, each with the reason."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cache, lru_cache
 
+from msgspec.structs import replace
 from rich.color import Color, ColorSystem
 from textual.color import Color as CssColor
 from textual.theme import Theme

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
 
 from gputui.tui.present import style
 
 
-@dataclass(frozen=True)
-class Palette:
+class Palette(Struct, frozen=True):
     """Colours in Rich's notation: `#rrggbb`, or the name of one of a terminal's sixteen."""
 
     ground: str = style.GROUND
@@ -38,9 +38,9 @@ class Palette:
 
     def colours(self) -> Iterator[str]:
         """Return the colours of all roles, always in the same order."""
-        for field in fields(self):
-            if field.name not in ("logs", "on_picked"):
-                yield getattr(self, field.name)
+        for name in self.__struct_fields__:
+            if name not in ("logs", "on_picked"):
+                yield getattr(self, name)
         yield from self.logs
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.theme import BUILTIN_THEMES, Theme
@@ -68,8 +68,7 @@ SECTION = "look"
 """Section of the user's preferences."""
 
 
-@dataclass(frozen=True)
-class Appearance:
+class Appearance(Struct, frozen=True):
     """Initial theme and characters of the console."""
 
     theme: str = DEFAULT

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -22,8 +22,7 @@ from gputui.tui.widgets.hints import Hints
 MOST = 50
 
 
-@dataclass(frozen=True)
-class FilterHistory:
+class FilterHistory(Struct, frozen=True):
     """Earlier filters, each once, the latest last."""
 
     texts: tuple[str, ...] = ()
