@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -91,6 +90,8 @@ def _directory(engine: Engine) -> str:
 
 
 def _short(text: str) -> str:
+    import hashlib  # loads OpenSSL
+
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

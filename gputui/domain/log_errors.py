@@ -8,6 +8,7 @@ the Linux kernel's OOM killer and Xid lines, and Slurm's slurmstepd.
 from __future__ import annotations
 
 import re
+from functools import cache
 
 _KINDS: dict[str, tuple[str, ...]] = {
     "out of memory": (
@@ -50,7 +51,6 @@ _KINDS: dict[str, tuple[str, ...]] = {
         r": (?:fatal )?error: |[:\]] No such file or directory|: command not found|[Pp]ermission denied",
     ),
 }
-_ERRORS = tuple((kind, re.compile("|".join(expressions))) for kind, expressions in _KINDS.items())
 _WORDS = (
     *(
         "error",
@@ -74,9 +74,15 @@ _WORDS = (
 _ABSL = re.compile(r"[EF]\d{4} ")
 
 
+@cache
+def kinds_of_errors() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Return the pattern of each kind; compiling them takes longer than many a command."""
+    return tuple((kind, re.compile("|".join(expressions))) for kind, expressions in _KINDS.items())
+
+
 def error_in(text: str) -> str | None:
     """Return the kind of error that a line reports, in a word; None for other lines."""
     lowered = text.lower()
     if not any(word in lowered for word in _WORDS) and _ABSL.match(text) is None:
         return None
-    return next((kind for kind, expression in _ERRORS if expression.search(text)), None)
+    return next((kind for kind, expression in kinds_of_errors() if expression.search(text)), None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.log_errors import _ERRORS, error_in
+from gputui.domain.log_errors import error_in, kinds_of_errors
 
 ERRORS = {
     "out of memory": (
@@ -110,7 +110,7 @@ FINE = (
 @pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in ERRORS.items() for line in lines])
 def test_errors_are_recognised_and_named(kind: str, line: str) -> None:
     assert error_in(line) is not None
-    assert any(name == kind and expression.search(line) for name, expression in _ERRORS)
+    assert any(name == kind and expression.search(line) for name, expression in kinds_of_errors())
 
 
 @pytest.mark.parametrize("line", FINE)
@@ -120,7 +120,9 @@ def test_harmless_lines_are_no_errors(line: str) -> None:
 
 @given(st.sampled_from([line for lines in ERRORS.values() for line in lines]), st.text(max_size=5))
 def test_the_quick_check_misses_no_error(line: str, end: str) -> None:
-    assert (error_in(line + end) is not None) == any(expression.search(line + end) for _, expression in _ERRORS)
+    assert (error_in(line + end) is not None) == any(
+        expression.search(line + end) for _, expression in kinds_of_errors()
+    )
 
 
 def test_every_line_is_checked_quickly() -> None:

@@ -12,7 +12,6 @@ holes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import time
 
@@ -77,6 +76,8 @@ SPARE = 1024 * 1024
 
 def configure_malloc() -> None:
     """Use one heap for all threads, since Python runs one at a time anyway. Only glibc has several heaps."""
+    import ctypes  # a console tunes its memory after its first frame
+
     libc = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):  # another C library
         libc.mallopt(_ARENA_MAX, 1)

@@ -11,7 +11,6 @@ from gputui.domain.keyed import keyed
 from gputui.domain.recurring import Recurrence
 from gputui.domain.server_ids import shown_id
 from gputui.domain.settings import Window
-from gputui.engine.actions.recurring import local_zone_name
 from gputui.ports.actions import UserActions
 from gputui.tui.actions import Call
 
@@ -42,6 +41,8 @@ def again(job: Job, expression: str) -> Call:
 
     def write(actions: UserActions) -> str:
         from msgspec.structs import replace
+
+        from gputui.engine.actions.recurring import local_zone_name
 
         spec = replace(job.spec, begin_at=None, after=(), after_any=())
         number = actions.add_recurring(Recurrence(expression, local_zone_name()), Submission(spec))

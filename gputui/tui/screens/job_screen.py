@@ -21,7 +21,6 @@ from gputui.domain.state import JobState
 from gputui.domain.text import fit
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS
-from gputui.request.job_values import signal_number
 from gputui.tui.actions import call_of
 from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
 from gputui.tui.messages import ActionRequested
@@ -146,6 +145,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         from gputui.tui.screens.questions import Choose
 
         def chosen(place: int | None) -> None:
+            from gputui.request.job_values import signal_number
+
             if place is not None:
                 number = signal_number(SIGNALS[place].name, "")
                 self.request("signal", Order(tuple(job.id for job in jobs), signal=number))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
+from operator import itemgetter
 
 from msgspec.structs import replace
 from rich.color import Color, ColorSystem
+from rich.color_triplet import ColorTriplet
 from textual.color import Color as CssColor
 from textual.theme import Theme
 
@@ -177,15 +179,19 @@ _ENOUGH = 7.0
 
 
 @cache
-def colours() -> tuple[str, ...]:
+def colours() -> dict[str, ColorTriplet]:
     """Return the colours that Rich rounds to themselves; the first sixteen differ between users."""
-    written = (f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (*_CUBE, *_GREYS))
-    return tuple(colour for colour in written if as_shown(colour) == colour)
+    every = (ColorTriplet(*each) for each in (*_CUBE, *_GREYS))
+    return {colour.hex: colour for colour in every if colour == _rounded_by_rich(colour)}
 
 
 def as_shown(colour: str) -> str:
     """Return the colour that Rich shows instead."""
-    return Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor().hex
+    return _rounded_by_rich(_parts(colour)).hex
+
+
+def _rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
+    return Color.from_triplet(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
 
 
 @lru_cache(32)
@@ -210,20 +216,21 @@ def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] 
     """Return the most similar colour that is as readable as before beside each of `beside`, old and new."""
     needed = [(now, min(_ENOUGH, contrast(colour, before))) for before, now in beside]
     taken = set(but)
-    free = [one for one in colours() if one not in taken]
-    able = [one for one in free if all(contrast(one, now) >= least for now, least in needed)]
-    return min(able or free, key=lambda one: _distance(one, colour))
+    free = [one for one in _by_distance(*_parts(colour)) if one not in taken]
+    able = (one for one in free if all(contrast(one, now) >= least for now, least in needed))
+    return next(able, free[0])
 
 
-def _distance(one: str, other: str) -> float:
-    """Return the approximate perceived distance of two colours: red and blue are weighted by how red they are."""
-    red, green, blue = _parts(one)
-    red_, green_, blue_ = _parts(other)
-    redness = (red + red_) / 512
-    return (2 + redness) * (red - red_) ** 2 + 4 * (green - green_) ** 2 + (3 - redness) * (blue - blue_) ** 2
+def _by_distance(red: int, green: int, blue: int) -> list[str]:
+    """Return the colours by approximate perceived distance: red and blue are weighted by how red both are."""
+    distances = [
+        (2 + (red_ + red) / 512) * (red_ - red) ** 2
+        + 4 * (green_ - green) ** 2
+        + (3 - (red_ + red) / 512) * (blue_ - blue) ** 2
+        for red_, green_, blue_ in colours().values()
+    ]  # written out: the console rounds some 9,000 times before its first frame
+    return [word for _, word in sorted(zip(distances, colours(), strict=True), key=itemgetter(0))]
 
 
-@lru_cache(1024)
-def _parts(colour: str) -> tuple[int, int, int]:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return red, green, blue
+def _parts(colour: str) -> ColorTriplet:
+    return ColorTriplet(*(int(colour[at : at + 2], 16) for at in (1, 3, 5)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from textual import events
 from textual.geometry import Offset, Region
@@ -14,13 +15,17 @@ from gputui.tui.keys import NAMES, key_of
 
 _NAMED = "|".join(sorted((re.escape(name) for name in NAMES.values() if len(name) > 1), key=len, reverse=True))
 _KEY = rf"(?:(?:Ctrl|Alt|Shift)-\S+|F\d+|{_NAMED}|Backspace|Delete|Insert|\S)"
-_HINT = re.compile(rf"(?<!\S)(?P<keys>{_KEY}(?: {_KEY})*) +(?P<words>\S.*?)(?= {{2,}}{_KEY} |  {{3,}}|$)")
-"""Matches `y Enter  yes` or `↓ ↑ scroll`: keys, and what they do."""
+
+
+@cache
+def _hint() -> re.Pattern[str]:
+    """Return the pattern of `y Enter  yes` or `↓ ↑ scroll`: keys, and what they do."""
+    return re.compile(rf"(?<!\S)(?P<keys>{_KEY}(?: {_KEY})*) +(?P<words>\S.*?)(?= {{2,}}{_KEY} |  {{3,}}|$)")
 
 
 def key_at(text: str, x: int) -> str | None:
     """Return Textual's name of the key whose hint stands at cell `x` of a line; of several keys the one at `x`."""
-    for hint in _HINT.finditer(text):
+    for hint in _hint().finditer(text):
         if hint.start() <= x < hint.end():
             keys = list(_words(hint["keys"], hint.start("keys")))
             return key_of(next((key for start, key in keys if start <= x < start + len(key)), keys[0][1]))
