@@ -34,7 +34,8 @@ FUNCTIONS: Mapping[Capability, str] = {
     Capability.RECURRING: "recurring jobs: `cron`",
     Capability.GPU_IDS: "the GPUs of each job: `queue`, `gpus`",
     Capability.LIVE_LOG: "output of running jobs: `logs -f`, the log pane",
-    Capability.INSIDE: "shells in jobs and their processes: `exec`, `attach`",
+    Capability.INSIDE: "commands and shells in jobs, and their processes: `exec`, the console's `x` and `X`",
+    Capability.STREAMS: "jobs with a terminal or input: `run -it`, `attach`",
     Capability.USERS: "users have rights of their own",
     Capability.HISTORY: "ended jobs: `history`, `report`",
 }

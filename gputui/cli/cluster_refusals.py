@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gputui.domain.settings import ClusterSettings
 
 REFUSED: Mapping[str, str] = {
-    "attach": "gputui logs -f shows the output of a job",
     "reserve": "an administrator reserves nodes: scontrol create reservation",
     "tenant": "an administrator sets shares and limits: sacctmgr",
     "cron": "submit at regular times by scrontab",

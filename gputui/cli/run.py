@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -15,10 +17,13 @@ from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, check_runtime, new_submitter, submit_command, tell, with_elements
-from gputui.domain.errors import CapabilityError, InputError
-from gputui.domain.job_spec import Interactive, Submission
+from gputui.domain.errors import InputError
+from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.request import options
 from gputui.request.command_line import Tidied
+
+if TYPE_CHECKING:
+    from gputui.engine.files.viewers import AttachWait
 
 _EPILOG = """\b
 While the job waits, one line on stderr says why and until when; Ctrl-C cancels it. Afterwards:
@@ -66,30 +71,36 @@ def command(
     asked = options.submission_of(given, arguments, host, new_submitter(), found)
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
-    if session.options.in_cluster:
-        return _run_in_cluster(session, found, asked, stdin=stdin, is_tty=is_tty, quiet=quiet)
+    in_cluster = session.options.in_cluster
+    if in_cluster and not stdin and not is_tty:
+        return _follow_in_cluster(session, found, asked, quiet=quiet)
     submission = _interactive(asked, Interactive(stdin, is_tty))
     if not quiet:
         tell(found, submission)
+    if in_cluster:
+        return _attend(session, submission, keys, lambda job_id: None, quiet=quiet)
     check_runtime(submission, session.options)
     if not anyway:
         check_gpus((submission,), session.options)
+    view = (lambda job_id: None) if host else partial(job_access.viewer, session.options)
+    return _attend(session, submission, keys, view, quiet=quiet)
+
+
+def _attend(
+    session: Session, submission: Submission, keys: str, view: Callable[[JobId], AttachWait | None], *, quiet: bool
+) -> int:
+    """Submit the job and attach to it; `view` returns what its start waits for."""
     with session.store() as store:
         (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
-        viewer = None if host else job_access.viewer(session.options, job_id)
+        viewer = view(job_id)
         attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
 
 
-def _run_in_cluster(
-    session: Session, found: Tidied, submission: Submission, *, stdin: bool, is_tty: bool, quiet: bool
-) -> int:
-    """Run a job of a cluster, whose jobs have no terminal and no input."""
+def _follow_in_cluster(session: Session, found: Tidied, submission: Submission, *, quiet: bool) -> int:
+    """Run a job of a cluster without terminal and input: its output is read from the cluster."""
     from gputui.cli.attached import cluster_run
 
-    if stdin or is_tty:
-        hint = "gputui run without -i and -t shows its output, and gputui exec -it opens a shell in a running job"
-        raise CapabilityError("jobs of a cluster have neither a terminal nor standard input here", hint=hint)
     if not quiet:
         tell(found, submission)
     with session.store() as store:

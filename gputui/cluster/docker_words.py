@@ -46,6 +46,12 @@ def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
     yield word(f"--log-driver={options.log_driver or 'json-file'}")
     if not options.no_init:
         yield "--init"
+    if spec.interactive is not None:
+        yield from (
+            flag
+            for flag, is_on in (("--interactive", spec.interactive.stdin), ("--tty", spec.interactive.tty))
+            if is_on
+        )
     grace = options.stop_timeout if options.stop_timeout is not None else _seconds(settings.scheduler.stop_grace)
     yield word(f"--stop-timeout={grace}")
     limit = _pids_limit(options, settings.runtime)

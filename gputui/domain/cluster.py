@@ -146,6 +146,8 @@ class Capability(StrEnum):
     """Output of running jobs."""
     INSIDE = "inside"
     """Shells in running jobs, and their processes."""
+    STREAMS = "streams"
+    """Jobs with a terminal or standard input, to which users attach."""
     USERS = "users"
     """Tells apart the users of jobs, and limits each to her own."""
     HISTORY = "history"

@@ -135,6 +135,13 @@ class Cluster(Protocol):
         """
         ...
 
+    def attach(self, job: Job, detach_keys: str) -> Channel:
+        """Attach to the streams of a running job that was submitted with a terminal or input, like `execute`.
+
+        Waits for its container; what the job writes before anybody attaches is in its output.
+        """
+        ...
+
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the present processes of a running job."""
         ...

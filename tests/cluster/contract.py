@@ -17,7 +17,7 @@ from gputui.domain.container import ExecRequest
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
 from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster, StampedLogStream
 from tests.cluster.talk import Talk
@@ -33,6 +33,10 @@ class Harness(Protocol):
 
     def spec(self, gpus: int = 0) -> JobSpec:
         """Return a job that prints `ready` and runs until `finish`."""
+        ...
+
+    def contained(self, script: str) -> JobSpec:
+        """Return a job in a container that runs this script of sh."""
         ...
 
     def finish(self, job: Job, exit_code: int = 0) -> None:
@@ -367,6 +371,46 @@ class ClusterContract:
         talk.until(b"begun")
         talk.channel.close()
         assert cluster.job(job.id).state is JobState.RUNNING
+
+    def attached(self, harness: Harness, cluster: Cluster, interactive: Interactive) -> tuple[Job, Talk] | None:
+        """Return a job with these streams and its first output; None if the engine has no such jobs."""
+        spec = replace(harness.contained("echo begun; read word; echo got $word; exit 3"), interactive=interactive)
+        if self.lacks(cluster, Capability.STREAMS, lambda: self.submit(cluster, spec)):
+            return None
+        (job_id,) = self.submit(cluster, spec)
+        job = self.until_state(cluster, job_id, JobState.RUNNING)
+        talk = Talk(cluster.attach(job, ""))
+        talk.until(b"begun")
+        return job, talk
+
+    def failed(self, harness: Harness, cluster: Cluster, job: Job) -> int | None:
+        """Return the exit code of the job once it has failed."""
+        harness.finish(job, 3)
+        return self.until_state(cluster, job.id, JobState.FAILED).exit_code
+
+    def test_a_job_with_a_terminal_is_left_and_attached_to_again(self, harness: Harness, cluster: Cluster) -> None:
+        found = self.attached(harness, cluster, Interactive(stdin=True, tty=True))
+        if found is not None:
+            job, talk = found
+            assert talk.channel.is_tty
+            talk.channel.close()
+            assert cluster.job(job.id).state is JobState.RUNNING
+            talk = Talk(cluster.attach(job, ""))
+            talk.channel.send(b"it\n")
+            talk.until(b"got it\r\n")
+            assert talk.end() == 3
+            assert self.failed(harness, cluster, job) == 3
+
+    def test_a_job_with_input_shows_all_its_output_to_each_who_attaches(
+        self, harness: Harness, cluster: Cluster
+    ) -> None:
+        found = self.attached(harness, cluster, Interactive(stdin=True))
+        if found is not None:
+            job, talk = found
+            talk.channel.send(b"it\n")
+            talk.channel.end_input()
+            assert (talk.end(), talk.out, talk.err) == (3, b"begun\ngot it\n", b"")
+            assert self.failed(harness, cluster, job) == 3
 
     def test_the_processes_of_a_job(self, harness: Harness, cluster: Cluster) -> None:
         job = self.ready(harness, cluster)

@@ -73,6 +73,8 @@ class FakeCluster:
         self.snapshots = 0
         self.followed = Event()
         """Set once the output of a running job is followed."""
+        self.attached = Event()
+        """Set once a command is attached to a job."""
         self.asked_twice = Event()
         """Set once two snapshots were taken since the last job was submitted."""
         self.closed = False
@@ -289,6 +291,14 @@ class FakeCluster:
     def execute(self, job: Job, request: ExecRequest) -> Channel:
         self.place(job)
         return local_command(request)
+
+    def attach(self, job: Job, detach_keys: str) -> Channel:
+        self._need(Capability.STREAMS)
+        self.place(job)
+        streams = job.spec.interactive
+        assert streams is not None
+        self.attached.set()
+        return local_command(ExecRequest(job.spec.command, streams.stdin, streams.tty, detach_keys=detach_keys))
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         self.place(job)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from gputui.domain.job_spec import GpuRequest, LimitWarning
+from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning
 from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
 from tests.factories import uuid
 from tests.process_list import command_lines
@@ -216,3 +216,18 @@ def test_limits_are_those_of_the_allocation_where_the_site_wants_them(begin: Beg
     run.signal(everything=False)
     run.wait()
     assert (found["NanoCpus"], found["Memory"]) == (10**9, 100 * 1024**2)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_container_with_a_terminal_is_started_by_whoever_attaches_first(
+    begin: Begin, engine: Dockerd, comes: bool
+) -> None:
+    claim = Path(f"/tmp/{NAME}.start")
+    run = begin(docker_script(command=("sh", "-c", "echo begun; exit 5"), interactive=Interactive(tty=True)))
+    eventually(lambda: engine.docker("ps", "--all", "--quiet", "--filter", f"name={NAME}"), "there is no container")
+    if comes:
+        claim.mkdir()
+        assert engine.docker("start", "--attach", NAME, check=False) == "begun"
+    assert run.wait() == 5
+    assert "begun" in run.output
+    assert not claim.exists()

@@ -18,7 +18,7 @@ from gputui.domain import sweep as sweeps
 from gputui.domain.cluster import element_id
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, LimitWarning, Submission
+from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning, Submission
 from gputui.domain.settings import Settings
 from tests.cluster.batch import script_of
 from tests.factories import spec
@@ -169,3 +169,13 @@ def test_srun_runs_the_command(tmp_path: Path) -> None:
     words = ["srun", "--export=ALL", image, "--no-container-mount-home", mounts, "--container-env=A", "--", "a b"]
     assert found[: len(words)] == words
     assert set(found[len(words) :]) == {"A=x y", "GPUTUI_JOB_ID=1"}
+
+
+def test_a_container_with_a_terminal_and_input() -> None:
+    assert "attached=1\n" in script_of(interactive=Interactive(stdin=True, tty=True))
+    assert "--interactive --tty" in " ".join(script_of(interactive=Interactive(stdin=True, tty=True)).split())
+    assert "attached=0\n" in script_of()
+    with pytest.raises(InputError, match="only a job in a container of Docker"):
+        script_of(interactive=Interactive(tty=True), site={"container": "apptainer"})
+    with pytest.raises(InputError, match="only a job in a container of Docker"):
+        script_of(interactive=Interactive(tty=True), image=None)

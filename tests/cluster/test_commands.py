@@ -184,6 +184,7 @@ def test_an_unknown_job_is_refused_before_any_is_changed(run: Run, cluster: Fake
         (["edit", "1", "--time-limit", "5h", "--dry-run"], Capability.WHAT_IF),
         (["logs", "-f", "1"], Capability.LIVE_LOG),
         (["exec", "1", "ls"], Capability.INSIDE),
+        (["run", "-t", "busybox"], Capability.STREAMS),
     ],
 )
 def test_a_missing_capability_is_refused_with_its_sentence(
@@ -204,7 +205,6 @@ def test_a_missing_capability_is_refused_with_its_sentence(
         (["reserve", "list"], "scontrol create reservation"),
         (["tenant", "list"], "sacctmgr"),
         (["cron", "list"], "scrontab"),
-        (["attach", "1"], "gputui logs -f"),
         (["install"], "the engine schedules"),
         (["ps"], "log in to the job's node"),
         (["state", "verify"], "engine's own files"),

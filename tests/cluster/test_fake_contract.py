@@ -24,6 +24,9 @@ class FakeHarness:
     def spec(self, gpus: int = 0) -> JobSpec:
         return spec(gpus)
 
+    def contained(self, script: str) -> JobSpec:
+        return spec(command=("sh", "-c", script))
+
     def finish(self, job: Job, exit_code: int = 0) -> None:
         self.fake.end(job.id, exit_code)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from threading import Thread
 
-import pytest
-
 from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
@@ -85,9 +83,30 @@ def test_output_that_is_there_only_at_the_end_is_shown_then(run: Run, use: MakeC
     assert (result.code, result.out, result.err) == (0, "all\n", "")
 
 
-@pytest.mark.parametrize("option", ["-i", "-t"])
-def test_jobs_of_a_cluster_have_no_terminal(run: Run, cluster: FakeCluster, option: str) -> None:
-    result = run("run", option, "busybox")
-    assert (result.code, result.out) == (1, "")
-    assert "neither a terminal nor standard input" in result.err
-    assert cluster.snapshot().jobs == ()
+def test_a_job_with_input_is_attached_to(run: Run, cluster: FakeCluster) -> None:
+    def work() -> None:
+        cluster.attached.wait()
+        cluster.end(1, 4)
+
+    worker = Thread(target=work)
+    worker.start()
+    result = run("run", "-i", "busybox", "sh", "-c", "cat; echo out; echo err >&2; exit 4")
+    worker.join()
+    assert (result.code, result.out) == (4, "out\n")
+    assert result.err.splitlines()[-2:][0] == "err"
+    assert "Job 1 busybox (alice) failed" in result.err
+
+
+def test_a_job_without_streams_is_followed_by_attach(run: Run, cluster: FakeCluster) -> None:
+    run("submit", "busybox")
+
+    def work() -> None:
+        cluster.followed.wait()
+        cluster.write(1, "step 1")
+        cluster.end(1, 3)
+
+    worker = Thread(target=work)
+    worker.start()
+    result = run("attach", "1")
+    worker.join()
+    assert (result.code, result.out) == (3, "step 1\n")

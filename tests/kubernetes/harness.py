@@ -66,6 +66,9 @@ class KubernetesHarness:
     def spec(self, gpus: int = 0) -> JobSpec:
         return spec(gpus)
 
+    def contained(self, script: str) -> JobSpec:
+        return spec(command=("sh", "-c", script))
+
     def pod(self, job: Job) -> Manifest:
         """Return the newest pod of a job."""
         found = [pod for pod in self.fake.objects.all("pods") if pod["metadata"]["name"].startswith(self._name(job))]

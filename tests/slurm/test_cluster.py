@@ -12,13 +12,15 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from gputui.ports import Cluster
 from tests.cluster.contract import PATIENCE, ClusterContract
-from tests.slurm.bed import Bed
+from tests.runtime.dockerd import NETWORK
+from tests.slurm.bed import IMAGE, Bed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
@@ -55,6 +57,9 @@ class BedHarness:
     def spec(self, gpus: int = 0) -> JobSpec:
         script = _JOB.format(folder=self._ends)
         return JobSpec(command=("sh", "-c", script), name="contract", gpus=GpuRequest(gpus, gpus))
+
+    def contained(self, script: str) -> JobSpec:
+        return JobSpec(image=IMAGE, command=("sh", "-c", script), options=ContainerOptions(network=NETWORK))
 
     def finish(self, job: Job, exit_code: int = 0) -> None:
         (self._ends / job.shown_id).write_text(f"{exit_code}\n")

@@ -30,7 +30,7 @@ from gputui.cli.attached.conversation import (
 from gputui.cli.session import Session
 from gputui.cli.streams import discard, discard_stdout
 from gputui.domain.attempt import Attempt
-from gputui.domain.errors import GputuiError, RuntimeFault
+from gputui.domain.errors import ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
@@ -104,7 +104,7 @@ class Attendance:
         self._is_owner = is_owner
         self._is_quiet = is_quiet
         self._status = Status(is_quiet=is_quiet)
-        self._entrance = job_access.open_entrance(session.options, store)
+        self._entrance = job_access.open_commands(session.options, store)
         self._is_stopping = False
         self._was_attached: set[int] = set()
         """Numbers of the attempts that this terminal has attached to."""
@@ -156,11 +156,15 @@ class Attendance:
         """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
-            if ends.has_ended(job) or (job.state.is_active and self._is_new(job)):
+            if ends.has_ended(job) or (self._may_attach(job) and self._is_new(job)):
                 return job
             self._show(job)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
             self._obey(signals)
+
+    def _may_attach(self, job: Job) -> bool:
+        """Return whether an attempt is there: one of a cluster is only reached while the engine says that it runs."""
+        return job.state is JobState.RUNNING or (job.state.is_active and not self._session.options.in_cluster)
 
     def _is_new(self, job: Job) -> bool:
         attempt = job.attempt
@@ -186,9 +190,12 @@ class Attendance:
         snapshot = bootstrap.current_snapshot(self._session.options, self._store)
         words = _waits(snapshot, job, self._session, bootstrap.clock().now())
         is_passing = words in _PASSING
-        if "no scheduler is running" not in words and not bootstrap.is_scheduled(self._session.options):
+        if not ("no scheduler is running" in words or self._is_scheduled()):
             words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
         self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
+
+    def _is_scheduled(self) -> bool:
+        return self._session.options.in_cluster or bootstrap.is_scheduled(self._session.options)
 
     # attaching
 
@@ -286,6 +293,9 @@ class Attendance:
         )
         try:
             outcome = talk.run(redraw=is_again or not self._is_owner or len(self._was_attached) > 1)
+        except ClusterError as error:  # it was not reached, or has just ended
+            self._status.show(f"job {self._id} cannot be reached: {error.what}", is_passing=True)
+            return None
         except BrokenPipeError:
             discard_stdout()
             self._status.say(f"nothing reads the output any more; job {self._id} keeps running: {self._again()}")
@@ -352,7 +362,7 @@ class Attendance:
 def _waits(snapshot: Snapshot, job: Job, session: Session, now: datetime) -> str:
     """Return why the job waits, and when it should start by the plan of this machine."""
     start = snapshot.expected_starts.get(job.id)
-    if job.state is JobState.PENDING and start is None:
+    if job.state is JobState.PENDING and start is None and not session.options.in_cluster:
         from gputui.domain.policy.timeline import timeline
 
         start = timeline(snapshot, session.options.settings, now).starts.get(job.id)

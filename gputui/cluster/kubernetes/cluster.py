@@ -193,6 +193,10 @@ class KubernetesCluster:
         """Refuse: not implemented yet."""
         self._lacks(Capability.INSIDE)
 
+    def attach(self, job: Job, detach_keys: str) -> Channel:
+        """Refuse: not implemented yet."""
+        self._lacks(Capability.STREAMS)
+
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Refuse: not implemented yet."""
         self._lacks(Capability.INSIDE)

@@ -27,6 +27,7 @@ _NEVER = {
     _C.RECURRING: "Kubernetes repeats jobs by CronJobs, not from here",
     _C.GPU_IDS: "Kubernetes tells how many GPUs of a node a pod has, not which",
     _C.INSIDE: "shells in pods are opened with kubectl exec",
+    _C.STREAMS: "pods are attached to with kubectl attach",
 }
 _NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
 _NO_HOLD = "this user may not change jobs: the right to patch jobs is missing"

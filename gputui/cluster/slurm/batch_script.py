@@ -13,8 +13,9 @@ from importlib import resources
 from gputui.cluster.bash import array, word
 from gputui.cluster.docker_words import gpu_value, option_words, profiles
 from gputui.cluster.slurm import plain_scripts
-from gputui.cluster.slurm.directives import STOP_SIGNALS, directives, line
+from gputui.cluster.slurm.directives import NO_STREAMS, STOP_SIGNALS, directives, line
 from gputui.cluster.slurm.job_words import Environment, command_words, own_variables, sweep_lines
+from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import Settings
 
@@ -67,6 +68,8 @@ def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
         return plain_scripts.host(submission)
     if settings.cluster.container == "docker":
         return _container(submission, key, settings)
+    if submission.spec.interactive is not None:
+        raise InputError(NO_STREAMS, where="--interactive")
     return (
         plain_scripts.apptainer(submission)
         if settings.cluster.container == "apptainer"
@@ -85,6 +88,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield array("environment", [*environment.lines, *own, *_no_gpus(spec, settings)])
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
     yield f"gpus={int(_has_gpus(spec))}\n"
+    yield f"attached={int(spec.interactive is not None)}\n"
     yield f"warning={_warning(spec)}\n"
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]

@@ -29,7 +29,7 @@ from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
 from gputui.domain.container import ExecRequest, ProcessRow
-from gputui.domain.errors import CapabilityError, ClusterError, NotFoundError
+from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
 from gputui.domain.settings import Settings
@@ -202,6 +202,15 @@ class SlurmCluster:
         """Run a command in the job's container, or on its node beside a job without one."""
         row = self._own_row(job)
         return self._steps.execute(row, request, is_contained=self._is_contained(row))
+
+    def attach(self, job: Job, detach_keys: str) -> CommandChannel:
+        """Attach to the streams of a job that was submitted with a terminal or input."""
+        row = self._own_row(job)
+        submitted = self._pictures.submitted(row, self._poll.site().user)
+        interactive = submitted.submission.spec.interactive if submitted is not None else None
+        if interactive is None:
+            raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
+        return self._steps.attach(row, interactive, detach_keys)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes of the job's container, or of all its steps."""

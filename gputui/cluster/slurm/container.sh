@@ -72,6 +72,7 @@ on_continue() {
 remove_container() {
   local tries
   rm -f -- "${files[@]}"
+  rmdir -- "$claim" 2>/dev/null
   for tries in {1..10}; do
     case $(state) in
       gone) [[ -n $uncertain ]] || return ;;
@@ -111,6 +112,32 @@ start_container() {
   code=${now##* }
   [[ $now == created* ]] && (( code >= 126 && code <= 128 )) || code=125
   exit "$code"
+}
+
+# Start a container with a terminal or input: whoever attaches first does that, so that no output is lost, and this script
+# if nobody comes. A claim that is not used within half a minute is void.
+start_attached() {
+  local now= tries
+  for tries in {1..100}; do
+    [[ -z $stopping ]] || exit 143
+    [[ ! -d $claim ]] || break
+    sleep 0.1 &
+    wait $!
+  done
+  if ! mkdir "$claim" 2>/dev/null; then
+    for tries in {1..150}; do
+      [[ -z $stopping ]] || exit 143
+      now=$(state)
+      case $now in
+        'created 0' | '') ;;
+        created*) exit "${now##* }" ;;
+        *) started=yes; return ;;
+      esac
+      sleep 0.2 &
+      wait $!
+    done
+  fi
+  start_container
 }
 
 # Copy the container's output until it ends. The engine's client may be killed: then the rest is copied by another one.
@@ -159,7 +186,7 @@ wait_for_end() {
 
 [[ -n $HOME ]] || export HOME=~
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-container=gputui-$SLURM_JOB_ID
+container=gputui-$SLURM_JOB_ID claim=/tmp/gputui-$SLURM_JOB_ID.start
 files=() stopping='' started='' uncertain='' stopper='' waiter=''
 
 # Slurm signals this shell alone, or all processes of the job when it cancels the job or ends its time. So each docker
@@ -188,11 +215,12 @@ done
 
 # a run of this job before it was requeued may have left its container
 [[ $(state) == gone ]] || engine rm --force --volumes "$container" >/dev/null 2>&1
+rmdir -- "$claim" 2>/dev/null
 [[ -z $stopping ]] || exit 143
 create_container || exit "$(( $? > 128 ? 143 : 125 ))"
 rm -f -- "${files[@]}"
 [[ -z $stopping ]] || exit 143
-start_container
+if (( attached )); then start_attached; else start_container; fi
 copy_output &
 copier=$!
 wait_for_end

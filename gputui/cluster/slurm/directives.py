@@ -21,6 +21,9 @@ WARNING_SIGNAL = 23
 """SIGURG, which stands for a warning by one of STOP_SIGNALS."""
 NICE_STEP = 1000
 """Slurm's nice value for each point of priority below 50."""
+NO_STREAMS = (
+    "in Slurm only a job in a container of Docker has a terminal or input: gputui exec -it opens a shell in others"
+)
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _MIB = 1024**2
 
@@ -79,7 +82,7 @@ def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     yield "--gpu-free-memory", gpus.free_memory is not None, "Slurm gives whole GPUs, whatever others left in them"
     yield "--share", gpus.share, "Slurm gives each GPU to one job"
     yield "--retries", spec.retries > 0, "Slurm does not repeat a failed job"
-    yield "--interactive", spec.interactive is not None, "Slurm's batch jobs have no terminal and no input"
+    yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
     yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
 
 

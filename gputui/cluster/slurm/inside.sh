@@ -1,5 +1,6 @@
 # Runs a command in a running job, on its node: `bash -c SCRIPT gputui MARK PLACE TERM INPUT KEYS COMMAND...`.
-# PLACE is `container` or `node`; TERM is empty without a terminal, INPUT without standard input.
+# PLACE is `container` or `node`, or `attach` for the streams of the container itself, without a command. TERM is empty
+# without a terminal, INPUT without standard input.
 mark=$1 place=$2 term=$3 input=$4 keys=$5
 shift 5
 end=
@@ -9,21 +10,67 @@ report() { printf '\033_gputui:%s:%s\033\\%s' "$mark" "$1" "$end" >&3; }
 
 fail() { printf '%s\n' "$1" >&2; exit 1; }
 
-in_container() {
-  local container=gputui-$SLURM_JOB_ID options=() state
-  state=$(docker inspect --type container --format '{{.State.Status}}' "$container" 2>&1)
+look() { state=$(docker inspect --type container --format '{{.State.Status}}' "$container" 2>&1); }
+
+refuse() {
   case $state in
-    running) ;;
     created | *[Nn]'o such'*) fail "its container does not run yet" ;;
     exited | dead | removing) fail "its container has ended" ;;
     paused) fail "its container is paused" ;;
     *) fail "${state##*$'\n'}" ;;
   esac
+}
+
+in_container() {
+  local options=()
+  look
+  [[ $state == running ]] || refuse
   [[ -z $term ]] || options=(--tty "--env=TERM=$term")
   [[ -z $input ]] || options+=(--interactive)
   [[ -z $keys ]] || options+=("--detach-keys=$keys")
   report begin
   docker exec "${options[@]}" "$container" "$@" 3>&-
+}
+
+# The batch script has made the container, or still pulls its image. Who claims its start attaches before it runs.
+to_container() {
+  local verb
+  while :; do
+    look
+    case $state in
+      running) verb=attach; break ;;
+      created) if mkdir "$claim" 2>/dev/null; then verb=start; break; fi ;;
+      *[Nn]'o such'*) ;;
+      *) refuse ;;
+    esac
+    sleep 0.2
+  done
+  report begin
+  if [[ -n $term ]]; then to_terminal "$verb"; else to_streams "$verb"; fi
+}
+
+to_terminal() {
+  local options=()
+  [[ -z $keys ]] || options=("--detach-keys=$keys")
+  if [[ $1 == start ]]; then
+    docker start --attach ${input:+--interactive} "${options[@]}" "$container" 3>&-
+  else
+    [[ -n $input ]] || options+=(--no-stdin)
+    docker attach "${options[@]}" "$container" 3>&-
+  fi
+}
+
+# All output so far, and what follows. Docker's own `start --attach` would pass the end of this step on to the container.
+to_streams() {
+  local code
+  if [[ $1 == start ]]; then
+    docker start "$container" >/dev/null 3>&- || return
+  fi
+  exec 4<&0 5< <(docker wait "$container" 2>/dev/null 3>&-)
+  [[ -z $input ]] || docker attach --sig-proxy=false "$container" <&4 >/dev/null 2>&1 3>&- &
+  docker logs --follow "$container" 3>&- 4<&- 5<&-
+  read -r code <&5
+  return "${code:-0}"
 }
 
 # Environment and directory are those of the batch script; a job without one has those of the step.
@@ -43,6 +90,11 @@ on_node() {
 trap : INT QUIT
 [[ -n $HOME ]] || export HOME=~
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-if [[ $place == container ]]; then in_container "$@"; else on_node "$@"; fi
+container=gputui-$SLURM_JOB_ID claim=/tmp/gputui-$SLURM_JOB_ID.start
+case $place in
+  container) in_container "$@" ;;
+  attach) to_container ;;
+  *) on_node "$@" ;;
+esac
 report "$?"
 exit 0

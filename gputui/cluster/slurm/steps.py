@@ -16,6 +16,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import ClusterRefusedError, GputuiError
+from gputui.domain.job_spec import Interactive
 from gputui.domain.process_table import COLUMNS, parse_ps
 
 _OWN = ("Access/permission denied", "Invalid user")
@@ -29,13 +30,19 @@ class JobSteps:
 
     def execute(self, row: JobRow, request: ExecRequest, *, is_contained: bool) -> CommandChannel:
         """Run a command in the job's container, else beside its batch script; the channel raises what refuses it."""
+        return self._inside(row, "container" if is_contained else "node", request)
+
+    def attach(self, row: JobRow, interactive: Interactive, keys: str) -> CommandChannel:
+        """Attach to the streams of the job's container; one that does not run yet is started then."""
+        return self._inside(row, "attach", ExecRequest((), interactive.stdin, interactive.tty, detach_keys=keys))
+
+    def _inside(self, row: JobRow, place: str, request: ExecRequest) -> CommandChannel:
         marks = Marks(ends_line=not request.tty)
         options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
-        place = "container" if is_contained else "node"
         words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
         script = [shell_text("inside.sh"), "gputui", *words, request.detach_keys, *request.command]
         return self._commands.channel(
-            [*_srun(row, is_contained=is_contained), *options, "--", "bash", "-c", *script],
+            [*_srun(row, is_contained=place != "node"), *options, "--", "bash", "-c", *script],
             marks,
             is_tty=request.tty,
             has_input=request.stdin,

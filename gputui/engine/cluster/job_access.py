@@ -39,10 +39,15 @@ class ClusterJobAccess:
         self._check(job)
         return self._cluster.execute(job, request)
 
-    def _check(self, job: Job) -> None:
+    def attach(self, job: Job, detach_keys: str = "") -> Channel:
+        """Attach to a running job with a terminal or input. Raises GputuiError."""
+        self._check(job, Capability.STREAMS)
+        return self._cluster.attach(job, detach_keys)
+
+    def _check(self, job: Job, capability: Capability = Capability.INSIDE) -> None:
         caps = self._cluster.caps
-        if not caps.has(Capability.INSIDE):
-            raise CapabilityError(caps.why_not(Capability.INSIDE))
+        if not caps.has(capability):
+            raise CapabilityError(caps.why_not(capability))
         if job.state is not JobState.RUNNING:
             raise not_running(job)
         if job.suspended:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.audit import Actor, AuditEntry, target_of, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
-from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.state import JobState
@@ -67,6 +67,8 @@ class Migration(Struct, frozen=True):
 
     def _check(self, submission: Submission) -> None:
         """Raise GputuiError for a job that the cluster cannot run."""
+        if submission.spec.interactive is not None:
+            raise InputError("a terminal here waits for it", where="--interactive")
         check_submission(submission, self.cluster.caps)
         if self.cluster.caps.has(Capability.TEST_ONLY):
             self.cluster.expected_start(replace(submission, spec=replace(submission.spec, after=(), after_any=())))

@@ -26,6 +26,8 @@ def _needed(submission: Submission) -> Iterator[Capability]:
         yield Capability.DEPENDENCIES
     if submission.held:
         yield Capability.HOLD
+    if submission.spec.interactive is not None:
+        yield Capability.STREAMS
 
 
 def _ours(spec: JobSpec, engine: str) -> Iterator[tuple[str, bool, str]]:
