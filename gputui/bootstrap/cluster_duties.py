@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.duties import Duty, SharedDuty
     from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.engine.cluster.measurements import ClusterTelemetry
     from gputui.ports import JobStore, Monitor
 
 
@@ -28,7 +29,8 @@ def shared_duty(
 
     directory = cluster_store(store).directory
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return SharedDuty(name, Turn(directory / f"{key}.lock"), begin, waits)
+    turn = Turn(directory / f"{key}.duty")  # no `.lock`: journals beside it have locks of that name
+    return SharedDuty(name, turn, begin, waits)
 
 
 def has_hooks(options: Options) -> bool:
@@ -57,3 +59,20 @@ def _hooks(options: Options, store: JobStore, monitor: Monitor) -> ClusterHooks:
 
     worker = DaemonExecutor(1, "ends-of-jobs")
     return ClusterHooks(queue.cluster, announcer, ToldEnds(queue.directory), settings, bootstrap.clock(), worker)
+
+
+def telemetry_duty(options: Options, store: JobStore, waits: Callable[[], object] = lambda: None) -> SharedDuty:
+    """Return the duty of measuring what jobs do with their GPUs, where nodes are read."""
+    return shared_duty(store, "telemetry", "telemetry", lambda _: _telemetry(options, store), waits)
+
+
+def _telemetry(options: Options, store: JobStore) -> ClusterTelemetry:
+    from gputui.cluster.telemetry_records import TelemetryRecords
+    from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry
+    from gputui.engine.files.log_retention import LogSweeper
+    from gputui.engine.tick.worker_pools import DaemonExecutor
+
+    queue, worker, settings = cluster_store(store), DaemonExecutor(1, "telemetry"), options.settings
+    records, directory = TelemetryRecords(queue.directory), queue.directory
+    sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
+    return ClusterTelemetry(records, directory, settings.scheduler, bootstrap.clock(), worker, sweep)

@@ -18,9 +18,11 @@ from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps, ClusterFault
+    from gputui.domain.job import Job
     from gputui.domain.job_spec import Submission
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
+    from gputui.domain.telemetry_series import Measured
     from gputui.engine.cluster.actions import ClusterActions
     from gputui.engine.cluster.duties import Duty
     from gputui.engine.cluster.job_access import ClusterJobAccess
@@ -105,9 +107,12 @@ def _own_state(options: Options) -> Path:
 
 def open_store(options: Options) -> ClusterStore:
     """Return the queue of the cluster. Asks the engine when it is first read."""
+    from gputui.cluster.telemetry_records import TelemetryRecords
+    from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.engine.cluster.store import ClusterStore
 
-    return ClusterStore(open_cluster(options), directory=directory_of(options))
+    cluster, directory = open_cluster(options), directory_of(options)
+    return ClusterStore(cluster, directory=directory, measured=MeasuredJobs(TelemetryRecords(directory)))
 
 
 def actions(store: JobStore) -> ClusterActions:
@@ -139,6 +144,13 @@ def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Du
 
     every, reader = options.settings.cluster.poll_interval, nodes.make_reader(options)
     return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties)
+
+
+def measured(store: JobStore, job: Job) -> dict[int, Measured]:
+    """Return the telemetry of each attempt of a job, by number. Reads files."""
+    from gputui.engine.cluster.measurements import measured as read
+
+    return read(cluster_store(store).directory, job)
 
 
 def name(store: JobStore) -> str:

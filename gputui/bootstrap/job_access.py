@@ -55,7 +55,10 @@ def open_logs(options: Options, store: JobStore) -> Logs | ClusterLogs:
 def measured(options: Options, job: Job) -> dict[int, Measured]:
     """Return the telemetry of each attempt of a job, by number. Reads files."""
     if options.in_cluster:
-        return {}
+        from gputui.bootstrap.clusters import directory_of
+        from gputui.engine.cluster.measurements import measured as measured_there
+
+        return measured_there(directory_of(options), job)
     from gputui.engine.files import telemetry_file
 
     return {attempt.number: telemetry_file.measured(options.state, job, attempt) for attempt in job.attempts}

@@ -20,6 +20,7 @@ from gputui.cli.job_arguments import OneJobId
 from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
+from gputui.config import Options
 from gputui.domain import sweep
 from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry, targets_of
@@ -30,7 +31,7 @@ from gputui.domain.job_spec import Interactive, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
-from gputui.domain.telemetry_words import summary_lines
+from gputui.domain.telemetry_words import summary_lines, unread_words
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.ports import JobStore
@@ -57,7 +58,16 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     if as_json:
         print_json(job_detail_json(job, snapshot, audit, measured))
     else:
-        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured))
+        unread = _unread(session.options, store, job) if session.options.in_cluster else {}
+        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured, unread))
+
+
+def _unread(options: Options, store: JobStore, job: Job) -> dict[int, str]:
+    """Return for each attempt in a cluster why nothing would be known of its use of GPUs."""
+    from gputui.bootstrap import clusters, nodes
+
+    engine, is_read = clusters.caps(store).engine, nodes.is_wanted(options)
+    return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}
 
 
 def _job(store: JobStore, job_id: JobId) -> Job:
@@ -71,14 +81,21 @@ def story(
     snapshot: Snapshot,
     audit: tuple[AuditEntry, ...],
     measured: Mapping[int, Measured] = MappingProxyType({}),
+    unread: Mapping[int, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """Return everything about the job as lines of text, with the telemetry of its attempts by number."""
+    """Return everything about the job as lines of text, with the telemetry of its attempts by number.
+
+    `unread` has reasons for attempts without telemetry.
+    """
     yield from _named(_facts(job, snapshot))
     yield from _named(_wanted(element_spec(job)))
     for attempt in job.attempts:
         yield ""
         yield f"attempt {attempt.number}"
-        facts = chain(_attempt(attempt, snapshot), _telemetry(attempt, measured.get(attempt.number)))
+        telemetry = list(_telemetry(attempt, measured.get(attempt.number)))
+        if not any(value for _, value in telemetry):
+            telemetry = [("measured", unread.get(attempt.number))]
+        facts = chain(_attempt(attempt, snapshot), telemetry)
         yield from ("  " + line for line in _named(facts))
     if audit:
         yield ""

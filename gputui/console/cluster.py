@@ -11,7 +11,10 @@ from msgspec.structs import replace as changed
 from gputui.bootstrap import clusters
 from gputui.config import Options, templates_path
 from gputui.console import startup
+from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability, Caps
+from gputui.domain.job import Job
+from gputui.domain.telemetry_words import unread_words
 from gputui.ports import JobStore
 from gputui.tui.services import FormSources, Services
 
@@ -37,6 +40,10 @@ class Lacking(Mapping[Capability, str]):
         return len(set(self))
 
 
+def _unread(store: JobStore, is_read: bool, job: Job, attempt: Attempt) -> str:
+    return unread_words(job, attempt, clusters.caps(store).engine, is_read=is_read)
+
+
 _LOCAL = (Capability.WHAT_IF,)
 """Capabilities that the console has for the queue of this machine alone."""
 
@@ -58,6 +65,7 @@ def console_services(services: Services, store: JobStore) -> Services:
         lacking=Lacking(partial(clusters.caps, store)),
         expected_start=partial(clusters.expected_start, store),
         gpu_past=lambda: (),
-        measured=lambda job: {},
+        measured=partial(clusters.measured, store),
+        unread=partial(_unread, store, services.settings.cluster.probe != "off"),
         forms=FormSources(templates=templates_path()),
     )

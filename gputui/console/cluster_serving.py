@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import cluster_duties, clusters
+from gputui.bootstrap import cluster_duties, clusters, nodes
 from gputui.console.serving import say
 from gputui.domain.snapshot import Notice
 from gputui.engine.feed import Feed
@@ -83,6 +83,9 @@ def duties(options: Options, store: JobStore, said: Say = lambda _: None) -> Ite
         yield cluster_duties.shared_duty(
             store, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics"))
         )
+    if nodes.is_wanted(options):
+        said_waits = _WAITS.format("measures what jobs do with their GPUs")
+        yield cluster_duties.telemetry_duty(options, store, lambda: said(said_waits))
     if cluster_duties.has_hooks(options):
         yield cluster_duties.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
 
@@ -117,6 +120,8 @@ def _served(options: Options) -> Iterator[str]:
         yield "metrics"
     if cluster_duties.has_hooks(options):
         yield "hooks"
+    if nodes.is_wanted(options):
+        yield "telemetry"
 
 
 def has_duties(options: Options) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
+from gputui.domain.attempt import Attempt
+from gputui.domain.job import Job
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.units import format_duration, format_size
 
@@ -27,6 +29,20 @@ def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
         ("disks", _disks(found)),
     )
     return ((label, words) for label, words in lines if words)
+
+
+def unread_words(job: Job, attempt: Attempt, engine: str, *, is_read: bool) -> str:
+    """Return why nothing is known of what an attempt in a cluster did with its GPUs; empty if it has none.
+
+    `is_read` tells whether the settings want the nodes to be read.
+    """
+    if not attempt.started_at or not (attempt.gpus or job.spec.gpus.minimum or job.spec.gpus.everything):
+        return ""
+    if not attempt.gpus:
+        return f"nothing: {engine} does not tell which GPUs it has"
+    if not is_read:
+        return "nothing: the nodes are not read (cluster.probe)"
+    return "nothing: no process of gputui read its nodes meanwhile" if attempt.is_over else "no readings yet"
 
 
 def _gpu_time(found: AttemptTelemetry) -> str:

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct, field
 from textual.screen import Screen
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
 from gputui.domain.container import ProcessRow, Shell
@@ -123,6 +124,8 @@ class Services(Struct, frozen=True, dict=True):
     """Returns readings from before the console was opened. May block."""
     measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {}
     """Returns the telemetry of each attempt of a job, by number. May block."""
+    unread: Callable[[Job, Attempt], str] = lambda job, attempt: ""
+    """Returns why nothing is known of an attempt's use of its GPUs; empty: that is not worth a line."""
     lacking: Mapping[Capability, str] = field(default_factory=dict)
     """Sentence for each capability that the cluster lacks; empty: the queue of this machine has all."""
     cluster_name: Callable[[], str] | None = None

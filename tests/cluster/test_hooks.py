@@ -212,6 +212,27 @@ def test_an_engine_that_does_not_answer_is_told_once_as_a_stuck_queue(site: Site
     assert site.ear.heard[0].text == "Fake has not answered for 5m00s"
 
 
+def test_a_job_that_leaves_gpus_idle_is_told_and_again_if_it_leaves_all_idle(site: Site) -> None:
+    process = site.process()
+    job, other = site.submit(gpus=2), site.submit(gpus=1, user="bob")
+
+    def see(*idle: str) -> None:
+        snapshot, since = site.cluster.snapshot(), site.clock.now()
+        nodes = tuple(
+            replace(node, gpus=tuple(replace(v, idle_since=since if v.gpu.uuid in idle else None) for v in node.gpus))
+            for node in snapshot.nodes
+        )
+        process.duty.update(replace(snapshot, nodes=nodes))
+
+    [of_other] = site.cluster.job(other).gpus
+    for idle in (("gpu1:0", of_other), ("gpu1:0",), ("gpu1:0", "gpu1:1"), ("gpu1:0", "gpu1:1"), ("gpu1:0",)):
+        see(*idle)
+    assert [(event.name, event.data["id"], event.data["idle_gpus"]) for event in site.ear.heard] == [
+        ("gpus_idle", job, ["gpu1:0"]),
+        ("gpus_idle", job, ["gpu1:0", "gpu1:1"]),
+    ]
+
+
 def stuck(site: Site, change: Callable[[int], object] = lambda _: None) -> list[str]:
     """Return what is told while a job waits on a cluster without nodes."""
     site.cluster.drain(["gpu1", "gpu2", "gpu3"], "power")

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from gputui.domain.entries import Entries
 from gputui.domain.errors import GputuiError
-from gputui.domain.event import Event, ended, node_changes, queue_stuck, untold
+from gputui.domain.event import Event, ended, gpus_idle, node_changes, queue_stuck, untold
+from gputui.domain.idle_gpus import idle_sentence
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, plural
 
 if TYPE_CHECKING:
+    from gputui.domain.gpu import GpuView
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import HookSettings
@@ -167,6 +169,8 @@ class ClusterHooks:
         self._finder = EndFinder(cluster.history, worker)
         self._stuck = StuckQueue()
         self._nodes: tuple[Node, ...] | None = None
+        self._idle: dict[tuple[JobId, int], bool] = {}
+        """Jobs and attempts that leave GPUs idle, with whether these are all of theirs."""
         self._worker = worker
         self._announcer = announcer(self._record)
 
@@ -179,6 +183,7 @@ class ClusterHooks:
             self._finder.update(jobs, now, self._settings.max_age)
             self._announcer.update(self._untold(jobs, now), snapshot.gpus, now)
             self._tell_of_nodes(snapshot.nodes, now)
+            self._tell_of_idle(jobs, snapshot.gpus, now)
         stuck = self._stuck.update(snapshot, self._cluster.caps.engine, now)
         if stuck is not None:
             self._announcer.announce(stuck, now)
@@ -211,6 +216,22 @@ class ClusterHooks:
             for event in node_changes(self._nodes, nodes, now):
                 self._announcer.announce(event, now)
         self._nodes = nodes
+
+    def _tell_of_idle(self, jobs: Iterable[Job], views: Iterable[GpuView], now: datetime) -> None:
+        """Tell of each job that leaves GPUs idle, and once more if it leaves all of them idle."""
+        idle = {view.gpu.uuid: view.idle_since for view in views if view.idle_since is not None}
+        found: dict[tuple[JobId, int], bool] = {}
+        for job in jobs if idle else ():
+            gpus = tuple(uuid for uuid in job.gpus if uuid in idle)
+            if not gpus or job.state is not JobState.RUNNING:
+                continue
+            key, is_whole = (job.id, job.attempts[-1].number), len(gpus) == len(job.gpus)
+            found[key] = is_whole
+            if key in self._idle and (self._idle[key] or not is_whole):
+                continue
+            since = max(idle[uuid] for uuid in gpus)
+            self._announcer.announce(gpus_idle(job, idle_sentence(job, len(gpus)), gpus, since, now), now)
+        self._idle = found
 
 
 def _eligible(snapshot: Snapshot) -> int:

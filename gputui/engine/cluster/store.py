@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId, JobSpec
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Snapshot, Unreadable
+    from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.ports import Cluster, StoreWatch, Transaction
 
 FRESH = 1.0
@@ -33,11 +34,17 @@ class ClusterStore:
     """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own."""
 
     def __init__(
-        self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic, *, directory: Path = Path()
+        self,
+        cluster: Cluster,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        directory: Path = Path(),
+        measured: MeasuredJobs | None = None,
     ) -> None:
-        """`directory` is for what this user's processes keep about the cluster."""
+        """`directory` is for what this user's processes keep about the cluster; `measured` adds telemetry."""
         self.cluster = cluster
         self.directory = directory
+        self._measured = measured
         self._monotonic = monotonic
         self._latest: Snapshot | None = None
         self._taken_at = 0.0
@@ -52,6 +59,8 @@ class ClusterStore:
             latest = self._latest
             if latest is None or self._monotonic() - self._taken_at > FRESH:
                 latest = self.cluster.snapshot()
+                if self._measured is not None:
+                    latest = self._measured.joined(latest)
                 self._entries = Entries({job.id: job for job in sorted(latest.jobs, key=lambda job: job.id)})
                 self._latest, self._taken_at = latest, self._monotonic()
             return latest
@@ -86,7 +95,7 @@ class ClusterStore:
         if (job := jobs.get(job_id)) is not None:
             return job
         array = next((job for job in jobs.values() if job.array and job.array.id == job_id), None)
-        return jobs[array.id] if array is not None else self.cluster.job(job_id)
+        return jobs[array.id] if array is not None else next(self._with_telemetry((self.cluster.job(job_id),)))
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that the engine has forgotten, by month of their end, then by id."""
@@ -103,7 +112,10 @@ class ClusterStore:
 
     def _forgotten(self, since: datetime | None) -> Iterator[Job]:
         jobs = self.jobs()
-        return (job for job in self.cluster.history(since) if job.id not in jobs)
+        return self._with_telemetry(job for job in self.cluster.history(since) if job.id not in jobs)
+
+    def _with_telemetry(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        return iter(jobs) if self._measured is None else self._measured.jobs(jobs)
 
     def version(self) -> object:
         """Return a token that changes whenever the cluster would be asked again."""

@@ -24,12 +24,12 @@ from gputui.domain.settings import Settings
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
 from gputui.engine.files.logs import log_path
+from gputui.engine.files.tallies import AttemptKey
 from gputui.engine.files.viewers import forget_input, wait_for_viewer
 from gputui.engine.tick.attempt_steps import under_way
 from gputui.engine.tick.failure_signs import NO_SIGNS, FailureSigns, read_signs
 from gputui.engine.tick.image_pulls import ImagePulls
 from gputui.engine.tick.observer import Sequence
-from gputui.engine.tick.reconcile import AttemptKey
 from gputui.engine.tick.start_protocol import proven_submitter, start_attempt
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock

@@ -16,9 +16,7 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-
-AttemptKey: TypeAlias = tuple[JobId, int]
-"""Job id and attempt number."""
+from gputui.engine.files.tallies import AttemptKey
 
 
 class _OfContainer(Struct, frozen=True):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,15 +17,15 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
+from gputui.domain.idle_gpus import idle_by_gpu, idle_sentence, idle_times
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
-from gputui.domain.telemetry_tally import MAX_GAP
-from gputui.domain.units import format_duration, plural
+from gputui.domain.units import format_duration
+from gputui.engine.files.tallies import AttemptKey
 from gputui.engine.files.viewers import last_input
 from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.reconcile import AttemptKey
 from gputui.engine.tick.stops import begin_stops
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import Runtime
@@ -223,7 +223,7 @@ class IdleGpus:
         """Find idle GPUs, report each once, and end the jobs that the settings want ended."""
         running = [job for job in self._context.queue.active if job.state is JobState.RUNNING and job.gpus]
         found = {job.id: self._idle_of(job, now) for job in running}
-        self._context.idle_since = _by_gpu(running, found)
+        self._context.idle_since = idle_by_gpu(running, found)
         keys = {_key(job) for job in running if found[job.id]}
         self._spells = {key: spell for key, spell in self._spells.items() if key in keys}
         stops: dict[JobId, Cause] = {}
@@ -236,15 +236,8 @@ class IdleGpus:
 
     def _idle_of(self, job: Job, now: datetime) -> dict[str, datetime]:
         """Return the time since which each idle GPU of the job has been idle."""
-        after = self._context.settings.scheduler.idle_gpus_after.total_seconds()
-        if not after:
-            return {}
-        second, tracks = now.timestamp(), self._context.telemetry.idle_since(job)
-        return {
-            uuid: datetime.fromtimestamp(used_at, UTC)
-            for uuid, (used_at, read_at) in tracks.items()
-            if read_at - used_at >= after and second - read_at <= MAX_GAP
-        }
+        after = self._context.settings.scheduler.idle_gpus_after
+        return idle_times(self._context.telemetry.idle_since(job), after, now)
 
     def _tell(self, job: Job, idle: Mapping[str, datetime], now: datetime, boot: BootTime) -> _Spell:
         """Return the job's period; report it if it is new, or has become one that ends the job."""
@@ -253,7 +246,7 @@ class IdleGpus:
         spell = self._spells.get(_key(job))
         is_new = spell is None or (is_whole and not spell.is_whole)
         if spell is None or is_new or spell.is_whole != is_whole:
-            words = _words(job, len(idle), ends_after if is_whole else None)
+            words = idle_sentence(job, len(idle), ends_after if is_whole else None)
             spell = self._spells[_key(job)] = _Spell(words, max(idle.values()), is_whole, boot)
         if is_new:
             self._announce(gpus_idle(job, spell.words, tuple(idle), spell.since, now), now)
@@ -264,25 +257,6 @@ class IdleGpus:
         if ends_after is None or not spell.is_whole or job.suspended or spell.told_at.boot != boot.boot:
             return False
         return boot.seconds - spell.told_at.seconds >= ends_after.total_seconds()
-
-
-def _by_gpu(jobs: list[Job], found: Mapping[JobId, Mapping[str, datetime]]) -> dict[str, datetime]:
-    """Return the time since which each GPU has been idle; a shared GPU is idle if all its jobs leave it idle."""
-    idle: dict[str, datetime] = {}
-    busy = {uuid for job in jobs for uuid in job.gpus if uuid not in found[job.id]}
-    for spans in found.values():
-        for uuid, since in spans.items():
-            if uuid not in busy:
-                idle[uuid] = max(since, idle.get(uuid, since))
-    return idle
-
-
-def _words(job: Job, idle: int, ends_after: timedelta | None) -> str:
-    held = len(job.gpus)
-    gpus = f"its {plural(held, 'GPU')}" if idle == held else f"{idle} of its {plural(held, 'GPU')}"
-    end = f": it is ended if that lasts for another {format_duration(ends_after)}" if ends_after is not None else ""
-    name = f" {job.name}" if job.name else ""
-    return f"job {job.shown_id}{name} ({job.spec.tenant}) leaves {gpus} idle{end}"
 
 
 def _idle_cause(idle: timedelta) -> Cause:

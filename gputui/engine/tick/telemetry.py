@@ -13,80 +13,58 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from msgspec import Struct
-
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import Consumption, ContainerRecord
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
-from gputui.domain.telemetry_tally import Tally, TallyRecord
-from gputui.engine.files import telemetry_file
+from gputui.engine.files.tallies import AttemptKey, AttemptTallies, Measurement
 from gputui.engine.tick.observer import Observer
-from gputui.engine.tick.reconcile import AttemptKey
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import Clock, Runtime
 
 log = logging.getLogger(__name__)
 
-_SAVE_EVERY = 60.0
-_FIRST_SAVE = 10.0
-"""Seconds after which the sums are first saved, so that consoles soon have something to show."""
 _SLOWEST = 10.0
 """Maximum seconds between two readings of a control group."""
-_JUMP = 5.0
-"""Difference in seconds from which the start of an attempt counts as shifted with the clock."""
-
-
-class _Measurement(Struct):
-    """Tally of a running attempt, and its last reading in seconds since the epoch."""
-
-    tally: Tally
-    container_id: str
-    own: tuple[str, ...] | None
-    """Names of its processes on a shared GPU; None if it does not share."""
-    saved_at: float
-    asked_at: float
 
 
 class TelemetryRecorder:
-    """Tallies of the running attempts, by job and attempt number."""
+    """Tallies of the running attempts; `save` writes the sums of all."""
 
     def __init__(self, directory: Path, store_id: str, pools: Pools, clock: Clock) -> None:
-        self._directory = directory
         self._store_id = store_id
-        self._pools = pools
         self._groups = GroupReader(pools, clock)
-        self._measured: dict[AttemptKey, _Measurement] = {}
+        self._tallies = AttemptTallies(directory, lambda: pools(WorkKind.TELEMETRY, ""))
+        self.save = self._tallies.save
 
     def update(
         self, active: Iterable[Job], observers: Mapping[str, Observer], reading: ProbeReading, now: datetime
     ) -> None:
         """Add the new readings of running attempts, and store the series of ended ones."""
         running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
-        for key in self._measured.keys() - running.keys():
-            self._close(key)
+        for key in self._tallies.keys - running.keys():
+            self._tallies.close(key)
+            self._groups.take(key)
         second = now.timestamp()
         due: dict[str, list[tuple[AttemptKey, str]]] = {}
         for key, job in running.items():
             if job.state is not JobState.RUNNING or job.attempts[-1].started_at is None:
                 continue
-            measurement = self._measurement(key, job, second)
+            attempt = job.attempts[-1]
+            measurement = self._tallies.of(key, attempt, attempt.container_id or "", second)
             self._count(key, measurement, job, reading)
-            if self._is_due(measurement, second):
+            if _is_due(measurement, second):
                 due.setdefault(_runtime_of(job), []).append((key, measurement.container_id))
-            if measurement.tally.has_readings and abs(second - measurement.saved_at) >= _SAVE_EVERY:
-                measurement.saved_at = second
-                self._write(key, telemetry_file.encode_running(measurement.container_id, measurement.tally))
+            self._tallies.save_if_due(key, second)
         for name, containers in due.items():
             if name in observers:
                 self._groups.read(observers[name].runtime, containers)
 
     def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
         """Return the summary of the job's attempt, which ended as the record says; None if nothing was read."""
-        measurement = self._measured.get(_key(job))
+        measurement = self._tallies.get(_key(job))
         if measurement is None:
             return None
         tally, ended_at = measurement.tally, (record.ended_at if record else None) or now
@@ -96,62 +74,25 @@ class TelemetryRecorder:
 
     def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
-        measurement = self._measured.get(_key(job))
-        return measurement.tally.idle_since() if measurement else {}
+        return self._tallies.idle_since(_key(job))
 
-    def save(self) -> None:
-        """Write the sums of all attempts; on an error, measurements are lost if this process ends."""
-        for key, measurement in self._measured.copy().items():  # the last tick may still begin and end some
-            if not measurement.tally.has_readings:
-                continue
-            data = telemetry_file.encode_running(measurement.container_id, measurement.tally)
-            _write(self._directory, key, data, durably=False)
-
-    def _measurement(self, key: AttemptKey, job: Job, second: float) -> _Measurement:
-        attempt = job.attempts[-1]
-        began = attempt.started_at.timestamp() if attempt.started_at else second
-        measurement = self._measured.get(key)
-        if measurement is None:
-            measurement = self._measured[key] = self._begin(key, job, attempt, began, second)
-        moved = began - measurement.tally.record.began
-        if abs(moved) >= _JUMP:
-            measurement.tally.shift(moved)
-        return measurement
-
-    def _begin(self, key: AttemptKey, job: Job, attempt: Attempt, began: float, second: float) -> _Measurement:
-        """Return the measurement that an earlier scheduler began, or a new one."""
-        container_id = attempt.container_id or ""
-        found = telemetry_file.read(self._directory, *key, container_id)
-        record = found.tally if found else None
-        if record is None:
-            record = TallyRecord(len(attempt.gpus), began, attempt.gpu_share)
-        own = (container_id, f"{self._store_id}:{job.id}:{attempt.number}") if job.spec.gpus.promised else None
-        return _Measurement(Tally(record), container_id, own, second - _SAVE_EVERY + _FIRST_SAVE, 0.0)
-
-    def _count(self, key: AttemptKey, measurement: _Measurement, job: Job, reading: ProbeReading) -> None:
+    def _count(self, key: AttemptKey, measurement: Measurement, job: Job, reading: ProbeReading) -> None:
+        container_id, number = measurement.container_id, job.attempts[-1].number
+        own = (container_id, f"{self._store_id}:{job.id}:{number}") if job.spec.gpus.promised else None
         for uuid in job.attempts[-1].gpus:
             if (sample := reading.samples.get(uuid)) is not None:
-                measurement.tally.add(sample, measurement.own)
+                measurement.tally.add(sample, own)
         if (found := self._groups.take(key)) is not None:
             measurement.tally.add_host(*found)
 
-    def _is_due(self, measurement: _Measurement, second: float) -> bool:
-        """Return whether to read the control group; early, so that short jobs are read at all."""
-        pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
-        if abs(second - measurement.asked_at) < pause:
-            return False
-        measurement.asked_at = second
-        return True
 
-    def _close(self, key: AttemptKey) -> None:
-        measurement = self._measured.pop(key)
-        self._groups.take(key)
-        series = measurement.tally.series()
-        if series.means:
-            self._write(key, telemetry_file.encode_ended(measurement.container_id, series), durably=True)
-
-    def _write(self, key: AttemptKey, data: bytes, *, durably: bool = False) -> None:
-        self._pools(WorkKind.TELEMETRY, "").submit(_write, self._directory, key, data, durably=durably)
+def _is_due(measurement: Measurement, second: float) -> bool:
+    """Return whether to read the control group; early, so that short jobs are read at all."""
+    pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
+    if abs(second - measurement.asked_at) < pause:
+        return False
+    measurement.asked_at = second
+    return True
 
 
 class GroupReader:
@@ -199,15 +140,6 @@ class GroupReader:
         if found is not None:
             with self._lock:
                 self._found[key] = (found, self._clock.now().timestamp())
-
-
-def _write(directory: Path, key: AttemptKey, data: bytes, *, durably: bool) -> None:
-    try:
-        telemetry_file.write(directory, *key, data, durably=durably)
-    except OSError as error:
-        log.debug("the telemetry of job %d is not kept: %s", key[0], error)
-    except Exception:  # the border of a worker
-        log.exception("writing the telemetry of job %d", key[0])
 
 
 def _key(job: Job) -> AttemptKey:

@@ -25,7 +25,7 @@ from gputui.domain.text import width
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.log.pinned import started_attempt
-from gputui.tui.present.cells import Cell, broken_cell, fitted
+from gputui.tui.present.cells import Cell, broken_cell, cell, fitted
 from gputui.tui.present.detail import (
     ExplanationState,
     Line,
@@ -39,7 +39,7 @@ from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import JobContext, gpus_wanted, job_title
 from gputui.tui.present.standing import standing_lines
-from gputui.tui.present.style import BLUE, GROUND, STRONG
+from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
 from gputui.tui.present.telemetry import telemetry_lines
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
@@ -62,8 +62,15 @@ class TelemetryLoaded(Message, bubble=False):
 class TelemetryLoader:
     """Telemetry of a job, as far as it has been read."""
 
-    def __init__(self, post: Callable[[Message], object], read: Callable[[Job], Mapping[int, Measured]]) -> None:
+    def __init__(
+        self,
+        post: Callable[[Message], object],
+        read: Callable[[Job], Mapping[int, Measured]],
+        unread: Callable[[Job, Attempt], str],
+    ) -> None:
+        """`unread` returns why nothing is known of an attempt."""
         self._read = read
+        self._unread = unread
         self._worker = LatestWorker(post, lambda error: TelemetryLoaded({}))
         self._asked_for: object = None
         self._asked_at = 0.0
@@ -95,7 +102,10 @@ class TelemetryLoader:
         measured = self._measured.get(attempt.number) if attempt else None
         if attempt is None or measured is None:
             return []
-        return telemetry_lines(attempt, measured, room, has_graphs=has_graphs, is_tall=is_tall)
+        lines = telemetry_lines(attempt, measured, room, has_graphs=has_graphs, is_tall=is_tall)
+        if not lines and (why := self._unread(job, attempt)):
+            return [("measured", cell(why, DIM))]
+        return lines
 
     def close(self) -> None:
         """Stop the thread."""
@@ -176,7 +186,7 @@ class Detail(JobScreen):
         self._explainer = LatestWorker(
             self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}")
         )
-        self._telemetry = TelemetryLoader(self.post_message, services.measured)
+        self._telemetry = TelemetryLoader(self.post_message, services.measured, services.unread)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None
         """Snapshot and time of the last requested explanation."""

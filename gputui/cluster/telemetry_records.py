@@ -1,0 +1,76 @@
+"""Records of what the jobs of a cluster did with their GPUs, and which GPUs they leave idle now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from gputui.cluster.journal import Journal, write_whole
+from gputui.domain.job_spec import JobId
+from gputui.domain.telemetry import AttemptTelemetry
+
+_LASTS = timedelta(seconds=30)
+"""Time after which idle GPUs that nobody has marked again are not marked any more."""
+_AGAIN = timedelta(seconds=10)
+
+
+class Measured(Struct, frozen=True):
+    """Telemetry of a run of a job."""
+
+    job: JobId
+    started: int
+    """Second since 1970, which tells runs apart."""
+    telemetry: AttemptTelemetry
+
+
+class IdleMarks(Struct, frozen=True):
+    """GPUs that are idle, with the time since which they are."""
+
+    at: datetime
+    gpus: Mapping[str, datetime] = field(default_factory=dict)
+
+
+class TelemetryRecords:
+    """Telemetry by job and start, as long as the file keeps it; shared by the processes of one user."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "telemetry.jsonl", Measured)
+        self._found: dict[tuple[JobId, int], AttemptTelemetry] = {}
+        self._marks = directory / "idle.json"
+        self._marked: IdleMarks | None = None
+
+    def refresh(self) -> None:
+        """Read what other processes have added."""
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._found = {}
+        self._found.update({(each.job, each.started): each.telemetry for each in found})
+
+    def of(self, job_id: JobId, started_at: datetime) -> AttemptTelemetry | None:
+        """Return what was measured in this run; None if nothing was, or it has not ended."""
+        return self._found.get((job_id, int(started_at.timestamp())))
+
+    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry) -> None:
+        """Record durably what was measured in a run that has ended; raises OSError."""
+        self._journal.append([Measured(job_id, int(started_at.timestamp()), found)])
+
+    def idle(self, now: datetime) -> Mapping[str, datetime]:
+        """Return the idle GPUs, by the time since which they are."""
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            marks = msgspec.json.decode(self._marks.read_bytes(), type=IdleMarks)
+            if abs(now - marks.at) <= _LASTS:
+                return marks.gpus
+        return {}
+
+    def mark(self, gpus: Mapping[str, datetime], now: datetime) -> None:
+        """Mark these GPUs as idle, and no others; raises OSError."""
+        before = self._marked
+        if before is not None and before.gpus == gpus and (not gpus or now - before.at < _AGAIN):
+            return
+        self._marked = IdleMarks(now, dict(gpus))
+        write_whole(self._marks, msgspec.json.encode(self._marked))

@@ -1,0 +1,228 @@
+"""Telemetry of the jobs of a cluster: one process measures, all show what was measured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from gputui.domain.efficiency import efficiency_of
+from gputui.domain.idle_gpus import idle_by_gpu, idle_sentence, idle_times
+from gputui.domain.snapshot import Notice
+from gputui.domain.state import JobState
+from gputui.domain.telemetry_tally import Tally
+from gputui.engine.files import telemetry_file
+from gputui.engine.files.tallies import AttemptKey, AttemptTallies
+
+if TYPE_CHECKING:
+    from gputui.domain.attempt import Attempt
+    from gputui.domain.gpu import GpuView
+    from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId
+    from gputui.domain.settings import SchedulerSettings
+    from gputui.domain.snapshot import Node, Snapshot
+    from gputui.domain.telemetry import AttemptTelemetry
+    from gputui.domain.telemetry_series import Measured
+    from gputui.ports import Clock
+
+log = logging.getLogger(__name__)
+
+DIRECTORY = "telemetry"
+"""Directory for the readings over time, beside the records."""
+
+
+class TelemetryLedger(Protocol):
+    """Record of what was measured, and of the GPUs that are idle now."""
+
+    def refresh(self) -> None:
+        """Read what other processes have added."""
+        ...
+
+    def of(self, job_id: JobId, started_at: datetime) -> AttemptTelemetry | None:
+        """Return what was measured in this run; None if nothing was, or it has not ended."""
+        ...
+
+    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry) -> None:
+        """Record durably what was measured in a run that has ended; raises OSError."""
+        ...
+
+    def idle(self, now: datetime) -> Mapping[str, datetime]:
+        """Return the idle GPUs, by the time since which they are."""
+        ...
+
+    def mark(self, gpus: Mapping[str, datetime], now: datetime) -> None:
+        """Mark these GPUs as idle, and no others; raises OSError."""
+        ...
+
+
+class MeasuredJobs:
+    """Adds to jobs what was measured, and to GPUs since when they are idle."""
+
+    def __init__(self, ledger: TelemetryLedger) -> None:
+        self._ledger = ledger
+        self._joined: dict[JobId, tuple[Job, Job]] = {}
+        """Jobs that have telemetry, as the engine tells them and with it."""
+
+    def joined(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with telemetry of ended jobs, and with idle GPUs marked."""
+        self._ledger.refresh()
+        jobs = tuple(map(self._job, snapshot.jobs))
+        self._joined = {job.id: self._joined[job.id] for job in jobs if job.id in self._joined}
+        idle = self._ledger.idle(snapshot.taken_at)
+        if not idle:
+            return replace(snapshot, jobs=jobs)
+        nodes = tuple(_with_idle(node, idle) for node in snapshot.nodes)
+        return replace(snapshot, jobs=jobs, nodes=nodes, notices=(*snapshot.notices, *_idle_notices(jobs, idle)))
+
+    def jobs(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Yield the jobs with their telemetry, if they have ended and were measured."""
+        self._ledger.refresh()
+        yield from map(self._told, jobs)
+
+    def _told(self, job: Job) -> Job:
+        attempt = job.attempts[-1] if job.attempts else None
+        if attempt is None or attempt.started_at is None or not attempt.is_over:
+            return job
+        found = self._ledger.of(job.id, attempt.started_at)
+        if found is None:
+            return job
+        told = replace(attempt, telemetry=found, efficiency=efficiency_of(found))
+        return job.evolve(attempts=(*job.attempts[:-1], told))
+
+    def _job(self, job: Job) -> Job:
+        known = self._joined.get(job.id)
+        if known is not None and known[0] is job:
+            return known[1]
+        joined = self._told(job)
+        if joined is not job:
+            self._joined[job.id] = (job, joined)
+        return joined
+
+
+def measured(directory: Path, job: Job) -> dict[int, Measured]:
+    """Return the telemetry of each attempt of a job, by number; `directory` has the records. Reads files."""
+    named = (replace(attempt, container_id=run_name(attempt)) for attempt in job.attempts)
+    return {attempt.number: telemetry_file.measured(directory / DIRECTORY, job, attempt) for attempt in named}
+
+
+def run_name(attempt: Attempt) -> str:
+    """Return what tells a run from others of the same number, which a new cluster may give again."""
+    return f"@{attempt.started_at.timestamp():.0f}" if attempt.started_at else ""
+
+
+class ClusterTelemetry:
+    """Duty of the process that measures: sums up the readings of the nodes for each job that has GPUs."""
+
+    def __init__(
+        self,
+        ledger: TelemetryLedger,
+        directory: Path,
+        settings: SchedulerSettings,
+        clock: Clock,
+        worker: Executor,
+        sweep: Callable[[datetime], object] = lambda _: None,
+    ) -> None:
+        """`sweep` keeps the readings over time within their limits; called often, it does a little each time."""
+        self._sweep = sweep
+        self._ledger = ledger
+        self._directory = directory / DIRECTORY
+        self._settings = settings
+        self._clock = clock
+        self._worker = worker
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._tallies = AttemptTallies(self._directory, lambda: worker)
+        self._running: dict[AttemptKey, Job] = {}
+        self._is_first = True
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Add the new readings of running jobs, and record what jobs did that have ended."""
+        if snapshot.leader is None or snapshot.leader.silent_for:
+            return
+        now = self._clock.now()
+        running = {_key(job): job for job in snapshot.jobs if _is_measurable(job) and not job.attempts[-1].is_over}
+        if self._is_first:
+            self._is_first = False
+            self._end_orphans(snapshot.jobs)
+        for key in self._tallies.keys - running.keys():
+            self._end(key, snapshot.job(key[0]))
+        self._running = running
+        views = {view.gpu.uuid: view for view in snapshot.gpus}
+        for key, job in running.items():
+            if job.state is JobState.RUNNING:
+                self._count(key, job, views, now)
+        self._mark_idle(now)
+        self._sweep(now)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return nothing: idle GPUs are in the notices of every process."""
+        return ()
+
+    def close(self) -> None:
+        """Save the sums for the next process."""
+        self._tallies.save()
+        self._worker.shutdown(wait=False)
+
+    def _count(self, key: AttemptKey, job: Job, views: Mapping[str, GpuView], now: datetime) -> None:
+        attempt, second = job.attempts[-1], now.timestamp()
+        measurement = self._tallies.of(key, attempt, run_name(attempt), second)
+        for uuid in attempt.gpus:
+            view = views.get(uuid)
+            if view is not None and view.sample is not None:
+                measurement.tally.add(view.sample)
+        self._tallies.save_if_due(key, second)
+
+    def _end(self, key: AttemptKey, found: Job | None) -> None:
+        """Record what a run did that has ended, at the time that the engine tells or at its last reading."""
+        job, measurement = self._running.get(key), self._tallies.get(key)
+        if job is not None and measurement is not None:
+            attempt = found.attempts[-1] if found is not None and found.attempts else None
+            is_same = attempt is not None and attempt.started_at == job.attempts[-1].started_at
+            self._record(job, measurement.tally, attempt.ended_at if attempt is not None and is_same else None)
+        self._tallies.close(key)
+
+    def _end_orphans(self, jobs: Iterable[Job]) -> None:
+        """Record what jobs did whose end came between an earlier process and this one."""
+        for job in jobs:
+            if not _is_measurable(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
+                continue
+            found = telemetry_file.read(self._directory, *_key(job), run_name(attempt))
+            if found is not None and found.tally is not None:
+                self._record(job, Tally(found.tally), attempt.ended_at)
+
+    def _record(self, job: Job, tally: Tally, ended_at: datetime | None) -> None:
+        ended = ended_at.timestamp() if ended_at is not None else tally.read_at
+        started, found = job.attempts[-1].started_at, tally.summary(ended, job.spec.gpus.promised)
+        if found is not None and started is not None:
+            self._ledger.add(job.id, started, found)
+
+    def _mark_idle(self, now: datetime) -> None:
+        after = self._settings.idle_gpus_after
+        jobs = [job for job in self._running.values() if job.state is JobState.RUNNING]
+        found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
+        self._ledger.mark(idle_by_gpu(jobs, found), now)
+
+
+def _is_measurable(job: Job) -> bool:
+    return bool(job.attempts) and bool(job.attempts[-1].gpus) and job.attempts[-1].started_at is not None
+
+
+def _key(job: Job) -> AttemptKey:
+    return job.id, job.attempts[-1].number
+
+
+def _with_idle(node: Node, idle: Mapping[str, datetime]) -> Node:
+    if not any(view.gpu.uuid in idle for view in node.gpus):
+        return node
+    return replace(node, gpus=tuple(replace(view, idle_since=idle.get(view.gpu.uuid)) for view in node.gpus))
+
+
+def _idle_notices(jobs: Iterable[Job], idle: Mapping[str, datetime]) -> Iterable[Notice]:
+    for job in jobs:
+        since = [idle[uuid] for uuid in job.gpus if uuid in idle]
+        if since and job.state is JobState.RUNNING:
+            yield Notice("information", idle_sentence(job, len(since)), since=max(since))

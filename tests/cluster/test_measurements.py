@@ -1,0 +1,190 @@
+"""Telemetry of the jobs of a cluster: measured by one process, shown by all."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.cluster.telemetry_records import TelemetryRecords
+from gputui.domain.gpu import ProbeCode, ProbeStatus
+from gputui.domain.idle_gpus import idle_gpus
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.telemetry_words import unread_words
+from gputui.engine.cluster.duties import SharedDuty, Turn
+from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs, measured
+from gputui.engine.cluster.store import ClusterStore
+from tests.cluster.commands import Run
+from tests.cluster.fake import FakeCluster
+from tests.engine.fakes import InlineExecutor
+from tests.factories import GIB, FakeClock, sample, spec
+
+STEP = 10.0
+SETTINGS = SchedulerSettings(idle_gpus_after=timedelta(minutes=5))
+
+
+class Site:
+    """A cluster whose nodes are read, and processes that measure its jobs when their turn comes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.cluster = FakeCluster(self.clock)
+        self.load = dict.fromkeys(("gpu1:0", "gpu1:1"), 0.5)
+        self.store = self.new_store()
+        self.process = self.new_process()
+
+    def new_store(self) -> ClusterStore:
+        ticks = count(0, 10)
+        joined = MeasuredJobs(TelemetryRecords(self.directory))
+        return ClusterStore(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=joined)
+
+    def new_process(self) -> SharedDuty:
+        def begin(_: Snapshot) -> ClusterTelemetry:
+            records = TelemetryRecords(self.directory)
+            return ClusterTelemetry(records, self.directory, SETTINGS, self.clock, InlineExecutor())
+
+        return SharedDuty("telemetry", Turn(self.directory / "telemetry.duty"), begin)
+
+    def submit(self, gpus: int = 2) -> int:
+        return self.cluster.submit([Submission(spec(gpus=gpus))], f"{self.clock.now()}")[0]
+
+    def passes(self, seconds: float, *processes: SharedDuty) -> None:
+        """Let this time pass, with a reading every ten seconds."""
+        for _ in range(int(seconds / STEP)):
+            self.clock.advance(STEP)
+            for process in processes or (self.process,):
+                process.update(self.read())
+
+    def read(self) -> Snapshot:
+        snapshot = self.store.snapshot()
+        return replace(snapshot, nodes=tuple(map(self._read, snapshot.nodes)))
+
+    def _read(self, node: Node) -> Node:
+        reading = sample(at=self.clock.now(), memory_used=8 * GIB, power=360.0)
+        views = (
+            replace(view, sample=replace(reading, uuid=view.gpu.uuid, utilization=self.load.get(view.gpu.uuid, 0.0)))
+            for view in node.gpus
+        )
+        return replace(node, gpus=tuple(views), probe=ProbeStatus(ProbeCode.OK, ""))
+
+    def end(self, job_id: int) -> None:
+        self.cluster.end(job_id)
+        self.process.update(self.read())
+
+    def job(self, job_id: int) -> Job:
+        return self.new_store().get(job_id)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_an_ended_job_has_the_figures_of_its_gpus_also_after_the_engine_forgot_it(site: Site) -> None:
+    job_id = site.submit()
+    site.passes(600)
+    site.end(job_id)
+    known = site.job(job_id)
+    site.cluster.forget(job_id)
+    for job in (known, site.job(job_id), *site.new_store().history()):
+        assert job.attempt is not None
+        told = job.attempt.telemetry
+        assert told is not None
+        assert told.utilization is not None
+        assert told.gpu_memory is not None
+        assert (told.seconds, told.utilization.mean, told.gpu_memory.peak) == (600, 0.5, 8 * GIB)
+        assert told.energy == pytest.approx(2 * 600 * 360)
+        assert job.attempt.efficiency is not None
+    [record] = [record for record in site.new_store().records() if record.id == job_id]
+    assert record.attempts[0].telemetry is not None
+    assert record.attempts[0].telemetry.busy == pytest.approx(600)
+
+
+def test_the_next_process_continues_the_sums_and_the_series(site: Site) -> None:
+    job_id = site.submit()
+    site.passes(300)
+    site.process.close()
+    site.process = site.new_process()
+    site.passes(300)
+    running = measured(site.directory, site.job(job_id))[1]
+    assert running.summary is not None
+    site.end(job_id)
+    told = measured(site.directory, site.job(job_id))[1]
+    assert told.summary is not None
+    assert told.summary.seconds == 600
+    assert told.series is not None
+    assert told.series.end - told.series.begin == pytest.approx(600, abs=STEP)
+
+
+def test_a_job_that_ended_between_two_processes_keeps_what_was_saved(site: Site) -> None:
+    job_id = site.submit()
+    site.passes(300)
+    site.process.close()
+    site.clock.advance(100)
+    site.cluster.end(job_id)
+    site.process = site.new_process()
+    site.passes(STEP)
+    told = site.job(job_id).attempts[-1].telemetry
+    assert told is not None
+    assert told.seconds == 300
+    assert told.allocated == 2 * 400
+
+
+def test_two_processes_count_a_reading_once(site: Site) -> None:
+    job_id = site.submit()
+    site.passes(300, site.process, site.new_process())
+    site.end(job_id)
+    told = site.job(job_id).attempts[-1].telemetry
+    assert told is not None
+    assert told.seconds == 300
+
+
+def test_idle_gpus_are_marked_in_every_process_while_they_are_idle(site: Site) -> None:
+    job_id = site.submit()
+    site.load["gpu1:1"] = 0.0
+    site.passes(320)
+    shown = site.new_store().snapshot()
+    assert idle_gpus(shown.gpus, site.clock.now()) == {job_id: "1 of 2 idle 5m"}
+    assert [notice.text for notice in shown.notices] == [f"job {job_id} train (alice) leaves 1 of its 2 GPUs idle"]
+    site.load["gpu1:1"] = 0.3
+    site.passes(STEP)
+    assert not idle_gpus(site.new_store().snapshot().gpus, site.clock.now())
+
+
+def test_marks_of_a_process_that_has_ended_do_not_last(site: Site) -> None:
+    site.submit()
+    site.load = {}
+    site.passes(320)
+    site.process.close()
+    site.clock.advance(60)
+    assert not idle_gpus(site.new_store().snapshot().gpus, site.clock.now())
+
+
+def test_it_is_said_why_nothing_was_measured(site: Site) -> None:
+    job_id = site.submit()
+    running = site.job(job_id)
+    site.cluster.end(job_id)
+    ended = site.job(job_id)
+    hidden = replace(ended, attempts=(replace(ended.attempts[0], gpus=()),))
+    assert [
+        unread_words(job, job.attempts[0], "Kubernetes", is_read=is_read)
+        for job, is_read in ((running, False), (running, True), (ended, True), (hidden, True))
+    ] == [
+        "nothing: the nodes are not read (cluster.probe)",
+        "no readings yet",
+        "nothing: no process of gputui read its nodes meanwhile",
+        "nothing: Kubernetes does not tell which GPUs it has",
+    ]
+
+
+def test_show_says_why_nothing_was_measured(run: Run, cluster: FakeCluster) -> None:
+    [job_id] = cluster.submit([Submission(spec(gpus=1))], "key")
+    shown = run("show", str(job_id))
+    assert "measured              nothing: the nodes are not read (cluster.probe)" in shown.out
