@@ -175,9 +175,12 @@ class Repair:
         """Find jobs whose move to history is among the lost changes; they must not run again."""
         if pieces.is_complete:
             return
-        pieces.tables[JOBS] = resolve_overlaps(pieces.tables.get(JOBS, {}), self._history.spans())
+        over = self._history.spans()
+        pieces.tables[JOBS] = resolve_overlaps(pieces.tables.get(JOBS, {}), over)
         for key, document in pieces.tables[JOBS].items():
-            found = self._history.find(int(key)) if document.get("state") not in _OVER else None
+            # each search lists the directory, and few jobs are in both
+            is_in_both = int(key) in over and document.get("state") not in _OVER
+            found = self._history.find(int(key)) if is_in_both else None
             if found is not None:
                 is_over = _attempts_over(found[1]) > _attempts_over(document)
                 (pieces.settled if is_over else pieces.doubtful).append(int(key))
