@@ -59,9 +59,10 @@ def scheduled_backup(
     A good one is followed by the removal of those older than `keep`. One in which something cannot be read gets a name
     that says so, and no good one is removed; where `keep` is given, the latest few of the damaged ones stay.
     """
-    from gputui.store.backup import new_name, rotate, set_apart, thin_damaged
+    from gputui.store.backup import new_name, remove_abandoned, rotate, set_apart, thin_damaged
 
     _check_exists(options.state)
+    remove_abandoned(folder)
     try:
         made = checked_backup(options, new_name(folder, now), now, with_logs=with_logs)
         if made.findings:

@@ -6,12 +6,15 @@ member whose comment is the checksum of all bytes before it, so that no flipped 
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import gzip
 import hashlib
 import io
 import os
 import stat
 import tarfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -55,6 +58,12 @@ _UNREADABLE = (
     *(ValueError, OverflowError, KeyError, IndexError, StoreAccessError),
 )
 """Errors of a file that is not as it was written."""
+
+
+_PATTERN = "gputui-*.tar.gz"
+"""Names of the backups in a directory."""
+_ABANDONED = 60.0
+"""Seconds after its last change from which a partial file that no process locks is removed."""
 
 
 class Sums(Struct):
@@ -108,8 +117,11 @@ def new_private_file(target: Path) -> Iterator[IO[bytes]]:
         raise StoreAccessError("it exists already", where=str(target), hint="name another file")
     with os_errors(target):
         partial.unlink(missing_ok=True)
+        remove_abandoned(target.parent, glob.escape(target.name))
         try:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                with suppress(OSError):  # a file system without locks; there, remains are kept
+                    fcntl.flock(file, fcntl.LOCK_EX)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -117,6 +129,15 @@ def new_private_file(target: Path) -> Iterator[IO[bytes]]:
         finally:
             partial.unlink(missing_ok=True)
         sync_directory(target.parent)
+
+
+def remove_abandoned(folder: Path, pattern: str = _PATTERN) -> None:
+    """Remove the partial files of these names that killed processes left behind."""
+    for partial in folder.glob(f".{pattern}.*.part"):
+        with suppress(OSError), partial.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process writes it
+            if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED:
+                partial.unlink()
 
 
 def _name(partial: Path, target: Path) -> None:
@@ -383,7 +404,6 @@ DAMAGED = ".damaged"
 """End of the name of a backup in which something cannot be read."""
 MOST_DAMAGED = 3
 """Damaged backups that stay while no good one is made."""
-_PATTERN = "gputui-*.tar.gz"
 
 
 def new_name(folder: Path, now: datetime) -> Path:

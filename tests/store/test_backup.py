@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import tarfile
@@ -250,6 +251,21 @@ def test_a_backup_overwrites_nothing_and_leaves_no_partial_file(sample: Path, tm
     with pytest.raises(GputuiError):
         upkeep.export_to(options(tmp_path / "none"), tmp_path / "export", NOW)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_partial_files_of_killed_processes_are_removed(sample: Path, tmp_path: Path) -> None:
+    named = tmp_path / "a[1]"
+    for name in (".a[1].7.part", ".gputui-2026-03-01T120000Z.tar.gz.7.part", ".gputui-1.tar.gz.8.part", ".b.7.part"):
+        (tmp_path / name).write_bytes(b"partial")
+        os.utime(tmp_path / name, (0, 0))
+    with (tmp_path / ".gputui-1.tar.gz.8.part").open("rb") as written:  # another process still writes it
+        fcntl.flock(written, fcntl.LOCK_EX)
+        upkeep.back_up(options(sample / "state"), named, NOW, with_logs=True)
+        upkeep.scheduled_backup(options(sample / "state"), tmp_path, None, NOW, with_logs=True)
+    assert {path.name for path in tmp_path.iterdir() if path.suffix == ".part"} == {
+        ".b.7.part",
+        ".gputui-1.tar.gz.8.part",
+    }
 
 
 Member = tuple[tarfile.TarInfo, bytes]
