@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import click
 
+from gputui.cli.finite_range import FiniteRange
+
 
 @click.command("probe")
-@click.option(
-    "--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between readings."
-)
+@click.option("--every", type=FiniteRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between readings.")
 def command(every: float) -> None:
     """Write readings of the GPUs to stdout; a console over a cluster starts it on each node.
 

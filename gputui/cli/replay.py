@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.cli import own_history, replay_report, variants
+from gputui.cli.finite_range import FiniteRange
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.variants import Variant
@@ -21,7 +23,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.policy.durations import LONGEST
 from gputui.domain.settings import PolicySettings
 from gputui.domain.text import plain
-from gputui.domain.units import parse_time_span
+from gputui.domain.units import format_duration, parse_time_span, plural
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
@@ -54,7 +56,7 @@ POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-p
 @click.option(
     "--load",
     metavar="X",
-    type=click.FloatRange(0.01, 100),
+    type=FiniteRange(0.01, 100),
     help="Stretch the submit times to this load: work over capacity. [as in the trace]",
 )
 @click.option(
@@ -125,7 +127,7 @@ def command(
     if tried and not policies:
         names = [PLAN]
     found = replay.figures(names, base, tried)
-    told = replay.unheeded([base, *tried])
+    told = [*replay.cut(), *replay.unheeded([base, *tried])]
     told += own_history.told(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
         print_json(replay.as_object(base, tried, told, found))
@@ -209,6 +211,8 @@ class Replay(Struct, frozen=True):
     jobs: Sequence[TraceJob]
     site: Site
     limits: str
+    longest: float
+    """Seconds to which the durations were cut."""
     load: float | None
     """Load asked for with `--load`; None: submit times as in the trace."""
     offered: float
@@ -231,9 +235,10 @@ class Replay(Struct, frozen=True):
         count = gpus or source.gpus
         site = traces.Site(count, min(count, gpus_per_node or (count if source.own else 8)))
         limits = limits or source.limits
-        jobs = traces.prepare(source.jobs, site, load, limits, longest or source.longest, source.unlimited)
+        most = longest or source.longest
+        jobs = traces.prepare(source.jobs, site, load, limits, most, source.unlimited)
         as_it_was = source.own is not None and gpus is None and load is None and longest is None
-        return cls(source, jobs, site, limits, load, traces.offered(jobs, site), as_it_was)
+        return cls(source, jobs, site, limits, most, load, traces.offered(jobs, site), as_it_was)
 
     def figures(self, names: Sequence[str], base: Variant, tried: Sequence[Variant]) -> dict[str, Figures]:
         """Return the figures by name: of the real past, of the policies and of the variants."""
@@ -251,6 +256,18 @@ class Replay(Struct, frozen=True):
                 passable = own_history.passable(variant.settings, self.jobs) if variant else None
                 found[name] = measure(PLAN if variant else name, self.jobs, self.site, passable)
         return found
+
+    def cut(self) -> list[str]:
+        """Return a sentence each for jobs that are too wide or too long to be replayed as they were."""
+        wide = sum(job.gpus > self.site.gpus for job in self.source.jobs)
+        long = sum(job.duration > self.longest for job in self.source.jobs)
+        there = plural(self.site.gpus, "GPU")
+        longest = format_duration(timedelta(seconds=self.longest))
+        told = {
+            f"{plural(wide, 'job')} that asked for more GPUs than there are: replayed with {there}.": wide,
+            f"{plural(long, 'job')} that ran longer than {longest}: replayed with that.": long,
+        }
+        return [sentence for sentence, count in told.items() if count]
 
     def unheeded(self, tried: Sequence[Variant]) -> list[str]:
         """Return a sentence for each changed setting that affects none of these jobs."""

@@ -29,6 +29,9 @@ _ALIASES = {"tenant": "vc", "limit_s": "limit", "time_limit_s": "limit"}
 _BOOLEANS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
 _ENDED_BADLY = ("fail", "kill", "cancel", "timeout", "node_fail", "out_of_memory", "oom", "error", "preempt")
 _MAX_FILE = 512 * 1024**2
+_MOST = 1e12
+"""Maximum of every number; its seconds are 30,000 years."""
+_GZIP = b"\x1f\x8b"
 _SHOWN = 40
 """Maximum number of characters of a cell that a message quotes."""
 
@@ -87,14 +90,14 @@ def read(path: Path) -> tuple[list[TraceJob], str]:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        hint = "save it as CSV in UTF-8"
+        hint = "it is compressed: gunzip it first" if raw.startswith(_GZIP) else "save it as CSV in UTF-8"
         raise InputError(f"is not UTF-8 text at byte {error.start}", where=str(path), hint=hint) from error
     return parse(text, str(path)), hashlib.sha256(raw).hexdigest()
 
 
 def parse(text: str, where: str) -> list[TraceJob]:
     """Return the jobs of a CSV text, by submit time; raises InputError with line and column of the error."""
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         columns = _columns(next(lines, []), where)
         jobs = []
@@ -161,7 +164,9 @@ def _number(row: TraceRow, column: str, place: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or abs(value) > 1e12:
+    if abs(value) > _MOST and not math.isinf(value):
+        raise _odd(column, f"a number of at most {_MOST:,.0f}", text, place)
+    if not math.isfinite(value):
         raise _odd(column, "a number", text, place)
     return value
 

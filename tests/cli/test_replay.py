@@ -181,6 +181,16 @@ def test_simultaneous_jobs_have_no_load(tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["load"] is None
 
 
+def test_jobs_that_are_replayed_otherwise_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wide.csv"
+    path.write_text("submit_time_s,duration_s,gpus\n0,10,9\n5,10,8\n6,260000,16\n")
+    assert run(["replay", str(path), "-p", "plan", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [
+        "2 jobs that asked for more GPUs than there are: replayed with 8 GPUs.",
+        "1 job that ran longer than 3d00h: replayed with that.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -190,6 +200,7 @@ def test_simultaneous_jobs_have_no_load(tmp_path: Path, capsys: pytest.CaptureFi
         (["replay", "--synthetic", "5", "--max-time", "0"], "--max-time"),
         (["replay", "--synthetic", "5", "--limits", "guess"], "guess"),
         (["replay", "--synthetic", "5", "--load", "0"], "--load"),
+        (["replay", "--synthetic", "5", "--load", "nan"], "'--load': nan is not a number"),
         ([*MADE_UP, "--set", "half_life"], "--set: expected SETTING=VALUE, found 'half_life'"),
         (
             [*MADE_UP, "--set", "half_live=1d"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections import Counter
 from contextlib import suppress
@@ -35,7 +36,9 @@ def test_a_trace_is_read_by_submit_time_and_begins_at_zero(tmp_path: Path) -> No
         ("a,b\n1,2\n", "no column submit_time_s"),
         (HEAD, "holds no job"),
         (HEAD + "x,1,1,a\n", "line 2: submit_time_s: expected a number"),
-        (HEAD + "1,nan,1,a\n", "line 2: duration_s: expected a number"),
+        (HEAD + "1,nan,1,a\n", "line 2: duration_s: expected a number, found"),
+        (HEAD + "1,inf,1,a\n", "line 2: duration_s: expected a number, found"),
+        (HEAD + "1e18,1,1,a\n", "line 2: submit_time_s: expected a number of at most 1,000,000,000,000, found '1e18'"),
         (HEAD + "1,1,1,a\n1,-1,1,a\n", "line 3: expected a duration"),
         (HEAD + "1,1,0,a\n", "GPUs from 1"),
         (HEAD + "1,1,1.5,a\n", "whole number of GPUs"),
@@ -66,6 +69,10 @@ def test_existing_columns_are_read() -> None:
     assert (third.priority, third.tenant, third.ended_well) == (50, "", True)
 
 
+def test_spaces_may_follow_the_commas() -> None:
+    assert parse('submit_time_s, "duration_s", gpus\n0, "10", 2\n', "trace.csv")[0].duration == 10
+
+
 def test_columns_have_other_names_and_cells_may_be_quoted() -> None:
     text = 'GPUs, Submit_Time_s,duration_s,tenant,limit_s,status,note\r\n1,0,5,"a, b",60,Failed,"two\nlines"\r\n'
     [job] = parse(text, "t")
@@ -80,6 +87,12 @@ def test_a_stated_limit_overrides_a_generated_one() -> None:
     assert [job.is_limited for job in found["bucket"]] == [True, True]
     assert [job.limit for job in found["none"]] == [2 * HOUR, 72 * HOUR]
     assert [job.is_limited for job in found["none"]] == [True, False]
+
+
+def test_a_compressed_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv.gz").write_bytes(gzip.compress(f"{HEAD}1,1,1,a\n".encode()))
+    with pytest.raises(InputError, match="it is compressed"):
+        read(tmp_path / "trace.csv.gz")
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
