@@ -11,6 +11,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import termios
@@ -171,9 +172,14 @@ class CommandChannel:
     def close(self) -> None:
         """End the process, and with it the command unless that stays in a container."""
         self._release()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        self.terminate()
         self._wait()
+
+    def terminate(self) -> None:
+        """Ask the process to end; `receive` then returns the rest of its output, and None."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGTERM)  # it leads a session of its own
 
     def _release(self) -> None:
         for descriptor in self._owned:

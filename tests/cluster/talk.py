@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from contextlib import closing
 
 from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.marks import Marks
@@ -51,11 +52,10 @@ class Talk:
     def end(self) -> int | None:
         """Read to the end; return the exit code."""
         deadline = time.monotonic() + _PATIENCE
-        while not self.is_over:
-            self._read(deadline)
-        code = self.channel.exit_code()
-        self.channel.close()
-        return code
+        with closing(self.channel):
+            while not self.is_over:
+                self._read(deadline)
+            return self.channel.exit_code()
 
     def _read(self, deadline: float) -> None:
         patience = deadline - time.monotonic()

@@ -40,6 +40,15 @@ def test_jobs_are_submitted_shown_and_cancelled(gputui: Run, harness: Kubernetes
     assert gputui("history").code == 0
 
 
+def test_a_command_and_a_terminal_in_a_pod(gputui: Run, harness: KubernetesHarness) -> None:
+    job_id = re.findall(r"\b\d{12}\b", gputui("submit", "busybox", "true").out)[0]
+    done = gputui("exec", job_id, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.code, done.out, done.err) == (7, "out\n", "err\n")
+    assert gputui("attach", "--help").code == 0
+    refused = gputui("run", "-i", "busybox")
+    assert (refused.code, "give it both, by -it" in refused.err) == (2, True)
+
+
 def test_an_array_is_held_and_released_by_its_number(gputui: Run, harness: KubernetesHarness) -> None:
     done = gputui("submit", "--array", "0-3", "--hold", "--name", "sweep", "busybox", "true")
     array = re.findall(r"\b\d{10}\b", done.out)[0]
@@ -57,7 +66,6 @@ def test_an_array_is_held_and_released_by_its_number(gputui: Run, harness: Kuber
         (("requeue", "ID"), "runs once"),
         (("drain", "gpu1:0", "--reason", "x"), "not single GPUs"),
         (("submit", "--after", "ID", "busybox", "true"), "do not wait for each other"),
-        (("exec", "ID", "sh"), "kubectl exec"),
         (("edit", "ID", "--time-limit", "1h"), "fixes the time limit"),
     ],
 )

@@ -15,8 +15,13 @@ import pytest
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.context import context_in
 from gputui.cluster.kubernetes.kubeconfig import connect
+from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.job_spec import Submission
 from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
+from tests.cluster.talk import Talk
+from tests.factories import spec
 from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.fake.server import FakeKubernetes, kubeconfig
 from tests.kubernetes.harness import KubernetesHarness
@@ -112,6 +117,10 @@ def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:
         until(cluster.snapshot, lambda _: any("watch" in each for each in fake.requests), "it watches, by TLS too")
         fake.add_node("gpu4")
         until(cluster.snapshot, lambda snapshot: len(snapshot.nodes) == 4, "the watch tells")
+        [job_id] = cluster.submit([Submission(spec())], "k1")
+        job = until(lambda: cluster.job(job_id), lambda job: job.state is JobState.RUNNING, "it runs")
+        talk = Talk(cluster.execute(job, ExecRequest(("head", "-c", "100000", "/dev/zero"))))
+        assert (talk.end(), len(talk.out)) == (0, 100_000)
     finally:
         cluster.close()
         fake.close()

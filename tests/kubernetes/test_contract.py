@@ -18,6 +18,8 @@ class TestKubernetes(ClusterContract):
 
     waiting_codes = frozenset({PendingReason.RESOURCES})
     array_limit = None
+    attach_tells_exit_code = False
+    input_needs_terminal = True
     refuses_impossible = False
 
     @pytest.fixture

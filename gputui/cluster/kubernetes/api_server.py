@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -15,6 +15,9 @@ from urllib3.exceptions import HTTPError, ProtocolError
 
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.text import plain
+
+if TYPE_CHECKING:
+    from websocket import WebSocket
 
 Query = Mapping[str, str]
 T = TypeVar("T")
@@ -88,8 +91,13 @@ class ApiServer:
         place: str,
         namespace: str,
         timeout: float,
+        dial: Callable[[str, Mapping[str, str]], WebSocket],
     ) -> None:
-        """`headers` are those that authenticate, `place` is the name for people, `namespace` the user's own."""
+        """`headers` are those that authenticate, `place` is the name for people, `namespace` the user's own.
+
+        `dial` opens a websocket to an address with these headers.
+        """
+        self._dial = dial
         self.place = place
         self.namespace = namespace
         self._pool = pool
@@ -127,6 +135,19 @@ class ApiServer:
     def stream(self, path: str, query: Query, patience: float | None) -> ApiStream:
         """Return an answer line by line; it is lost if nothing comes for `patience` seconds."""
         return ApiStream(self._answer("GET", path, query, patience=patience, is_read=False), self.place)
+
+    def socket(self, path: str, query: Sequence[tuple[str, str]], protocols: str) -> WebSocket:
+        """Open a websocket; raises as requests do."""
+        from websocket import WebSocketBadStatusException, WebSocketException
+
+        headers = {name.lower(): value for name, value in self._headers().items()}
+        url = f"ws{self.address.removeprefix('http')}{path}?{urlencode(query)}"
+        try:
+            return self._dial(url, headers | {"sec-websocket-protocol": protocols})
+        except WebSocketBadStatusException as error:
+            raise self._refused(error.status_code or 0, error.resp_body or b"") from error
+        except (WebSocketException, OSError) as error:
+            raise self._silent(error) from error
 
     def close(self) -> None:
         """Close connections."""
@@ -180,8 +201,10 @@ class ApiServer:
             data = response.data
         except (HTTPError, OSError):
             data = b""
-        words = _told(data) or response.reason or "no reason given"
-        status = response.status
+        return self._refused(response.status, data, response.reason or "")
+
+    def _refused(self, status: int, data: bytes, reason: str = "") -> ClusterRefusedError | ClusterUnavailableError:
+        words = _told(data) or reason or "no reason given"
         if status in _BUSY:
             return ClusterUnavailableError(f"Kubernetes does not answer: {words} ({status})", where=self.place)
         if status == 401:

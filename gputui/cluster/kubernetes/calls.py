@@ -41,6 +41,8 @@ class ApiCall(Struct, frozen=True):
 
 
 _LOOK = ("list", "watch")
+_OPEN = ("get", "create")
+"""Rights to open a stream: later releases ask for `create` even where the request is a GET."""
 ALL_JOBS = "all-jobs"
 OWN_JOBS = "own-jobs"
 ALL_PODS = "all-pods"
@@ -54,6 +56,8 @@ SUBMIT = "submit"
 CANCEL = "cancel"
 HOLD = "hold"
 LOGS = "logs"
+EXEC = "exec"
+ATTACH = "attach"
 HOLD_QUEUED = "hold-queued"
 CORDON = "cordon"
 _JOBS, _KUEUE = "batch", "kueue.x-k8s.io"
@@ -81,6 +85,8 @@ CALLS = (
     ApiCall(CANCEL, ("delete",), _JOBS, "jobs", "No job can be cancelled."),
     ApiCall(HOLD, ("patch",), _JOBS, "jobs", "No job can be held or released."),
     ApiCall(LOGS, ("get",), "", "pods", "No output of jobs is shown or kept.", subresource="log"),
+    ApiCall(EXEC, _OPEN, "", "pods", "No command can be run in jobs.", subresource="exec"),
+    ApiCall(ATTACH, _OPEN, "", "pods", "No job with a terminal can be attached to.", subresource="attach"),
     ApiCall(HOLD_QUEUED, ("patch",), _KUEUE, "workloads", "No job of Kueue can be held or released.", is_kueue=True),
     ApiCall(CORDON, ("patch",), "", "nodes", "No node can be drained.", is_wide=True, is_operators=True),
 )

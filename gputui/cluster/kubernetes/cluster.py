@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import changes, faults, phases, rights
+from gputui.cluster.kubernetes import changes, faults, phases, pod_streams, rights
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.changes import KubeChanger
 from gputui.cluster.kubernetes.jobs import JobParts
@@ -21,18 +21,18 @@ from gputui.cluster.kubernetes.notes import KubeSubmissions
 from gputui.cluster.kubernetes.numbers import number_of
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.cluster.kubernetes.picture import KubePicture, KubePictures
+from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KubeRecords
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.container import ExecRequest, ProcessRow
-from gputui.domain.errors import CapabilityError, NotFoundError
+from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.ports import Channel
 
 
 class KubernetesCluster:
@@ -186,20 +186,32 @@ class KubernetesCluster:
         return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None)
 
     def place(self, job: Job) -> str:
-        """Refuse: not implemented yet."""
-        self._lacks(Capability.INSIDE)
+        """Return the job's pod and node."""
+        pod = self._running_pod(job, Capability.INSIDE)[1]
+        return f"pod {pod.metadata.name} on {pod.spec.node_name or 'its node'}"
 
-    def execute(self, job: Job, request: ExecRequest) -> Channel:
-        """Refuse: not implemented yet."""
-        self._lacks(Capability.INSIDE)
+    def execute(self, job: Job, request: ExecRequest) -> PodChannel:
+        """Run a command in the job's container."""
+        server, pod = self._running_pod(job, Capability.INSIDE)
+        return pod_streams.execute(server, pod, request)
 
-    def attach(self, job: Job, detach_keys: str) -> Channel:
-        """Refuse: not implemented yet."""
-        self._lacks(Capability.STREAMS)
+    def attach(self, job: Job, detach_keys: str) -> PodChannel:
+        """Attach to the terminal of a job; the server knows no keys that detach, and closing the channel does."""
+        del detach_keys
+        server, pod = self._running_pod(job, Capability.STREAMS)
+        return pod_streams.attach(server, pod)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Refuse: not implemented yet."""
-        self._lacks(Capability.INSIDE)
+        """Return the processes in the job's container, as its own `ps` lists them."""
+        server, pod = self._running_pod(job, Capability.INSIDE)
+        return pod_streams.processes(server, pod)
+
+    def _running_pod(self, job: Job, capability: Capability) -> tuple[ApiServer, KubePod]:
+        server, parts = self._need(capability), self._known(job.id)
+        pod = phases.newest(parts.pods) if parts else None
+        if pod is None or pod.is_over:
+            raise ClusterRefusedError("it has no pod that runs", where=f"job {job.shown_id}")
+        return server, pod
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return missing rights, and why the server does not answer."""

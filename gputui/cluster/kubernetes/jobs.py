@@ -15,7 +15,7 @@ from gputui.cluster.kubernetes.numbers import place_of
 from gputui.cluster.kubernetes.objects import KubeContainer, KubeJob, KubePod, KubePodSpec, KubeWorkload
 from gputui.domain.attempt import Attempt
 from gputui.domain.job import ArrayRef, Job
-from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
@@ -116,6 +116,7 @@ def _foreign_spec(job: KubeJob, classes: Sequence[str]) -> JobSpec:
         gpus=GpuRequest(gpus, gpus),
         priority=priority_of(pod, classes),
         time_limit=timedelta(seconds=limit) if limit else None,
+        interactive=Interactive(first.stdin, first.tty) if first.tty else None,
         comment=plain(meta.annotation(COMMENT)),
     )
 

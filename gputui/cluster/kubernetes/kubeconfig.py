@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.context import IN_CLUSTER, kubeconfig_of
 from gputui.domain.errors import ClusterUnavailableError
+
+if TYPE_CHECKING:
+    from websocket import WebSocket
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKENS = ("BearerToken", "authorization")
@@ -36,7 +39,14 @@ def connect(context: str | None, environ: Mapping[str, str], timeout: float, *, 
         raise ClusterUnavailableError(what, where=kubeconfig_of(environ), hint=hint) from error
     pool = rest.RESTClientObject(configuration).pool_manager
     headers = _authorization(configuration)
-    return ApiServer(pool, configuration.host, headers, place=place, namespace=namespace, timeout=timeout)
+
+    def dial(url: str, sent: Mapping[str, str]) -> WebSocket:
+        from kubernetes.stream.ws_client import create_websocket
+
+        found: WebSocket = create_websocket(configuration, url, sent)
+        return found
+
+    return ApiServer(pool, configuration.host, headers, place=place, namespace=namespace, timeout=timeout, dial=dial)
 
 
 def _load(

@@ -58,7 +58,9 @@ def left_out(submission: Submission) -> Iterator[str]:
         "--warn: no signal comes before the time limit": spec.warning is not None,
         "--idle-timeout: idle jobs are not ended": spec.idle_timeout is not None,
         "--preemptible: its priority class decides": spec.preemptible,
-        "--interactive: a job has no input": spec.interactive is not None,
+        "--interactive: input without a terminal ends with the first client: give it both, by -it": (
+            spec.interactive is not None and spec.interactive.stdin and not spec.interactive.tty
+        ),
     }
     yield from (sentence for sentence, is_asked in asked.items() if is_asked)
     yield from PodOptions(spec.options).left_out
@@ -109,6 +111,9 @@ def _pod(spec: JobSpec, index: int | None, settings: Settings) -> dict[str, Any]
     # an empty entrypoint stands for none: the words are the program and its arguments
     field = "command" if spec.options.entrypoint == "" else "args"
     container |= {field: words} if words else {}
+    if spec.interactive is not None:
+        streams = {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty}
+        container |= {name: True for name, is_on in streams.items() if is_on}
     container["env"] = list(_variables(spec, index))
     container |= {"resources": _resources(spec)} | options.container
     pod["containers"] = [container]

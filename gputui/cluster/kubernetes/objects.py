@@ -99,6 +99,8 @@ class KubeContainer(Struct, frozen=True):
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     resources: KubeResources | None = None
+    stdin: bool = False
+    tty: bool = False
 
 
 class KubePodSpec(Struct, frozen=True, rename="camel"):

@@ -26,12 +26,12 @@ _NEVER = {
     _C.RESERVE: "Kubernetes has no reservations",
     _C.RECURRING: "Kubernetes repeats jobs by CronJobs, not from here",
     _C.GPU_IDS: "Kubernetes tells how many GPUs of a node a pod has, not which",
-    _C.INSIDE: "shells in pods are opened with kubectl exec",
-    _C.STREAMS: "pods are attached to with kubectl attach",
 }
 _NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
 _NO_HOLD = "this user may not change jobs: the right to patch jobs is missing"
 _NO_CORDON = "only those who may change nodes can drain them: the right to patch nodes is missing"
+_NO_EXEC = "this user may run no commands in pods: the right to create pods/exec is missing"
+_NO_ATTACH = "this user may not attach to pods: the right to create pods/attach is missing"
 _NO_LOGS = "this user may not read the output of pods: the right to get pods/log is missing"
 
 
@@ -47,6 +47,10 @@ def caps_of(site: KubeSite | None) -> Caps:
         lacking[_C.HOLD] = _NO_HOLD
     if not site.may(calls.CORDON):
         lacking[_C.DRAIN_NODE] = _NO_CORDON
+    if not site.may(calls.EXEC):
+        lacking[_C.INSIDE] = _NO_EXEC
+    if not site.may(calls.ATTACH):
+        lacking[_C.STREAMS] = _NO_ATTACH
     if not site.may(calls.LOGS):
         lacking[_C.LIVE_LOG] = _NO_LOGS
     return Caps(ENGINE, lacking)

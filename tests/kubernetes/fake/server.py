@@ -17,11 +17,12 @@ from tests.kubernetes.fake.access import ADMIN, Access
 from tests.kubernetes.fake.controller import GPU, Controller
 from tests.kubernetes.fake.kueue import Kueue
 from tests.kubernetes.fake.objects import KINDS, ApiError, Manifest, Objects, now, selected
+from tests.kubernetes.fake.streams import PodSocket, accept_key, chosen_protocol, request_of
 
 PRIORITIES = {"batch-low": -100, "batch-normal": 0, "batch-high": 100}
 _PATH = re.compile(
     r"(?:/api|/apis/(?P<group>[^/]+))/(?P<version>v\w+)(?:/namespaces/(?P<namespace>[^/]+))?"
-    r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>log))?"
+    r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>log|exec|attach))?"
 )
 _VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "delete"}
 _BOOKMARKS = 0.2
@@ -52,6 +53,8 @@ class FakeKubernetes:
         """Whether a list cannot be continued after its first page."""
         self.breaks = False
         """Whether the server cuts every connection."""
+        self.streams: list[socket.socket] = []
+        """Connections of websockets."""
         self._server = _HttpServer(("127.0.0.1", 0), self)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -77,6 +80,11 @@ class FakeKubernetes:
                 },
             },
         )
+
+    def drop_streams(self) -> None:
+        """Cut the connections of all websockets."""
+        for connection in self.streams:
+            connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.objects.close()
@@ -133,12 +141,31 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(201 if self.command == "POST" else 200, plain)
             return
         request.check()
-        if request.part == "log":
+        if request.part in {"exec", "attach"}:
+            self._upgrade(request)
+        elif request.part == "log":
             self._stream(request.lines(), "text/plain")
         elif "watch" in request.query:
             self._stream(request.changes(), "application/json")
         else:
             self._send(*request.result())
+
+    def _upgrade(self, request: _Request) -> None:
+        """Serve a websocket until it ends."""
+        pod = request.pod()
+        protocol = chosen_protocol(self.headers.get("Sec-WebSocket-Protocol", ""), self.server.fake.release)
+        if self.headers.get("Upgrade", "").lower() != "websocket" or not protocol:
+            raise ApiError(400, "BadRequest", "you must specify at least 1 of the protocols of this server")
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", accept_key(self.headers["Sec-WebSocket-Key"]))
+        self.send_header("Sec-WebSocket-Protocol", protocol)
+        self.end_headers()
+        self.close_connection = True
+        self.server.fake.streams.append(self.connection)
+        asked = request_of(str(request.part), parse_qsl(urlsplit(self.path).query), pod)
+        PodSocket(self.rfile, self.wfile.write).serve(asked, tells_code=request.part == "exec")
 
     def _send(self, code: int, value: Any) -> None:
         data = json.dumps(value).encode()
@@ -296,12 +323,25 @@ class _Request:
             is_behind = objects.is_too_old(version) or objects.since(version, self._kind, self._namespace, 0)
             return version if is_behind else objects.version
 
+    def pod(self) -> Manifest:
+        """Return the pod; raises ApiError unless it runs."""
+        pod = self._fake.objects.get("pods", self._namespace, self._name)
+        self._check_node(pod)
+        if pod["status"].get("phase") != "Running":
+            words = f"cannot exec into a container in a completed pod; current phase is {pod['status'].get('phase')}"
+            raise ApiError(400, "BadRequest", words)
+        return pod
+
+    def _check_node(self, pod: Manifest) -> None:
+        """Raise ApiError if the node of the pod does not answer."""
+        if pod["spec"].get("nodeName") in self._fake.silent_nodes:
+            raise ApiError(500, "InternalError", 'Get "https://10.0.0.1:10250/containerLogs": dial tcp: i/o timeout')
+
     def lines(self) -> Iterator[bytes]:
         """Return the output of a pod."""
         objects, controller = self._fake.objects, self._fake.controller
         pod = objects.get("pods", self._namespace, self._name)
-        if pod["spec"].get("nodeName") in self._fake.silent_nodes:
-            raise ApiError(500, "InternalError", 'Get "https://10.0.0.1:10250/containerLogs": dial tcp: i/o timeout')
+        self._check_node(pod)
         if not pod["status"].get("containerStatuses") or "waiting" in pod["status"]["containerStatuses"][0]["state"]:
             name = self.query.get("container", "job")
             words = f'container "{name}" in pod "{self._name}" is waiting to start: ContainerCreating'

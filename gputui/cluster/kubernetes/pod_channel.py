@@ -1,0 +1,161 @@
+"""Channel over a websocket to a pod: commands in it, and the streams of its container.
+
+Frames begin with the number of their stream. The protocols `v4.channel.k8s.io` and, from Kubernetes 1.30 on,
+`v5.channel.k8s.io` differ in one thing: only v5 can end standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
+
+if TYPE_CHECKING:
+    from websocket import WebSocket
+
+PROTOCOLS = "v5.channel.k8s.io,v4.channel.k8s.io"
+_V5 = "v5.channel.k8s.io"
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
+_CONTINUATION, _TEXT, _BINARY, _END = 0x0, 0x1, 0x2, 0x8
+"""Kinds of frames."""
+
+
+class _StatusCause(Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class _StatusDetails(Struct, frozen=True):
+    causes: tuple[_StatusCause, ...] | None = None
+
+
+class _EndStatus(Struct, frozen=True):
+    """Last message of the server: how the command ended."""
+
+    status: str = ""
+    message: str = ""
+    details: _StatusDetails | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the command's exit code; None if it was not run."""
+        if self.status == "Success":
+            return 0
+        causes = (self.details.causes if self.details else None) or ()
+        codes = (each.message for each in causes if each.reason == "ExitCode")
+        return next((int(code) for code in codes if code.isdigit()), None)
+
+
+class PodChannel:
+    """Streams of a command in a pod, or of its container."""
+
+    def __init__(self, connection: WebSocket, *, is_tty: bool, has_input: bool, redraws: bool = False) -> None:
+        """With `redraws` the first size differs from the terminal's for a moment, so that a program draws itself."""
+        self._connection = connection
+        assert connection.sock is not None
+        self._socket: socket.socket = connection.sock
+        self._has_input = has_input
+        self._redraws = redraws
+        self._status: _EndStatus | None = None
+        self.is_tty = is_tty
+        self.on_input: Callable[[], None] = lambda: None
+        self._can_end_input = connection.headers.get("sec-websocket-protocol") == _V5
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether TLS has received more than was read."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor."""
+        return self._socket.fileno()
+
+    def input_fileno(self) -> int:
+        """Return the connection's descriptor; -1 without input."""
+        return self.fileno() if self._has_input else -1
+
+    def receive(self) -> list[tuple[bool, bytes]] | None:
+        """Return output; None at the end. Raises ClusterRefusedError if the command was not run."""
+        from websocket import WebSocketException
+
+        try:
+            kind, frame = self._connection.recv_data_frame(True)
+        except (WebSocketException, OSError, ValueError):
+            kind, frame = _END, None
+        if kind == _END or frame is None:
+            self._check()
+            return None
+        if kind not in {_CONTINUATION, _TEXT, _BINARY} or not frame.data:
+            return []
+        stream, content = frame.data[0], bytes(frame.data[1:])
+        if stream == _STATUS:
+            with suppress(msgspec.DecodeError, ValueError):
+                self._status = msgspec.json.decode(content, type=_EndStatus)
+        return [(stream == _STDERR, content)] if content and stream in {_STDOUT, _STDERR} else []
+
+    def _check(self) -> None:
+        """Raise ClusterRefusedError with the server's words if it did not run the command."""
+        status = self._status
+        if status is not None and status.exit_code is None:
+            raise ClusterRefusedError(status.message or "the command was not run")
+
+    def send(self, data: bytes) -> None:
+        """Write to standard input. Raises OSError."""
+        self.on_input()
+        self._send(_STDIN, data)
+
+    def end_input(self) -> None:
+        """End standard input, where the protocol can; a terminal has no end."""
+        if not self.is_tty and self._can_end_input:
+            with suppress(OSError):
+                self._send(_CLOSE, bytes((_STDIN,)))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal."""
+        if not self.is_tty:
+            return
+        sizes = [(rows + 1, columns), (rows, columns)] if self._redraws else [(rows, columns)]
+        self._redraws = False
+        for height, width in sizes:
+            with suppress(OSError):
+                self._send(_RESIZE, json.dumps({"Width": width, "Height": height}).encode())
+
+    def _send(self, stream: int, data: bytes) -> None:
+        from websocket import WebSocketException
+
+        try:
+            self._connection.send_binary(bytes((stream,)) + data)
+        except (WebSocketException, ValueError) as error:
+            raise OSError(str(error)) from error
+
+    def exit_code(self) -> int | None:
+        """Return the exit code that the server told; None if the connection was lost."""
+        return self._status.exit_code if self._status is not None else None
+
+    def read_all(self, patience: float) -> bytes:
+        """Return all standard output of a short command; raises ClusterError if it fails or takes longer."""
+        deadline, out = time.monotonic() + patience, b""
+        try:
+            self._connection.settimeout(patience)
+            while (parts := self.receive()) is not None:
+                out += b"".join(piece for is_error, piece in parts if not is_error)
+                if time.monotonic() > deadline:
+                    break
+        finally:
+            self.close()
+        if self.exit_code() is None:
+            raise ClusterUnavailableError(f"the pod did not answer within {patience:.0f} s")
+        return out
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
