@@ -497,6 +497,11 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
         ('newcomer_credit = "much"', "policy.newcomer_credit"),
         ("[[policy.tenants]]\nweight = 2", "policy.tenants"),
         ('[[policy.tenants]]\nname = "a"\nweight = -2', "policy.tenants.weight"),
+        ('[[policy.tenants]]\nname = "a"\n[[policy.tenants]]\nname = "a"', "policy.tenants.name: 'a' is there twice"),
+        ('[[policy.tenants]]\nname = "a\\nb"', "policy.tenants.name: 'a\\nb' has control characters"),
+        ('[[policy.tenants]]\nname = " "', "policy.tenants.name: ' ' is blank"),
+        ("standing_priority = 101", "policy.standing_priority: expected 0 to 100"),
+        ("[report]\ngpu_hour = -1", "report.gpu_hour: expected 0 to"),
         (
             '[[policy.tenants]]\nname = "a"\nmax_gpus = 4',
             "policy.tenants.max_gpus: unknown key (known: name,",

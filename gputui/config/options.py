@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gputui.config.settings_file import load_merged, shown
+from gputui.config.policy_tables import shown
+from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings
 

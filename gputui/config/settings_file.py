@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from gputui.config.policy_tables import GONE, MAX_COUNT, check_tables, gpu_names, shown, unknown
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.errors import InputError
@@ -30,9 +31,7 @@ from gputui.domain.settings import (
     ServerSettings,
     Settings,
     StoreSettings,
-    TenantSettings,
     TracesSettings,
-    Window,
 )
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.units import parse_duration, parse_size
@@ -61,6 +60,8 @@ _MAY_BE_ZERO = frozenset(
         "preemption_min_run",
         "idle_below",
         "idle_gpus_after",
+        "gpu_hour",
+        "kwh",
     }
 )
 _WHETHER = ("auto", "always", "never")
@@ -86,7 +87,6 @@ _WORDS = {
     "mail_events": (EVENTS, "an event"),
     "columns": (QUEUE_COLUMNS, "a column"),
 }
-_MAX_COUNT = 2**31 - 1
 LOOPBACK = "127.0.0.1"
 
 
@@ -97,14 +97,15 @@ def check_range(key: str, value: object, where: str) -> None:
         if not value and key not in _MAY_BE_ZERO:
             raise InputError("expected a duration above 0", where=where, hint='write "10s", "1h30m" or seconds')
     elif isinstance(value, int) and not isinstance(value, bool):
-        low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in SIZES else _MAX_COUNT
+        low = int(key not in _MAY_BE_ZERO)
+        high = 2**60 if key in SIZES else MAX_PRIORITY if key == "standing_priority" else MAX_COUNT
         if not low <= value <= high:
             raise InputError(f"expected {low} to {high}", where=where)
     elif isinstance(value, float):
-        if not 0 <= value <= _MAX_COUNT or (not value and key not in _MAY_BE_ZERO):
-            raise InputError(f"expected a number up to {_MAX_COUNT}", where=where)
+        if not 0 <= value <= MAX_COUNT or (not value and key not in _MAY_BE_ZERO):
+            raise InputError(f"expected a number up to {MAX_COUNT}", where=where)
     elif key in ("tenants", "reservations"):
-        _check_tables(key, value, where)
+        check_tables(key, value, where)
     else:
         _check_text(key, value, where)
 
@@ -145,45 +146,6 @@ def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -
         raise InputError(f"{shown(str(unknown[0]))} is not {noun}", where=where, hint="known: " + ", ".join(known))
 
 
-_ROWS: Mapping[str, type[Struct]] = {"tenants": TenantSettings, "reservations": Window}
-"""Lists of tables in `[policy]`."""
-
-
-def _check_tables(key: str, value: object, where: str) -> None:
-    """Raise InputError for unknown keys or impossible values of a tenant or reservation; msgspec checks the types."""
-    fields = _ROWS[key].__struct_fields__
-    for row in value if isinstance(value, list) else ():
-        if not isinstance(row, dict):
-            continue
-        for name in row:
-            if name not in fields:  # msgspec would ignore it, and a cap with a mistyped name would be no cap
-                raise unknown(name, f"{where}.{name}", fields)
-        if key == "reservations" and "gpus" in row:
-            row["gpus"] = gpu_names(row["gpus"])
-        for name, cell in row.items():
-            most = MAX_PRIORITY if name == "max_priority" else _MAX_COUNT
-            if isinstance(cell, (int, float)) and not isinstance(cell, bool) and not 0 <= cell <= most:
-                raise InputError(f"expected 0 to {most}", where=f"{where}.{name}")
-        start, end = row.get("start"), row.get("end")
-        if key == "reservations" and isinstance(start, datetime) and isinstance(end, datetime):
-            if start.tzinfo is None or end.tzinfo is None:
-                hint = "write 2026-03-02T14:00:00Z"
-                raise InputError("expected times with their offset from UTC", where=where, hint=hint)
-            if start >= end:
-                raise InputError("ends before it starts", where=f"{where}.{row.get('name', '')}")
-
-
-def gpu_names(value: object) -> object:
-    """Return GPUs as a list of texts: accepts `6` for `"6"`, and a single value for a list of one."""
-    listed = value if isinstance(value, list | tuple) else [value]
-    return [str(name) if type(name) is int and name >= 0 else name for name in listed]
-
-
-def shown(text: str) -> str:
-    """Return a short quotation without control characters."""
-    return ascii(text if len(text) <= 40 else text[:37] + "...")
-
-
 TABLES: Mapping[str, type[Any]] = {
     "scheduler": SchedulerSettings,
     "store": StoreSettings,
@@ -198,16 +160,6 @@ TABLES: Mapping[str, type[Any]] = {
     "log": LogSettings,
     "traces": TracesSettings,
 }
-_LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
-_STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
-_SCORE = "policy.age_unit and policy.newcomer_credit order jobs of equal priority now"
-GONE: Mapping[str, str] = {
-    **{f"policy.limit_{name}": f"remove it: {_LONGEST}" for name in ("low", "normal", "high")},
-    "policy.class_weight": f"remove it: {_STRICT}",
-    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("age_weight", "age_cap", "fair_weight")},
-    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
-}
-"""Settings of older versions, each with its replacement."""
 _GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
@@ -356,13 +308,6 @@ def check_server_name(name: object, where: str) -> None:
 
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,23}", re.ASCII)
-
-
-def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Return the error for a key that is not a setting, or is one no longer."""
-    if name in GONE:
-        return InputError("this setting no longer exists", where=where, hint=GONE[name])
-    return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
 
 
 def _annotations(table: str, where: str) -> dict[str, str]:
