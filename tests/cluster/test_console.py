@@ -19,6 +19,7 @@ from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec
+from tests.tui.foresight import select
 
 SINGLE = "Slurm drains nodes, not single GPUs"
 LACKING = {Capability.DRAIN_GPU: SINGLE, Capability.MOVE: "Slurm puts no job beside another"}
@@ -242,3 +243,26 @@ def test_a_sick_gpu_of_a_node_tells_how_to_keep_jobs_off_its_node() -> None:
     assert "1. gputui drain gpu5 --reason …" in told[0]
     assert f"sudo nvidia-smi -i {gpu.drivers_uuid} -r" in told[2]
     assert "gputui resume gpu5" in told[3]
+
+
+async def test_the_page_of_a_waiting_job_shows_the_engines_order_and_start_and_no_score_of_ours() -> None:
+    cluster = three_nodes()
+    [last] = cluster.submit([Submission(spec(gpus=2, name="last"))], "last")
+    first = cluster.snapshot().order[0]
+    console = ClusterConsole(cluster)
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        pages = []
+        for job_id in (first, last):
+            await select(console, job_id)
+            await console.press(pilot, "enter")
+            pages.append(console.screen_text)
+            await console.press(pilot, "escape")
+    waiting = cluster.snapshot().order
+    assert waiting == (first, last)
+    for page, place in zip(pages, (1, 2), strict=True):
+        assert re.search(r"priority +50", page)
+        assert f"number {place} of {len(waiting)} waiting, in the order of Slurm" in page
+        assert not re.search(r"score|how sure|expansion|fair share", page)
+    assert re.search(r"starts +about 20", pages[0])
+    assert "Slurm expects no start yet" in pages[1]

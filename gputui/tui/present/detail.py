@@ -13,11 +13,13 @@ from msgspec import Struct
 
 from gputui.domain.arrays import elements_in_history
 from gputui.domain.attempt import Attempt
+from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -99,11 +101,31 @@ def job_lines(
     told: ExplanationState | None = None,
     live: Live | None = None,
     telemetry: Sequence[Line] = (),
+    wait: Sequence[Line] = (),
 ) -> tuple[Line, ...]:
-    """Return the lines of a job, its state first; `told` for a waiting job, `live` for a running one."""
+    """Return the lines of a job, its state first; `told` for a waiting job, `live` for a running one.
+
+    `wait` has what the engine of a cluster tells of a waiting job, in place of `told`.
+    """
     live = live or Live()
-    now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
+    times = _times(job, context, told, live, wait)
+    now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *times)
     return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
+
+
+def engine_wait_lines(job: Job, snapshot: Snapshot) -> list[Line]:
+    """Return the place of a job in the order of a cluster's engine, and that it forecasts no start if it does not."""
+    if job.state is not JobState.PENDING:
+        return []
+    engine = ENGINES.get(snapshot.leader.kind if snapshot.leader else "", "the engine")
+    entry = snapshot.entry(job.id) or job
+    lines: list[Line] = []
+    if entry.id not in snapshot.expected_starts and job.id not in snapshot.expected_starts:
+        lines.append(("starts", cell(f"{engine} expects no start yet", DIM)))
+    if entry.id in snapshot.order:
+        place = f"number {snapshot.order.index(entry.id) + 1} of {len(snapshot.order)} waiting"
+        lines.append(("place", ((place, PLAIN), (f", in the order of {engine}", DIM))))
+    return lines
 
 
 def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
@@ -149,13 +171,15 @@ def _ports(job: Job) -> list[Line]:
     return [("port", ((plain(words, 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))) for words, ssh in told]
 
 
-def _times(job: Job, context: JobContext, told: ExplanationState | None, live: Live) -> list[Line]:
+def _times(
+    job: Job, context: JobContext, told: ExplanationState | None, live: Live, wait: Sequence[Line]
+) -> list[Line]:
     lines: list[Line] = []
     if expected := context.expected_starts.get(job.id) or _foreseen(told):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
     lines += sureness(told) if told else []
     lines.append(("priority", cell(_priority_words(job, context.now))))
-    lines += score_lines(job, told) if told else []
+    lines += score_lines(job, told) if told else wait
     lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
     if job.started_at:
         lines.append(("started", cell(_moment(job.started_at, context.now))))

@@ -25,9 +25,10 @@ def standing_lines(
     job: Job, snapshot: Snapshot, context: JobContext, told: ExplanationState, most: int
 ) -> Sequence[Line]:
     """Return the running jobs that it waits for and its neighbours in the queue, in at most so many lines."""
-    if most < LEAST or told.explanation is None:
+    found = told.explanation
+    if most < LEAST or (found is None and not snapshot.is_of_cluster):  # an engine tells only its order
         return ()
-    awaited = [each for each in told.explanation.waits_for if each != job.id]
+    awaited = [each for each in found.waits_for if each != job.id] if found is not None else []
     order = snapshot.order
     place = order.index(job.id) if job.id in order else None
     others = 0 if place is None else min(len(order), most // 2)
