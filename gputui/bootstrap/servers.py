@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 """Name of this machine after `--on`."""
+ALL = "all"
+"""All servers of the settings after `--on`."""
 _OTHERS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -31,7 +35,7 @@ def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSet
 
     Raises InputError.
     """
-    found = tuple(_server(text, settings) for text in wanted) or settings.servers
+    found = tuple(each for text in wanted for each in _servers(text, settings)) or settings.servers
     names = [server.name for server in found]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         hint = "give them different names by [[servers]] in the settings"
@@ -39,6 +43,14 @@ def chosen_servers(wanted: Sequence[str], settings: Settings) -> tuple[ServerSet
     if len(found) > MOST:
         raise InputError(f"at most {MOST} servers", where="--on")
     return found
+
+
+def _servers(text: str, settings: Settings) -> tuple[ServerSettings, ...]:
+    if text != ALL or any(server.name == ALL for server in settings.servers):
+        return (_server(text, settings),)
+    if not settings.servers:
+        raise InputError("there are none in the settings", where="--on all", hint="name them in [[servers]]")
+    return settings.servers
 
 
 def _server(text: str, settings: Settings) -> ServerSettings:
@@ -58,6 +70,26 @@ def _server(text: str, settings: Settings) -> ServerSettings:
         name = _OTHERS.sub("-", address.host)[:24]
     check_server_name(name, "--on")
     return ServerSettings(name, text)
+
+
+def command_on(
+    server: ServerSettings, words: Sequence[str], variables: Mapping[str, str], *, is_tty: bool
+) -> list[str]:
+    """Return the command that runs gputui with these words on a server, by the connection that all commands share.
+
+    `variables` are set there; with `is_tty` it gets a terminal.
+    """
+    from gputui.cluster.ssh import SshConnection, runtime_directory
+    from gputui.servers.connection import command_of
+
+    if not server.address:
+        return ["env", "--unset=GPUTUI_CLUSTER", *command_of(server, *words)]
+    address = parse_ssh_address(server.address, f"servers.{server.name}")
+    host = f"{address.user}@{address.host}" if address.user else address.host
+    connection = SshConnection(host, address.port, runtime_directory(os.environ))
+    set_there = shlex.join(["env", *(f"{name}={value}" for name, value in variables.items())]) if variables else ""
+    # Ctrl-C reaches the shell there too, which has to outlive the command to return its exit code
+    return connection.argv(f"trap : INT; {set_there} {server.command} {shlex.join(words)}", is_tty=is_tty)
 
 
 class ServerAccess(Struct, frozen=True):

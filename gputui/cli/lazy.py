@@ -76,13 +76,20 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; raise UsageError with the closest name for an unknown one."""
+        """Return the command; raise UsageError with the closest name for an unknown one.
+
+        After `--on` its words are not read here: they are for gputui on that server.
+        """
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             hint = f"did you mean {near[0]}?" if near else "gputui --help lists the commands"
             raise click.UsageError(f"no such command {args[0]!r} ({hint})", ctx)
+        if args and ctx.params.get("servers") and not ctx.resilient_parsing:
+            from gputui.cli.on_servers import RemoteCommand
+
+            return args[0], RemoteCommand(args[0], args[1:]), []
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

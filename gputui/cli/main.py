@@ -39,7 +39,8 @@ _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax
     "servers",
     multiple=True,
     metavar="SERVER",
-    help="Show this server, ssh://[user@]host[:port] or a name in [[servers]]; may be repeated.",
+    help="Console over this server, or COMMAND on it: ssh://[user@]host[:port], a name in [[servers]], or all of them: "
+    "all. May be repeated.",
 )
 @click.option("--read-only", is_flag=True, help="Read-only console: never schedules and changes nothing.")
 @click.option(
@@ -63,11 +64,13 @@ def cli(
 
     Without a command the console opens; it schedules when no other process does.
     """
-    session = Session(state, config, probe, runtime, slow=slow, command=ctx.invoked_subcommand)
+    command = None if servers else ctx.invoked_subcommand
+    session = Session(state, config, probe, runtime, slow=slow, command=command)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
-        if servers:
-            raise click.UsageError("--on is for the console alone", ctx)
+        if servers and (state or probe or runtime):
+            words = "--state, --probe and --runtime are for this machine: [[servers]] has the command of each server"
+            raise click.UsageError(words, ctx)
         if read_only or view_only:
             flag = "--read-only" if read_only else "--view-only"
             raise click.UsageError(f"{flag} is for the console alone", ctx)

@@ -1,0 +1,187 @@
+"""`gputui --on SERVER COMMAND`: the command as it runs on that server, over ssh; what only reads, on several."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gputui.domain.errors import InputError
+from gputui.domain.text import plain
+
+if TYPE_CHECKING:
+    from gputui.cli.session import Session
+    from gputui.domain.settings import ServerSettings
+
+_HERE = {
+    "completions": "a shell completes what is on this machine",
+    "demo": "it simulates GPUs, on any machine",
+    "probe": "a console over a cluster starts it",
+    "remote": "a console over several servers starts it",
+    "web": "it answers browsers on its own machine: log in there",
+}
+"""Commands that make no sense over ssh, each with the reason."""
+_READING = ("queue", "gpus", "top", "history", "report")
+"""Commands that may run on several servers at once."""
+_PASSED = ("COLUMNS", "GPUTUI_DEBUG", "LINES", "NO_COLOR")
+"""Variables that the command there gets too."""
+_SSH_FAILED, _NOT_FOUND = 255, 127
+_HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class RemoteCommand(click.Command):
+    """Command whose words are not read here: they are those of gputui on the server."""
+
+    def __init__(self, name: str, words: Sequence[str]) -> None:
+        super().__init__(name, callback=lambda: None)
+        self._words = [name, *words]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read nothing: neither options nor `--` are for this process."""
+        del ctx, args
+        return []
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Run the command on the servers of `--on`; return its exit code."""
+        assert ctx.parent is not None
+        return run(ctx.obj, ctx.parent.params["servers"], self._words)
+
+
+def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
+    """Run a command of gputui on servers; return its exit code, of several the highest."""
+    from gputui.bootstrap import servers
+
+    if words[0] in _HERE:
+        raise InputError(f"gputui {words[0]} runs on this machine: {_HERE[words[0]]}", where="--on")
+    found = servers.chosen_servers(wanted, session.options.settings)
+    if len(found) == 1:
+        return _on_one(found[0], words)
+    _check_several(words, found)
+    with ThreadPoolExecutor(len(found)) as pool:
+        parts = list(pool.map(lambda server: _part(server, words), found))
+    return _shown(parts, as_json=_asks_for_json(words))
+
+
+def _on_one(server: ServerSettings, words: Sequence[str]) -> int:
+    """Run a command with this process's streams, in a terminal there if both ends are terminals here."""
+    is_tty = os.isatty(0) and os.isatty(1)
+    with _Signals() as heard:
+        heard.process = subprocess.Popen(_argv(server, words, is_tty=is_tty))
+        code = heard.process.wait()
+    if heard.number and code in {_SSH_FAILED, -heard.number}:
+        return 128 + heard.number
+    if why := _fault(server, code):
+        click.echo(f"gputui: error: {server.name}: {why}", err=True)
+    return code if code >= 0 else 128 - code
+
+
+class _Signals:
+    """Leaves Ctrl-C to the process, which hears it too, and passes on SIGTERM and SIGHUP."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.number = 0
+        """Last signal; 0: none."""
+
+    def __enter__(self) -> _Signals:
+        self._before = {number: signal.signal(number, self._hear) for number in _HEARD}
+        return self
+
+    def _hear(self, number: int, _: object) -> None:
+        self.number = number
+        if number != signal.SIGINT and self.process is not None:
+            self.process.send_signal(number)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _argv(server: ServerSettings, words: Sequence[str], *, is_tty: bool) -> list[str]:
+    from gputui.bootstrap import servers
+
+    passed = {name: value for name in _PASSED if (value := os.environ.get(name))}
+    return servers.command_on(server, words, passed, is_tty=is_tty)
+
+
+def _fault(server: ServerSettings, code: int) -> str:
+    """Return why the command did not run there; empty if it did."""
+    if server.address and code == _SSH_FAILED:
+        return f"`{_ssh_words(server)}` must work without a question"
+    if server.address and code == _NOT_FOUND:
+        return f"there is no `{server.command}`: name its path as the server's command in [[servers]]"
+    return ""
+
+
+def _ssh_words(server: ServerSettings) -> str:
+    from gputui.domain.ssh_address import parse_ssh_address
+
+    return parse_ssh_address(server.address, server.name).command
+
+
+def _check_several(words: Sequence[str], found: Sequence[ServerSettings]) -> None:
+    """Raise InputError for a command that is for one server."""
+    names = ", ".join(server.name for server in found)
+    if words[0] not in _READING:
+        hint = f"name one of {names}; on several run {', '.join(_READING)}"
+        raise InputError(f"gputui {words[0]} is for one server", where="--on", hint=hint)
+    if form := next((word for word in words if word.rpartition("=")[2] in {"csv", "html"}), ""):
+        raise InputError(f"{form} is for one server", where="--on", hint=f"name one of {names}")
+
+
+class _Part:
+    """Output of a command on one of several servers."""
+
+    def __init__(self, server: ServerSettings, code: int, out: bytes, err: bytes) -> None:
+        self.name = server.name
+        self.code = code
+        self.out = out.decode(errors="replace")
+        lines = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+        self.complaints = [plain(line.removeprefix("gputui: ").removeprefix("error: ")) for line in lines]
+        if why := _fault(server, code):
+            self.complaints.append(why)
+
+
+def _part(server: ServerSettings, words: Sequence[str]) -> _Part:
+    argv = _argv(server, words, is_tty=False)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return _Part(server, done.returncode, done.stdout, done.stderr)
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
+
+
+def _shown(parts: Sequence[_Part], *, as_json: bool) -> int:
+    """Print what servers answered, and on stderr what went wrong; return the highest exit code."""
+    if as_json:
+        _print_json(parts)
+    for number, part in enumerate(parts):
+        if not as_json and part.out:
+            click.echo(f"{chr(10) if number else ''}{part.name}\n{part.out.rstrip()}")
+    sys.stdout.flush()
+    for part in parts:
+        for complaint in part.complaints:
+            click.echo(f"gputui: {part.name}: {complaint}", err=True)
+    return max(part.code if part.code >= 0 else 128 - part.code for part in parts)
+
+
+def _print_json(parts: Sequence[_Part]) -> None:
+    """Print one array, whose objects name their server."""
+    from gputui.cli.output import print_json
+
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        with suppress(ValueError):
+            told = json.loads(part.out)
+            rows += [{"server": part.name, **row} for row in (told if isinstance(told, list) else [told])]
+    print_json(rows)

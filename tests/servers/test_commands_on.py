@@ -1,0 +1,130 @@
+"""`gputui --on SERVER COMMAND` over a real sshd: streams, exit codes, and several servers at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputui.bootstrap.servers import command_on
+from gputui.domain.settings import ServerSettings
+from tests.cluster.commands import run
+from tests.e2e.terminal import Terminal
+from tests.results import Result
+from tests.servers.conftest import Site
+
+__all__ = ["run"]
+
+GPUTUI = [sys.executable, "-P", "-m", "gputui"]
+pytestmark = [pytest.mark.ssh, pytest.mark.xdist_group("servers")]
+
+
+Run = Callable[..., Result]
+
+
+def table(name: str, address: str, command: str = "gputui") -> str:
+    """Return a server's table in the settings."""
+    return f'[[servers]]\nname = "{name}"\naddress = "{address}"\ncommand = "{command}"\n'
+
+
+@pytest.fixture
+def config(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the settings that name both servers."""
+    path = tmp_path / "config.toml"
+    path.write_text("".join(table(each.name, each.address, each.command) for each in site.settings))
+    monkeypatch.setenv("GPUTUI_CONFIG", str(path))
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path / "state"))
+    return path
+
+
+@pytest.fixture
+def gputui(config: Path, run: Run) -> Run:
+    """Run a command at a machine whose settings name both servers."""
+    assert config.exists()
+    return run
+
+
+def test_words_streams_and_exit_codes_pass(site: Site, gputui: Run) -> None:
+    script = 'echo "$0  $1"; echo ready; exec sleep 600'
+    submitted = gputui("--on", "gpu1", "submit", "--host", "--", "sh", "-c", script, "it's", "$HOME")
+    job = submitted.out.strip()
+    assert (submitted.code, job.isdigit()) == (0, True)
+    site.until(lambda s: any(each.shown_id == f"gpu1:{job}" and each.started_at for each in s.jobs), "it runs")
+    followed = gputui("--on", "gpu1", "exec", job, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (followed.code, followed.out, followed.err) == (7, "out\n", "err\n")
+    assert gputui("--on", "gpu1", "logs", job).out.splitlines()[0] == "it's  $HOME"
+    assert gputui("--on", "gpu1", "show", "9999").code == 3
+    assert "Usage: gputui cancel" in gputui("--on", "gpu1", "cancel", "--help").out
+    assert gputui("--on", "gpu1", "cancel", job).code == 0
+
+
+def test_what_only_reads_runs_on_several(site: Site, gputui: Run) -> None:
+    job = site.gpus[1].submit("--hold", "--name", "kept", "--", "true")
+    told = gputui("--on", "all", "queue", "--json")
+    assert [each["server"] for each in told.json if each["name"] == "kept"] == ["gpu2"]
+    plain = gputui("--on", "gpu1", "--on", "gpu2", "gpus")
+    assert [line for line in plain.out.splitlines() if line in {"gpu1", "gpu2"}] == ["gpu1", "gpu2"]
+    assert plain.out.count("A100") == 4
+    refused = gputui("--on", "all", "cancel", str(job))
+    assert (refused.code, "gputui cancel is for one server (name one of gpu1, gpu2" in refused.err) == (2, True)
+    assert "csv is for one server" in gputui("--on", "all", "report", "--format", "csv").err
+    site.gpus[1].run("cancel", str(job))
+
+
+def test_a_server_that_is_not_reached_leaves_the_others(config: Path, gputui: Run) -> None:
+    config.write_text(config.read_text() + table("gone", "ssh://gone"))
+    told = gputui("--on", "all", "gpus")
+    assert (told.code, told.out.count("A100")) == (255, 4)
+    assert "gputui: gone: `ssh gone` must work without a question\n" in told.err
+    alone = gputui("--on", "gone", "queue")
+    assert (alone.code, "`ssh gone` must work without a question" in alone.err) == (255, True)
+
+
+def test_a_server_without_gputui(config: Path, gputui: Run) -> None:
+    config.write_text(config.read_text() + table("bare", "ssh://lab", "/nowhere/g"))
+    told = gputui("--on", "bare", "queue")
+    assert (told.code, "there is no `/nowhere/g`: name its path" in told.err) == (127, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--on", "gpu1", "web"], "gputui web runs on this machine"),
+        (["--on", "gpu1", "--state", "/x", "queue"], "[[servers]] has the command of each server"),
+        (["--on", "gpu1", "queu"], "did you mean queue?"),
+        (["--on", "nosuch", "queue"], "is neither an address nor the name of a server"),
+    ],
+)
+def test_what_is_refused(gputui: Run, words: list[str], sentence: str) -> None:
+    refused = gputui(*words)
+    assert (refused.code, sentence in refused.err) == (2, True)
+
+
+def test_all_without_servers(gputui: Run, config: Path) -> None:
+    config.write_text("")
+    assert "there are none in the settings (name them in [[servers]])" in gputui("--on", "all", "queue").err
+
+
+def test_the_queue_of_this_machine(gputui: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gputui("--on", "local", "queue").code == 0
+    assert command_on(ServerSettings("local"), ["queue"], {}, is_tty=True)[:2] == ["env", "--unset=GPUTUI_CLUSTER"]
+
+
+def test_a_terminal_there(site: Site, config: Path) -> None:
+    job = site.gpus[0].submit("--", "sh", "-c", "echo ready; exec sleep 600")
+    site.until(lambda s: any(each.shown_id == f"gpu1:{job}" and each.started_at for each in s.jobs), "it runs")
+    environ = os.environ | {"GPUTUI_CONFIG": str(config)}
+    with Terminal([*GPUTUI, "--on", "gpu1", "logs", "-f", str(job)], environ) as terminal:
+        terminal.until("ready")
+        terminal.press("C-c")
+        terminal.until("EXIT 130")
+    with Terminal([*GPUTUI, "--on", "gpu1", "exec", "-it", str(job), "sh"], environ, 90, 30) as terminal:
+        terminal.until("#")
+        terminal.press("stty size", "Enter")
+        terminal.until("30 90")
+        terminal.press("exit 4", "Enter")
+        terminal.until("EXIT 4")
+    site.gpus[0].run("cancel", str(job))
