@@ -129,6 +129,7 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             return [_LINK if path == "/" else b"not found\n"]
         # answer in the text format, which every Prometheus reads: OpenMetrics takes twice as long
         environ.pop("HTTP_ACCEPT", None)
+        environ.pop("QUERY_STRING", None)  # `name[]=` would leave out whatever the collector does not describe
         try:
             found: Iterable[bytes] = self._page(environ, start_response)
             return found

@@ -55,7 +55,8 @@ def _indices(part: str, where: str) -> range:
         raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
     first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
     if last < first or not step:
-        raise InputError(f"{quoted(part)} is not a range", where=where, hint="write the smaller first")
+        hint = "write the smaller first" if step else "write a step from 1 on"
+        raise InputError(f"{quoted(part)} is not a range", where=where, hint=hint)
     chosen = range(first, last + 1, step)
     if len(chosen) > MAX_ARRAY:
         raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")

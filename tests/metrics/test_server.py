@@ -94,6 +94,7 @@ def test_only_metrics_are_served_and_only_on_loopback(tmp_path: Path) -> None:
         status, page = get(port)
         assert (status, b"gputui_build_info" in page) == (200, True)
         assert get(port, "/")[1].count(b"/metrics") == 1
+        assert b"gputui_build_info" in get(port, "/metrics?name[]=gputui_build_info")[1]
         assert get(port, "/etc/passwd")[0] == 404
         assert exporter.address == ("127.0.0.1", port)
         assert exporter.notices() == ()
