@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import sys
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gputui import bootstrap
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.node_readings import NodeReader
     from gputui.gpus.node_probe import NodeCommand
+    from gputui.ports import NodeProbes
 
 SSH = (
     "ssh -T -oBatchMode=yes -oConnectTimeout=10 -oServerAliveInterval=10 -oServerAliveCountMax=3 "
@@ -31,6 +35,8 @@ SSH = (
 """Command for a node unless the site has its own: a connection of its own, which asks nothing and notices cuts."""
 PATIENCE = 10.0
 """Seconds in which a command waits for readings."""
+_LOOK_EVERY = 0.2
+"""Seconds between two looks at readings that another process has made."""
 _A_CONNECTION = 8
 """Sessions of each connection to a login node: sshd allows ten by default."""
 _NOT_AGAIN = 10.0
@@ -57,13 +63,41 @@ def make_reader(options: Options, changed: Callable[[], object] = lambda: None) 
     if not is_wanted(options):
         return None
     from gputui.engine.cluster.node_readings import NodeReader
-    from gputui.gpus.node_probes import SshNodeProbes
 
-    probes = SshNodeProbes(
-        _command(options), bootstrap.clock(), options.settings.cluster.probe_interval, changed=changed
-    )
+    probes = _shared_probes(options, changed) or _own_probes(options, changed)
     engine = parse_engine(options.settings.cluster.engine)
     return NodeReader(probes, options.settings, has_gpu_ids=engine is None or engine.kind == "slurm")
+
+
+def _own_probes(options: Options, changed: Callable[[], object]) -> NodeProbes:
+    from gputui.gpus.node_probes import SshNodeProbes
+
+    interval = options.settings.cluster.probe_interval
+    return SshNodeProbes(_command(options), bootstrap.clock(), interval, changed=changed)
+
+
+def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbes | None:
+    """Return the probes that this user's processes share; None if there is no place for that."""
+    from gputui.engine.cluster.duties import Turn
+    from gputui.gpus.shared_probes import SharedNodeProbes, private_directory
+
+    settings, base = options.settings.cluster, _memory_directory()
+    if base is None or not private_directory(base):
+        return None
+    words = (settings.engine, os.environ.get("SLURM_CONF", ""), settings.probe_command or SSH, settings.probe_interval)
+    directory = base / f"probes-{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}"
+    if not private_directory(directory):
+        return None
+    make, turn = partial(_own_probes, options), Turn(directory / "duty")
+    return SharedNodeProbes(directory, turn, make, bootstrap.clock(), settings.probe_interval, changed)
+
+
+def _memory_directory() -> Path | None:
+    """Return a directory for this user's files that are lost with the machine; None if the system has none."""
+    if named := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(named, "gputui")
+    memory = Path("/dev/shm")
+    return memory / f"gputui-{os.geteuid()}" if memory.is_dir() else None
 
 
 class NodeWatch:
@@ -88,7 +122,7 @@ class NodeWatch:
     def _wait(self, reader: NodeReader, deadline: float) -> None:
         self._has_waited = True
         while not all(map(_is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
-            self._came.wait(left)
+            self._came.wait(min(left, _LOOK_EVERY))
             self._came.clear()
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ class SshNodeProbes:
     @property
     def interval(self) -> timedelta:
         """Time between two readings of a node."""
-        return self._least * max(1.0, len(self._wanted) / USUAL_NODES)
+        return interval_of(self._least, len(self._wanted))
 
     def follow(self, nodes: Iterable[str]) -> None:
         """Read these nodes, and no others."""
@@ -292,6 +292,11 @@ class SshNodeProbes:
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)
+
+
+def interval_of(least: timedelta, nodes: int) -> timedelta:
+    """Return the time between two readings of each of so many nodes."""
+    return least * max(1.0, nodes / USUAL_NODES)
 
 
 def _last_line(process: NodeProcess) -> str:

@@ -32,6 +32,12 @@ PROBE = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share readings in the test's directory, not in the machine's memory."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "memory"))
+
+
 @pytest.fixture
 def login(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
     sshd = Sshd()

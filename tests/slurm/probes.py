@@ -41,7 +41,13 @@ class BedProbes:
         enter.write_text(_ENTER.format(here=directory, refusal=REFUSAL, cases=cases, library=library))
         enter.chmod(0o755)
         words = f"{enter} {{node}} {sys.executable} -P -m gputui probe"
-        self.environ = {"GPUTUI_CLUSTER_PROBE": "ssh", "GPUTUI_CLUSTER_PROBE_COMMAND": words}
+        memory = directory / "memory"  # not the machine's: nothing of a test stays there
+        memory.mkdir(0o700)
+        self.environ = {
+            "GPUTUI_CLUSTER_PROBE": "ssh",
+            "GPUTUI_CLUSTER_PROBE_COMMAND": words,
+            "XDG_RUNTIME_DIR": str(memory),
+        }
 
     def refuse(self, name: str) -> None:
         """Refuse connections to a node, and cut those that there are."""
