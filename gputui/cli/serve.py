@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
-from gputui.domain.errors import CapabilityError
+from gputui.domain.errors import CapabilityError, InputError
 from gputui.request.numbers import duration
 
 _AS_SET = "as set"
@@ -65,6 +65,8 @@ def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> 
         listen_address(str(listen), "--metrics")
         metrics = replace(metrics, listen=str(listen))
     if mapping is not None:
+        if not metrics.enabled:
+            raise InputError("it is for metrics", where="--hpc-job-mapping-dir", hint="add --metrics")
         metrics = replace(metrics, hpc_job_mapping_dir=mapping)
         further.append(f"--hpc-job-mapping-dir={mapping}")
     settings = replace(options.settings, metrics=metrics)

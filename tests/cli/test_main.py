@@ -126,6 +126,7 @@ def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch
     assert run("serve", "--wait", "7s").code == 7
     assert run("serve").code == 0
     assert run("serve", "--wait", "long").code == 2
+    assert "add --metrics" in run("serve", "--hpc-job-mapping-dir", "x").err
 
 
 @pytest.mark.parametrize(
