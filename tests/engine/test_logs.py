@@ -38,7 +38,7 @@ def test_a_log_removed_by_hand_is_reported(world: World, logs: Logs, monkeypatch
     job_id = ended(world)
     (world.directory / f"logs/{job_id}/1.log").unlink()
     monkeypatch.setattr(world.docker, "logs", missing)
-    with pytest.raises(NotFoundError, match="output of attempt 1 of job 1 was removed with its container"):
+    with pytest.raises(NotFoundError, match=r"output of attempt 1 of job 1 is no longer kept .store.logs_max_age"):
         logs.open(job_id)
 
 

@@ -58,8 +58,16 @@ class Logs:
                 return FileLog(path, tail)
             if not chosen.is_over:
                 raise
-            text = f"the output of attempt {chosen.number} of job {job.shown_id} was removed with its container"
-            raise NotFoundError(text) from fault
+            raise _gone(job, chosen) from fault
+
+
+def _gone(job: Job, attempt: Attempt) -> NotFoundError:
+    """Return the error about output that nothing holds any more."""
+    output = f"the output of attempt {attempt.number} of job {job.shown_id}"
+    if attempt.log_path is None:
+        return NotFoundError(f"{output} was removed with its container")
+    limits = "store.logs_max_age and store.logs_max_size limit what is kept"
+    return NotFoundError(f"{output} is no longer kept", hint=limits)
 
 
 def _choose(job: Job, number: int | None) -> Attempt:
