@@ -141,6 +141,8 @@ class CommandChannel:
             del self._streams[descriptor]
         if is_error or self.is_tty:  # marks are there
             data = self._marks.feed(data) if data else self._marks.rest()
+            if self._marks.code is not None:
+                self.end_input()
         return [(is_error, data)] if data else []
 
     def send(self, data: bytes) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
+from gputui.ports import Channel
 from tests.cluster.talk import Talk
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 from tests.slurm.person import Person
@@ -52,6 +55,25 @@ def test_a_command_beside_a_job_whose_own_step_has_everything(bed: Bed, tmp_path
     talk = Talk(cluster.execute(job, shown))
     assert (talk.end(), talk.out, talk.err) == (0, f"/var\n1 0,1 {number}\n".encode(), b"")
     assert "sleep 600" in [row.command for row in cluster.processes(job)]
+
+
+def test_a_command_that_leaves_its_input_unread_tells_its_exit_code(bed: Bed, tmp_path: Path) -> None:
+    cluster = cluster_of(bed, tmp_path)
+    number = int(bed.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 600").stdout)
+    bed.wait(lambda: bed.jobs()[number] == "RUNNING", "it runs")
+    request = ExecRequest(("sh", "-c", "sleep 0.5; echo end; exit 4"), stdin=True)
+    for _ in range(4):  # Slurm loses the end of most of these
+        talk = Talk(cluster.execute(cluster.job(number), request))
+        writer = Thread(target=_write, args=(talk.channel, 3_000_000))
+        writer.start()
+        assert (talk.end(), talk.out) == (4, b"end\n")
+        writer.join()
+
+
+def _write(channel: Channel, size: int) -> None:
+    with suppress(OSError):
+        for _ in range(0, size, 4096):
+            channel.send(bytes(4096))
 
 
 def test_a_job_that_ends_ends_its_shells(bed: Bed, tmp_path: Path) -> None:
