@@ -7,7 +7,7 @@ handled here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -16,7 +16,9 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.engine.files.tallies import AttemptKey
+
+if TYPE_CHECKING:
+    from gputui.engine.files.tallies import AttemptKey  # loads logging, which commands do not need
 
 
 class _OfContainer(Struct, frozen=True):
