@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -125,6 +126,13 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return len(os.sched_getaffinity(0)) + 2
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the distribution of the tests over workers."""
+    from tests.distribution import Distribution
+
+    return Distribution(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
 def pytest_sessionstart() -> None:
     """Collect garbage less often."""
     gc.set_threshold(YOUNG_OBJECTS, 50, 20)
@@ -153,9 +161,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Reduce the work of the five collections with which pytest ends."""
-    gc.unfreeze()
-    gc.collect()
+    """Reduce the work of the five collections with which pytest ends: what the tests have left, they need not see."""
     gc.collect()
     gc.freeze()
 

@@ -20,9 +20,15 @@ from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, spec
 from tests.tui.foresight import select
+from tests.tui.idle import share_style_sheets
 
 SINGLE = "Slurm drains nodes, not single GPUs"
 LACKING = {Capability.DRAIN_GPU: SINGLE, Capability.MOVE: "Slurm puts no job beside another"}
+
+
+@pytest.fixture(autouse=True)
+def _one_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    share_style_sheets(monkeypatch.setattr)
 
 
 def three_nodes() -> FakeCluster:

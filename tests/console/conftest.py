@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cli.conftest import alone, clock, run, store
+from tests.tui.idle import share_style_sheets
 
 __all__ = ["alone", "clock", "run", "store"]
+
+
+@pytest.fixture(autouse=True)
+def _one_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    share_style_sheets(monkeypatch.setattr)
