@@ -17,8 +17,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.lane import IS_LONG, examples
+
 settings.register_profile(
-    "any load", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any load",
+    parent=settings(),
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=[HealthCheck.too_slow],
 )  # over whichever profile is in force: how long an example takes tells of the machine, not of the code
 settings.load_profile("any load")
 
@@ -84,9 +90,6 @@ def lacks_systemd() -> str | None:
     return None if shutil.which("systemd-analyze") else "not installed: systemd"
 
 
-LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
-"""Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
-
 WAITING = ("slurm", "servers", "e2e", "torture")
 """Directories of tests that mostly wait for engines, terminals and clocks, in the order in which they begin.
 
@@ -134,8 +137,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_sessionstart() -> None:
-    """Collect garbage less often."""
+    """Collect garbage less often, and none while modules and tests are made, which all stay."""
     gc.set_threshold(YOUNG_OBJECTS, 50, 20)
+    gc.disable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -157,6 +161,7 @@ def pytest_collection_finish() -> None:
     """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -208,8 +213,10 @@ def _folder_of(path: Path) -> str:
 
 
 def _is_in_lane(item: pytest.Item) -> bool:
-    is_long = item.get_closest_marker("long") is not None
-    return is_long or item.get_closest_marker("torture") is not None if LONG_LANE else not is_long
+    """Return whether a test is run: properties are in both lanes, with all their examples in the long one."""
+    if IS_LONG:
+        return any(item.get_closest_marker(name) is not None for name in ("long", "torture", "hypothesis"))
+    return item.get_closest_marker("long") is None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -28,6 +28,7 @@ from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.tab_models import QueueTab
 from tests.factories import NOW, job, running, snapshot, uuid
+from tests.lane import examples
 
 SETTINGS = Settings()
 REQUESTS: list[int | tuple[int, int]] = [0, 1, 2, (1, 3)]
@@ -62,7 +63,7 @@ def _element(draw: st.DrawFn, waiting: Job) -> Job:
     return waiting.evolve(held=draw(st.booleans()), priority=draw(st.sampled_from([50, 80])), topped_at=topped_at)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(queues(), st.sampled_from([None, 5, 9]))
 def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int | None) -> None:
     live = [each for each in picture.jobs if not each.state.is_terminal]
@@ -101,7 +102,7 @@ def _check_the_list(picture: Snapshot, live: list[Job]) -> None:
     assert all(len(listing.row(group[0], picture, group)) == len(listing.COLUMNS) for group in groups)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(queues())
 def test_what_if_survives_arrays(picture: Snapshot) -> None:
     ids = [each.id for each in picture.jobs]

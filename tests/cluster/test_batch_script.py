@@ -22,6 +22,7 @@ from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning, Submis
 from gputui.domain.settings import Settings
 from tests.cluster.batch import script_of
 from tests.factories import spec
+from tests.lane import examples
 
 ANY_TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.]{0,8}", fullmatch=True)
@@ -37,7 +38,7 @@ def run(script: str, **variables: str) -> bytes:
     return subprocess.run(["bash"], input=script.encode(), env=env, capture_output=True, check=True).stdout
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ANY_TEXT))
 def test_bash_sees_exactly_the_words(words: list[str]) -> None:
     script = bash.array("words", map(bash.word, words)) + 'printf \'%s\\0\' "${#words[@]}" "${words[@]}"'
@@ -45,7 +46,7 @@ def test_bash_sees_exactly_the_words(words: list[str]) -> None:
     assert run(script).split(b"\0")[1 : len(words) + 1] == [word.encode() for word in words]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1), st.dictionaries(NAMES.filter(str.isidentifier), ANY_TEXT, max_size=3), ANY_TEXT)
 def test_a_host_job_gets_its_words_and_its_environment(words: list[str], env: dict[str, str], name: str) -> None:
     env = {f"X_{key}": value for key, value in env.items()}
@@ -56,7 +57,7 @@ def test_a_host_job_gets_its_words_and_its_environment(words: list[str], env: di
     assert {f"{key}={value}".encode() for key, value in env.items()} <= set(found)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(ANY_TEXT, min_size=1, max_size=3), ANY_TEXT)
 def test_the_values_of_a_sweep_are_words_too(values: list[str], text: str) -> None:
     sweep = (("a", sweeps.quoted_list(values)), ("b", "5-6"))

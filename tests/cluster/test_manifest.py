@@ -21,6 +21,7 @@ from gputui.domain.job_spec import GpuRequest, JobSpec, LimitWarning, Submission
 from gputui.domain.settings import ClusterSettings, Settings
 from tests.cluster import batch_v1
 from tests.factories import GIB, NOW, spec
+from tests.lane import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 VALUES = st.recursive(
@@ -43,7 +44,7 @@ def with_gpus(request: GpuRequest, **changes: Any) -> JobSpec:
     return replace(spec(**changes), gpus=request)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(TEXT, VALUES, min_size=1))
 def test_yaml_is_read_as_it_was_meant(value: dict[str, Any]) -> None:
     assert pyyaml.safe_load(yaml.document(value)) == value

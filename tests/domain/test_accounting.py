@@ -24,6 +24,7 @@ from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
 from tests.factories import array, job, uuid
+from tests.lane import examples
 
 STEP = timedelta(minutes=10)
 BEGIN = datetime(2026, 3, 28, 12, tzinfo=UTC)
@@ -267,7 +268,7 @@ def check(found: UsageAccount, told: Count, given_jobs: list[Job]) -> None:
 
 
 @given(st.lists(jobs(), max_size=6), st.integers(0, LAST), st.integers(1, LAST), st.sampled_from([*GROUPINGS]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_figure_agrees_with_a_recount(given_jobs: list[Job], first: int, length: int, by: str) -> None:
     until = min(LAST, first + length)
     found = account(map(record_of, given_jobs), Period(at(first), at(until)), by, at(LAST), ZONE)

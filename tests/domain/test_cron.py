@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.cron import latest_until, next_after, parse
 from gputui.domain.errors import InputError
+from tests.lane import examples
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")
 MINUTE = timedelta(minutes=1)
@@ -221,7 +222,7 @@ EXPRESSIONS = st.tuples(
 ).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, ZONES, CHANGES, st.integers(-300, 120))
 @example("30 2 * * *", "Europe/Berlin", "2026-03-29T01:00", -120)
 @example("*/7 * * * *", "Europe/Berlin", "2026-10-25T01:00", -120)
@@ -242,7 +243,7 @@ def test_runs_are_those_of_cron(expression: str, zone: str, change: str, offset:
     assert found == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(EXPRESSIONS, ZONES, CHANGES, st.integers(0, 60 * 24 * 40))
 def test_the_latest_run_is_the_last_before_the_next(expression: str, zone: str, start: str, minutes: int) -> None:
     try:

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.telemetry_series import COLUMNS, MOST_BYTES, READINGS, Recorder, packed, unpacked
+from tests.lane import examples
 
 BEGIN = 1_772_452_800.0
 values = st.dictionaries(st.sampled_from(READINGS), st.floats(0, 1e12), max_size=len(READINGS))
 steps = st.tuples(st.floats(0.001, 1e6), st.floats(0, 1e6), values)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(steps, min_size=1, max_size=60))
 def test_a_series_is_small_and_keeps_first_and_last(recorded: list[tuple[float, float, dict[str, float]]]) -> None:
     recorder, moment = Recorder(BEGIN), BEGIN

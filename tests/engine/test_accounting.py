@@ -19,6 +19,7 @@ from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from tests.engine.world import World
 from tests.factories import NOW
+from tests.lane import examples
 
 MINUTE = timedelta(minutes=1)
 VERBS = ("submit", "exit", "fail", "cancel", "suspend", "unsuspend", "requeue", "nothing")
@@ -108,7 +109,7 @@ class Recount:
 
 
 @given(acts, st.integers(0, 10), st.integers(1, 30))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_the_accounts_agree_with_containers_and_audit_log(given_acts: Acts, first: int, length: int) -> None:
     with TemporaryDirectory() as directory:
         recount = Recount(Path(directory))

@@ -17,6 +17,7 @@ from gputui.domain.state import JobState
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World
+from tests.lane import seeds
 
 ON_REAL_POOLS = True
 
@@ -87,7 +88,7 @@ def test_a_crash_at_each_single_step_of_a_load(tmp_path: Path, pools: RealPools 
         load.check()
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25, at_once=10))
 def test_crashes_at_random_steps_lose_nothing(tmp_path: Path, seed: int, pools: RealPools | None) -> None:
     rng = random.Random(seed)
     world = World(tmp_path, pools=pools)

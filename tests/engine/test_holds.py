@@ -15,6 +15,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.undo import UndoableChange
 from gputui.store.memory import MemoryJobStore
 from tests.factories import NOW, FakeClock, spec
+from tests.lane import examples
 
 USERS = ("alice", "bob")
 STEPS = st.tuples(
@@ -37,7 +38,7 @@ class Witness:
 
 
 @given(st.lists(STEPS, max_size=12), st.booleans(), st.integers(1, 3))
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=examples(300), derandomize=True, deadline=None)
 def test_no_hold_and_no_release_gives_a_wait(
     steps: list[tuple[str, str, float, int]], is_held: bool, count: int
 ) -> None:

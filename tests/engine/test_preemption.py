@@ -22,6 +22,7 @@ from gputui.engine.tick import preemption
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World
+from tests.lane import seeds
 
 MINUTE = timedelta(minutes=1)
 
@@ -348,7 +349,7 @@ def test_a_crash_at_each_single_step_of_a_preemption(tmp_path: Path, obeys: bool
         load.check()
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", seeds(15, at_once=8))
 def test_many_crashes_at_random_steps_of_a_preemption(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     world = preempting(tmp_path)
@@ -424,7 +425,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["calm", "crashes"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_hours_of_traffic_preempt_by_the_rules_and_never_in_vain(tmp_path: Path, seed: int, crashes: bool) -> None:
     traffic = Traffic(tmp_path, random.Random(seed))
     traffic.live(1.5, crashes=crashes)

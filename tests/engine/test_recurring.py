@@ -29,6 +29,7 @@ from tests.engine.fakes import Crash
 from tests.engine.test_host import Seat, real
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, recurring, spec
+from tests.lane import examples
 
 MINUTE = 60.0
 HOUR = 60 * MINUTE
@@ -273,7 +274,7 @@ def test_runs_resume_after_a_clock_was_years_ahead(world: World) -> None:
 STEPS = st.lists(st.integers(-100, 150), min_size=1, max_size=30)
 
 
-@how(max_examples=40, deadline=None)
+@how(max_examples=examples(40), deadline=None)
 @given(STEPS)
 def test_no_run_is_made_twice_however_the_clock_goes(steps: list[int]) -> None:
     """Unless it is corrected by three hours and more."""

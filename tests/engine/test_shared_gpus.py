@@ -20,6 +20,7 @@ from gputui.domain.state import JobState
 from tests.engine.fakes import Crash, FakeProbe
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
+from tests.lane import examples
 
 TOTAL, FLOOR, MOST = 80, 1, 3
 SHARED = Settings(policy=PolicySettings(share=("all",), share_jobs=MOST))
@@ -197,7 +198,7 @@ JOBS = st.lists(
 
 
 @given(JOBS, st.lists(st.integers(1, 40), max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_crashes_never_overfill_or_mix_shared_gpus(jobs: list[tuple[int, int, float, int]], crashes: list[int]) -> None:
     with TemporaryDirectory() as directory:
         load = Load(shared_world(Path(directory), gpus=2), jobs)

@@ -15,6 +15,7 @@ from gputui.domain.job_spec import GpuRequest
 from gputui.request import docker_values, job_values, numbers, texts
 from gputui.request.job_options import KEYS
 from tests.factories import NOW
+from tests.lane import examples
 
 FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)
 BY_CODE = {key.read.__code__: key for key in KEYS if not key.name.endswith("_file")}
@@ -31,7 +32,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(text=FUZZ)
 @example("")
 @example("\0")

@@ -23,6 +23,7 @@ from gputui.store.memory import MemoryJobStore
 from gputui.store.migrations import SCHEMA, check_schema
 from gputui.store.storage import raw_documents
 from tests.factories import ACTOR, NOW, job, running, uuid
+from tests.lane import examples
 from tests.store.conftest import SETTINGS
 from tests.store.repairing import repair
 
@@ -289,7 +290,7 @@ steps = st.lists(
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

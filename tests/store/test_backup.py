@@ -29,10 +29,11 @@ from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST
 from gputui.store.capture import CapturedFile
 from tests.factories import ACTOR, NOW, array, job, recurring
+from tests.lane import examples
 
 SETTINGS = StoreSettings(history_after=timedelta(hours=1))
 PROPERTY = settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],  # a list replaces the profile's
 )
@@ -169,7 +170,7 @@ def flipped(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :]
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY, max_examples=examples(60))
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_every_flipped_bit_is_found_in_a_backup(sample: Path, place: Callable[[], Path], at: int, bit: int) -> None:
     here = place()
@@ -194,7 +195,7 @@ def journal(directory: Path) -> Path:
     return path
 
 
-@settings(PROPERTY, max_examples=60)
+@settings(PROPERTY, max_examples=examples(60))
 @given(at=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_every_flipped_bit_is_found_in_a_journal(sample: Path, place: Callable[[], Path], at: int, bit: int) -> None:
     here = place()

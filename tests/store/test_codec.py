@@ -39,6 +39,7 @@ from gputui.store.codec import (
 )
 from gputui.store.journal import JournalEntry, encode_line
 from tests.factories import NOW, job, recurring
+from tests.lane import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 moments = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -53,7 +54,7 @@ st.register_type_strategy(timedelta, durations)
 st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.from_type(Job).map(lambda job: job.evolve(runs=())))
 def test_any_job_is_decoded_as_encoded(original: Job) -> None:
     document = encode_job(original)
@@ -89,7 +90,7 @@ def test_inconsistent_runs_are_refused(runs: list[object]) -> None:
         SharedSpecs().decode_job(7, document)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.from_type(AuditEntry))
 def test_any_audit_entry_is_decoded_as_encoded(entry: AuditEntry) -> None:
     document = encode_audit(entry)
@@ -98,7 +99,7 @@ def test_any_audit_entry_is_decoded_as_encoded(entry: AuditEntry) -> None:
     assert repr(read) == repr(document)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.from_type(RecurringJob))
 def test_any_recurring_job_is_decoded_as_encoded(entry: RecurringJob) -> None:
     document = encode_recurring(entry)

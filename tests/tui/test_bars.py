@@ -36,6 +36,7 @@ from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.times import clock, distance
 from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
+from tests.lane import examples
 from tests.tui import plans
 from tests.tui.sample import NAMES
 
@@ -102,7 +103,7 @@ def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
     assert lanes([]) == [[]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-500, 900), st.floats(1, 600), st.sampled_from(NAMES)), max_size=6),
     st.integers(1, 60),

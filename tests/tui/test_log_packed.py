@@ -15,6 +15,7 @@ from gputui.tui.log import buffer as module
 from gputui.tui.log.buffer import EARLIER, LogBuffer, PackedLines, pack_lines
 from gputui.tui.present.log import styles_before
 from gputui.tui.present.style import PLAIN
+from tests.lane import examples
 
 STYLES = (PLAIN, Style(bold=True), Style(dim=True))
 LINES = st.lists(st.tuples(st.binary(max_size=4), st.sampled_from(STYLES)), max_size=9)
@@ -84,7 +85,7 @@ def _small_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 def test_lines_are_found_while_they_arrive_and_leave() -> None:
-    PackedLinesMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+    PackedLinesMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
     PackedLinesMachine.TestCase().runTest()
 
 

@@ -17,8 +17,9 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from tests.domain.policy.cases import Case, cases
 from tests.factories import NOW
+from tests.lane import examples
 
-SLOW = settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(60), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 SPACE = 40
 """Ids from one array to the next."""
 

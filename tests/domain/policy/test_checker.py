@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -13,10 +14,12 @@ from gputui.domain.state import PendingReason
 from tests.domain.policy.cases import Case, cases
 from tests.domain.policy.checker import check
 from tests.factories import NOW
+from tests.lane import examples
 
-SLOW = settings(max_examples=400, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(400), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.hypothesis
 def test_plans_of_random_servers_keep_all_rules() -> None:
     seen: Counter[PendingReason] = Counter()
 
@@ -30,7 +33,7 @@ def test_plans_of_random_servers_keep_all_rules() -> None:
 
 
 @given(cases(), st.randoms(use_true_random=False))
-@settings(SLOW, max_examples=60)
+@settings(SLOW, max_examples=examples(60))
 def test_the_order_of_the_listing_does_not_change_the_plan(case: Case, random: object) -> None:
     jobs = list(case.snapshot.jobs)
     random.shuffle(jobs)  # type: ignore[attr-defined]

@@ -20,8 +20,9 @@ from tests.domain.policy.cases import HOUR, MINUTE, Case, any_of, cases
 from tests.domain.policy.test_ranges import snapshot
 from tests.factories import NOW, job, uuid
 from tests.factories import running as runs_on
+from tests.lane import examples
 
-SLOW = settings(max_examples=80, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(80), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -72,7 +73,7 @@ def test_an_entry_plans_like_its_elements(case: Case, arrays: list[Job]) -> None
 
 
 @given(cases(), entries())
-@settings(SLOW, max_examples=20)
+@settings(SLOW, max_examples=examples(20))
 def test_an_entry_is_explained_and_drawn_like_its_elements(case: Case, arrays: list[Job]) -> None:
     folded = replace(case.snapshot, jobs=(*case.snapshot.jobs, *arrays))
     whole = unfolded(folded)

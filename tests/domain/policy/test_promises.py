@@ -23,6 +23,7 @@ from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import NOW, job, uuid, view
+from tests.lane import examples
 
 GPUS = 8
 COMING = st.lists(
@@ -103,7 +104,7 @@ COMING_LATER = st.lists(
 
 
 @given(WAITING)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None, derandomize=True)
 def test_the_forecast_comes_true_with_exact_limits(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int]],
 ) -> None:
@@ -119,7 +120,7 @@ def test_the_forecast_plans_again_when_the_patience_of_a_capped_range_ends() -> 
 
 
 @given(COMING_LATER)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_the_forecast_includes_later_and_dependent_jobs_but_no_held_ones(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int, str]],
 ) -> None:
@@ -151,7 +152,7 @@ IN_TURN = replace(SETTINGS, policy=replace(SETTINGS.policy, promote_after=timede
 
 
 @given(WAITING)
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 def test_no_job_starts_later_than_first_promised_with_caps_and_ranges(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int]],
 ) -> None:
@@ -216,7 +217,7 @@ def snapshot_of(jobs: dict[int, Job], now: datetime) -> Snapshot:
 
 
 @given(WAITING)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_caps_hold_and_a_gang_is_all_or_none(waiting: list[tuple[int | tuple[int, int], int, int, str, int]]) -> None:
     jobs = {
         number: job(number, gpus=gpus, priority=priority, tenant=tenant, age=age)

@@ -32,8 +32,9 @@ from tests.domain.policy.checker import check
 from tests.domain.policy.test_growth import calls
 from tests.factories import NOW, job, running, uuid
 from tests.factories import snapshot as made
+from tests.lane import examples
 
-SLOW = settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(50), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 RANGES = st.sampled_from([(1, 2), (2, 4), (1, 8), (2, 3)])
 
 

@@ -27,6 +27,7 @@ from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import GIB, NOW, gpu, job, running, uuid, view
+from tests.lane import examples
 
 HOUR = timedelta(hours=1)
 UP = (RuntimeStatus("docker", True, "Docker 28"),)
@@ -282,7 +283,7 @@ def check(cluster: ClusterState, _: RunningJob) -> bool:
 
 
 @given(COMING, st.integers(1, MOST))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_sharing_never_delays_the_head(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
     """Order is that of submission, limits are exact: what is promised first is kept."""
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
@@ -341,7 +342,7 @@ EXACT = Settings(policy=PolicySettings(share=("all",), share_jobs=3, predict=Fal
 
 # The same cases at every run: where two scores are equal but for rounding, a forecast may take the other one first.
 @given(WAITING)
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=examples(60), derandomize=True)
 def test_the_forecast_with_shared_gpus_comes_true(waiting: list[tuple[int, int, int, int, str]]) -> None:
     jobs = {}
     for number, (gpus, memory, minutes, priority, tenant) in enumerate(waiting, 1):

@@ -15,6 +15,7 @@ from gputui.domain.policy import whatif
 from gputui.domain.policy.whatif import SnapshotChange
 from gputui.domain.snapshot import Snapshot
 from tests.factories import NOW, array, job, running, snapshot
+from tests.lane import examples
 
 CHANGES: dict[str, Callable[[set[int]], SnapshotChange]] = {
     "priority": lambda ids: whatif.prioritised(ids, 7, NOW, relative=True),
@@ -34,7 +35,7 @@ def each(found: Snapshot) -> list[Job]:
 
 
 @pytest.mark.parametrize("verb", CHANGES)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(ids=st.sets(st.integers(1, 32)))
 def test_elements_are_changed_alike_in_an_entry_and_singly(verb: str, ids: set[int]) -> None:
     change = CHANGES[verb](ids)

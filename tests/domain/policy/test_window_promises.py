@@ -18,6 +18,7 @@ from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from tests.factories import NOW, job, uuid, view
+from tests.lane import examples
 
 GPUS = 8
 MINUTE = timedelta(minutes=1)
@@ -54,7 +55,7 @@ EVE_STARTS_A_MINUTE_EARLY = [
 
 @given(JOBS, WINDOWS, st.booleans())
 @example(EVE_STARTS_A_MINUTE_EARLY, [(60, 22, 2, "eve"), (60, 26, 4, "bob")], False)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_jobs_of_others_leave_enough_gpus_for_each_window(
     coming: list[tuple[int, int, int, str]], asked: list[tuple[int, int, int, str | None]], by_name: bool
 ) -> None:

@@ -1,0 +1,24 @@
+"""The lanes: the test line, which everybody runs, and the long one, which runs what takes minutes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from _pytest.mark import ParameterSet
+
+IS_LONG = os.environ.get("GPUTUI_TEST_LANE") == "long"
+"""Run the long lane: tests marked `long` or `torture`, and all examples of properties."""
+
+
+def examples(most: int) -> int:
+    """Return how many examples of a property to try: `most` in the long lane, two fifths of them in the test line.
+
+    Each run of the test line tries others, unless the test is derandomised.
+    """
+    return most if IS_LONG else most * 2 // 5
+
+
+def seeds(most: int, *, at_once: int) -> list[int | ParameterSet]:
+    """Return seeds from 0 on for `parametrize`: the first `at_once` for the test line, the others for the long lane."""
+    return [seed if seed < at_once else pytest.param(seed, marks=pytest.mark.long) for seed in range(most)]
