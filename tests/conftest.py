@@ -130,10 +130,10 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return the distribution of the tests over workers."""
-    from tests.distribution import Distribution
+    """Return what distributes the tests over workers."""
+    from tests.distribution import Distributor
 
-    return Distribution(config, log) if config.getoption("dist") == "loadgroup" else None
+    return Distributor(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def pytest_sessionstart() -> None:

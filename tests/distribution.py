@@ -6,8 +6,8 @@ from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
 
 
-class Distribution(LoadGroupScheduling):
-    """Distribution by groups that forgets tests which have ended.
+class Distributor(LoadGroupScheduling):
+    """Distributor of groups of tests that forgets tests which have ended.
 
     After each test xdist 3.8 counts all that its worker was ever given: in a whole run nine million, seven seconds.
     """
