@@ -51,6 +51,8 @@ BEGIN = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GIB = 1024**3
 SETTLED, PROBED = 5.0, 30.0
 """Seconds before the probe is measured, and for which it is."""
+YOUNG = 100
+"""Seconds for which control groups are read more often than every ten."""
 ATTEMPTS, SAMPLED = 100_000, 200
 """Attempts of a year, and those of them that are really measured."""
 MEDIAN, SPREAD = 1800.0, 1.6
@@ -144,15 +146,15 @@ def measure_probe(directory: Path, gpus: int, jobs: int, latencies: Iterable[str
 
 
 def measure_time(directory: Path, gpus: int, count: int, seconds: int) -> dict[str, float]:
-    """Return the CPU-seconds a second that `count` jobs cost."""
+    """Return the CPU-seconds a second that `count` jobs cost, after their first minutes; print what these cost."""
     jobs = tuple(running(number, gpus) for number in range(1, count + 1))
     clock, chosen = Moment(), random.Random(1)
     recorder = TelemetryRecorder(directory, "bench", lambda kind, name: Inline(), clock)
     context = cast("TickContext", Bench(recorder, jobs))
     watch = IdleGpus(context, lambda event, now: None)
     observers = {"docker": cast("Observer", Observed())}
-    spent = {"jobs": 0.0, "idle GPUs": 0.0}
-    for second in range(1, seconds + 1):
+    spent = {"young jobs": 0.0, "jobs": 0.0, "idle GPUs": 0.0}
+    for second in range(1, YOUNG + seconds + 1):
         clock.time = BEGIN + timedelta(seconds=second)
         samples = {job.gpus[0]: sample(job.gpus[0], clock.time, chosen) for job in jobs}
         reading = ProbeReading(samples=samples, taken_at=clock.time)
@@ -160,11 +162,12 @@ def measure_time(directory: Path, gpus: int, count: int, seconds: int) -> dict[s
         recorder.update(jobs, observers, reading, clock.time)
         between = time.process_time()
         watch.enforce(clock.time, BootTime("bench", float(second)))
-        spent["jobs"] += between - begun
+        spent["jobs" if second > YOUNG else "young jobs"] += between - begun
         spent["idle GPUs"] += time.process_time() - between
     files = [path.stat().st_size for path in directory.rglob("*.telemetry")]
     print(f"{len(files)} files of {sum(files) / len(files):.0f} bytes are saved once a minute")
-    return {name: cpu / seconds for name, cpu in spent.items()}
+    print(f"{gpus:2} GPUs, {count} jobs  in their first {YOUNG} s: {spent['young jobs'] / YOUNG:.3%} of a core")
+    return {"jobs": spent["jobs"] / seconds, "idle GPUs": spent["idle GPUs"] / (YOUNG + seconds)}
 
 
 class Bench:
