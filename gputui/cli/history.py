@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import table
-from gputui.cli.output import job_json, print_json
+from gputui.cli.output import job_json, print_array
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
 from gputui.domain.attempt import Attempt
@@ -126,15 +126,15 @@ def command(
     end = times.past(until, "--until", now) if until is not None else None
     with session.store() as store:
         found = _matching(_ended(store, begin, end), chosen, now)
-        jobs = list(islice(found, limit + 1 if limit else None))
-    listed = jobs[:limit] if limit else jobs
-    if as_json:
-        print_json([job_json(job) for job in listed])
-    else:
-        cells = ([column.cell(job) for column in shown] for job in listed)
-        lines = table.lines([column.column for column in shown], cells, table.terminal_width())
-        sys.stdout.write("\n".join(lines) + "\n")
-    if len(jobs) > len(listed):
+        listed = islice(found, limit) if limit else found
+        if as_json:
+            print_array(map(job_json, listed))
+        else:
+            cells = ([column.cell(job) for column in shown] for job in listed)
+            lines = table.lines([column.column for column in shown], cells, table.terminal_width())
+            sys.stdout.write("\n".join(lines) + "\n")
+        is_more = bool(limit) and next(found, None) is not None
+    if is_more:
         click.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
 
 

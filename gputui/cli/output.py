@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,24 @@ def json_text(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
 
     if isinstance(value, Mapping):
         return json.dumps(value, indent=2)
-    return "[" + ",".join("\n" + json.dumps(element) for element in value) + "\n]"
+    return "".join(_elements(value))
+
+
+def print_array(values: Iterable[Mapping[str, Any]]) -> None:
+    """Print an array like `print_json`, each element as soon as it is known: all of them may not fit into memory."""
+    sys.stdout.writelines(_elements(values))
+    sys.stdout.write("\n")
+
+
+def _elements(values: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    import json
+
+    comma = ""
+    yield "["
+    for value in values:
+        yield f"{comma}\n{json.dumps(value)}"
+        comma = ","
+    yield "\n]"
 
 
 def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
