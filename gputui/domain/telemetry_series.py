@@ -111,6 +111,9 @@ class Recorder:
             self._fold()
         self.length, self.end = max(self.length, last), max(self.end, end)
         first = int((begin - self.begin) / self.width)
+        if first + 1 == last:  # the usual case, once columns are wider than the pause between readings
+            self._add(first, end - begin, values)
+            return
         for column in range(first, last):
             start = self.begin + column * self.width
             part = min(end, start + self.width) - max(begin, start)

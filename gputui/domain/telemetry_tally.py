@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from math import ceil, log
 from typing import Any
 
 from msgspec import Struct, field
@@ -205,13 +206,15 @@ class Tally:
         if found is None:
             found = self.record.spreads[name] = Distribution()
         if name in _SHARES:
-            place = math.ceil(value * 100 - 1e-6)
+            place = ceil(value * 100 - 1e-6)
         else:
-            place = math.ceil(math.log(value) / _STEP) if value > 0 else _ZERO
+            place = ceil(log(value) / _STEP) if value > 0 else _ZERO
         found.seconds += seconds
         found.total += value * seconds
-        found.peak = max(found.peak, value)
-        found.bins[place] = found.bins.get(place, 0.0) + seconds
+        if value > found.peak:
+            found.peak = value
+        bins = found.bins
+        bins[place] = bins.get(place, 0.0) + seconds
 
     def idle_since(self) -> dict[str, tuple[float, float]]:
         """Return when each GPU was last used, and when it was last read, in seconds since the epoch."""
