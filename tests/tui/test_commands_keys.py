@@ -283,3 +283,24 @@ async def test_an_empty_queue_names_the_key_of_the_form() -> None:
         assert "Press F8 to submit a job, or from any shell:" in console.screen_text
     lines = ["".join(text for text, _ in line) for line in frame(empty_queue(), NOW, "node1", FrameSize())]
     assert any("The queue is empty. From any shell:" in line for line in lines)
+
+
+async def test_the_keys_of_a_search_in_the_log_come_first_and_help_stays() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "f", "slash", "e", "enter")
+        keys = console.screen_text.splitlines()[-1]
+        assert keys.startswith(" n/N next  Esc show all  / search  e error  & only")
+        assert keys.endswith("s submit  ? help  q quit ")
+
+
+@pytest.mark.parametrize("width", [60, 40, 20])
+async def test_a_short_key_takes_the_room_that_a_longer_one_left_and_help_stays(width: int) -> None:
+    console = Console()
+    async with console.app.run_test(size=(width, 24)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "shift+tab")
+        keys = console.screen_text.splitlines()[-1]
+        assert "? help  q quit" in keys
+        assert ("d drain" in keys, "f log" in keys) == {60: (True, True), 40: (False, True), 20: (False, False)}[width]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import (
@@ -62,10 +64,19 @@ class StatusController:
         self._log.show_aside(() if has_room else summary_line(snapshot, now, self.summary.room // 2))
 
 
-_BY_NAME = {command.name: command for command in (*EDIT_COMMANDS, *PANE_COMMANDS, *LOG_JOB_COMMANDS, *MAIN_COMMANDS)}
-_OF_LOG = (_BY_NAME["follow"], *LOG_COMMANDS, _BY_NAME["error"], _BY_NAME["pin_log"])
+_BY_NAME = {
+    command.name: command
+    for command in (*EDIT_COMMANDS, *PANE_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, *MAIN_COMMANDS)
+}
+_OF_LOG = (
+    *map(_BY_NAME.__getitem__, ("log_next", "clear_log", "log_search", "error", "log_only", "pause_log")),
+    replace(_BY_NAME["follow"], title="queue"),
+    *(command for command in LOG_COMMANDS if command.in_footer),
+    _BY_NAME["pin_log"],
+)
+"""Commands of the log: those of a search, which exist only during one, come first."""
 _OF_GPUS = (GPU, *GPU_COMMANDS, _BY_NAME["follow"], _BY_NAME["reserve"], _BY_NAME["gpu_view"])
-_FIRST = {"gpus": _OF_GPUS, "log": tuple(c for c in _OF_LOG if c.in_footer or c.name == "pin_log")}
+_FIRST = {"gpus": _OF_GPUS, "log": tuple(dict.fromkeys(_OF_LOG))}
 """Commands of each pane that come first; in the queue, those about jobs do anyway."""
 _OTHERS = tuple(c for c in (*MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS) if c.in_footer and c is not SUBMIT)
 _ALWAYS = tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer)
@@ -73,5 +84,7 @@ _ALWAYS = tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer)
 
 def footer(pane: str | None, works: Callable[[Command], bool]) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
     """Return the commands available while a pane has the focus, and the permanent ones at the right end."""
-    wanted = dict.fromkeys((*_FIRST.get(pane or "", ()), *_OTHERS))
-    return tuple(filter(works, wanted)), tuple(filter(works, _ALWAYS))
+    wanted: dict[str, Command] = {}
+    for command in (*_FIRST.get(pane or "", ()), *_OTHERS):
+        wanted.setdefault(command.name, command)
+    return tuple(filter(works, wanted.values())), tuple(filter(works, _ALWAYS))

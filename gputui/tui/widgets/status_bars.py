@@ -236,7 +236,7 @@ class KeyBar(Widget):
         """Command at which a button was pressed."""
 
     def show(self, commands: tuple[Command, ...], always: tuple[Command, ...] = ()) -> None:
-        """Show the commands, as many as fit, and `always` at the right."""
+        """Show the commands that fit, the first ones first, and `always` at the right, of which the last ones stay."""
         keymap = keymap_of(self)
         commands, always = keymap.footer(commands), keymap.footer(always)
         if (commands, always) != (self._commands, self._always):
@@ -256,18 +256,19 @@ class KeyBar(Widget):
             self.post_message(self.Clicked(self._meant))
 
     def _places(self) -> list[tuple[int, Command]]:
-        """Return the commands that fit, with their places."""
-        right = self.size.width - sum(_length(command) + 2 for command in self._always) + 1
+        """Return the commands that fit, with their places; a shorter one may take the room that a longer one left."""
+        right, permanent = self.size.width + 1, []
+        for command in reversed(self._always):
+            if (place := right - _length(command) - 2) < 1:
+                break
+            right = place
+            permanent.append((place, command))
         places, x = [], 1
         for command in self._commands:
-            if x + _length(command) > right - 2:
-                break
-            places.append((x, command))
-            x += _length(command) + 2
-        for command in self._always:
-            places.append((right, command))
-            right += _length(command) + 2
-        return places
+            if x + _length(command) <= right - 2:
+                places.append((x, command))
+                x += _length(command) + 2
+        return [*places, *reversed(permanent)]
 
     def render_line(self, y: int) -> Strip:
         """Render the line; commands that do not fit are left out."""
