@@ -175,6 +175,11 @@ class GpuHistory:
         """Return the completed steps of a GPU."""
         return self._pasts.get(uuid, NO_PAST)
 
+    @property
+    def recorded(self) -> timedelta:
+        """Time for which steps are known."""
+        return max((len(past.steps) for past in self._pasts.values()), default=0) * STEP
+
     def add(self, snapshot: Snapshot) -> None:
         """Add the readings of a snapshot."""
         if self._began is None:

@@ -166,11 +166,11 @@ class Services(Struct, frozen=True, dict=True):
         return self.pace.drawn(gpu_picture(snapshot, jobs, self.gpu_history, now, self.gpu_look_for(snapshot)))
 
     def gpu_look_for(self, snapshot: Snapshot) -> GpuLook:
-        """Return the user's chosen look; while no GPU is in use, live graphs show the last hour instead."""
+        """Return the user's chosen look; while no GPU is in use, live graphs show up to an hour instead."""
         look = self.gpu_look.current
         if any(view.job_ids or view.job_id is not None or view.state in _IN_USE for view in snapshot.gpus):
             return look
-        return look.with_longest_span()
+        return look.with_longest_span(self.gpu_history.recorded)
 
     @property
     def is_read_only(self) -> bool:
@@ -179,7 +179,7 @@ class Services(Struct, frozen=True, dict=True):
 
 
 _IN_USE = frozenset({GpuState.ALLOCATED, GpuState.FOREIGN})
-"""States of GPUs of which the last minute matters; where there are none, graphs show the last hour."""
+"""States of GPUs of which the last minute matters; where there are none, graphs show up to the last hour."""
 
 
 class ShowsSnapshot(Protocol):

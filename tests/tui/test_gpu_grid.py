@@ -544,9 +544,12 @@ def test_a_pane_of_a_few_rows_keeps_a_row_for_each_gpu() -> None:
 
 
 async def test_the_toast_names_the_span_that_is_shown_while_no_gpu_is_in_use() -> None:
-    console = Console(sample.empty_queue())
+    taken = [TakenStep(NOW - n * STEP, {uuid(0): Step(0.5)}) for n in range(200, 0, -1)]
+    console = Console(sample.empty_queue(), gpu_past=lambda: taken)
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
+        while not console.app.services.gpu_history.recorded:
+            await pilot.pause(0.01)
         for words in ("10 minutes across", "1 hour across"):
             await pilot.press("M")
             await pilot.pause()

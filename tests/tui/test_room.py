@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from gputui.domain.conditions import conditions
 from gputui.domain.container_options import ContainerOptions, PublishedPort
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState
+from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.tui.commands.document import keys_document
 from gputui.tui.keys import key_name, key_of
+from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.gpu import holder_parts
@@ -26,7 +29,7 @@ from gputui.tui.queue.columns import COLUMNS, ENDED
 from gputui.tui.queue.tab_models import RECURRING_COLUMNS, WINDOW_COLUMNS
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.filter_line import FilterLine
-from tests.factories import NOW, running
+from tests.factories import NOW, running, uuid
 from tests.tui import days, sample
 from tests.tui.console import Console
 from tests.tui.test_queue import queue, with_array
@@ -188,12 +191,34 @@ def test_ports_of_a_running_job_are_shown_with_their_address() -> None:
     assert (lines["publish"], lines["device"]) == ("auto:8888", "/dev/infiniband")
 
 
+def idle_for(minutes: int) -> list[TakenStep]:
+    idle = Step(utilization=0.0, memory_used=0.0, power=70.0, temperature=35.0)
+    return [TakenStep(NOW - n * STEP, {uuid(i): idle for i in range(8)}) for n in range(6 * minutes, 0, -1)]
+
+
+async def recalled(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Wait until the recorded readings are on the screen."""
+    while not console.app.services.gpu_history.recorded:
+        await pilot.pause(0.01)
+    await console.settle(pilot)
+
+
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50), (300, 80)])
 async def test_the_screen_of_an_idle_machine_is_not_half_empty(size: tuple[int, int]) -> None:
-    console = Console(sample.empty_queue())
+    console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(60))
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
+        await recalled(console, pilot)
         lines = console.screen_text.splitlines()
         assert sum(bool(line.strip()) for line in lines) > size[1] / 2
         assert "gputui run -it" in console.screen_text
         assert " 1h" in console.screen_text or size[1] < 30, "graphs of the last hour"
+
+
+@pytest.mark.parametrize(("minutes", "span"), [(1, "UTL 2m"), (4, "UTL 2m"), (10, "UTL 10m"), (40, "UTL 1h")])
+async def test_graphs_of_an_idle_machine_go_back_twice_as_far_as_is_recorded(minutes: int, span: str) -> None:
+    console = Console(sample.empty_queue(), gpu_past=lambda: idle_for(minutes))
+    async with console.app.run_test(size=(300, 80)) as pilot:
+        await console.begin(pilot)
+        await recalled(console, pilot)
+        assert span in console.screen_text

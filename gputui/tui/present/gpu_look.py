@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -43,9 +45,12 @@ class GpuLook(Struct, frozen=True):
         """Return the look with graphs that go further back; after the longest, the shortest."""
         return replace(self, span=_after(self.span, tuple(SPANS)))
 
-    def with_longest_span(self) -> GpuLook:
-        """Return the look with graphs of the last hour, unless another span was chosen than the live one."""
-        return replace(self, span="1h") if not self.seconds else self
+    def with_longest_span(self, recorded: timedelta) -> GpuLook:
+        """Return the look with the longest span of which half is recorded, unless one was chosen: no graph is empty."""
+        if self.seconds:
+            return self
+        filled = [name for name, seconds in SPANS.items() if seconds <= 2 * recorded.total_seconds()]
+        return replace(self, span=filled[-1])
 
     def with_next_colours(self) -> GpuLook:
         """Return the look with the other meaning of colours."""
