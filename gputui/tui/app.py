@@ -70,13 +70,13 @@ class Gputui(HookedApp[ExitChoice]):
     The terminal's own selection, usually with Shift, works; and `y` copies.
     """
     CSS = """
-    Toast { max-width: 80; }
+    Toast { max-width: 80; padding: 0 1; }
     ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
     Dialog {
         ToastRack { margin: 0; overflow: hidden; }
         ToastHolder { display: none; }
         ToastHolder:last-child { display: block; }
-        Toast { width: 100%; max-width: 100%; max-height: 2; margin: 0; padding: 0 1; }
+        Toast { width: 100%; max-width: 100%; max-height: 2; margin: 0; }
     }
     """  # at the top: the newest lines of logs stand at the bottom. Over a dialog the newest alone, above its fields
 

@@ -309,3 +309,41 @@ def test_the_newest_lines_that_match_are_kept(parts: list[tuple[bool, list[bytes
     assert list(kept.items()) == list(every.items())[len(every) - len(kept) :]
     assert len(kept) <= 11
     assert sum(map(len, kept.values())) <= 110
+
+
+@given(
+    st.lists(st.sampled_from(["", "s", "h", "sh"]), max_size=30), st.integers(0, 2), st.lists(st.booleans(), max_size=8)
+)
+@example(["h"] * 3 + ["sh"] + ["h"] * 3 + ["sh"], 0, [True, True, False, False])
+@example(["h", "s"], 0, [True, False])
+def test_next_and_previous_pass_over_hits_that_a_filter_hides(
+    lines: list[str], context: int, steps: list[bool]
+) -> None:
+    reading = LogModel()
+    reading.buffer.add([line.encode() for line in lines])
+    search = reading.search
+    search.narrow(pattern_of("s"))
+    search.widen(context)
+    search.look_for(pattern_of("h"))
+    kept = around([number for number, line in enumerate(lines) if "s" in line], context, 0, len(lines))
+    hits = [number for number in kept if "h" in lines[number]]
+    for step in (None, *steps):
+        before = search.at
+        if step is not None:
+            search.go(1 if step else -1)
+        while not search.is_done:
+            search.step(0.01)
+        if hits and before is not None and step is not None:
+            place = hits.index(before) + (1 if step else -1)
+            assert search.at == hits[place % len(hits)]
+        assert search.at in hits if hits else search.at is None
+    assert hits or "h" not in "".join(lines) or search.note == ", none shown"
+
+
+async def test_the_title_says_that_the_filter_hides_all_hits() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("ampersand", *"7$", "enter", "slash", *"line 42", "enter")
+        await looked(pane, pilot)
+        assert "/line 42 1, none shown  &7$ 30 lines" in console.screen_text

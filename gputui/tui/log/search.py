@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.log_errors import error_in
 from gputui.domain.units import plural
@@ -17,6 +18,8 @@ from gputui.tui.present.log import without_stamp
 
 _FAR_BACK = -(10**15)
 """A number below that of any line."""
+_LEAPS = 5000
+"""Hidden hits that are passed over at once, in some milliseconds."""
 
 
 class PendingJump(Struct, frozen=True):
@@ -28,6 +31,10 @@ class PendingJump(Struct, frozen=True):
     start: int
     turns: bool = False
     """True to go to the nearest hit behind if there is none ahead, instead of wrapping around."""
+    has_turned: bool = False
+    """True if it goes on from the other end, as there was no hit ahead."""
+    note: str = ""
+    """Note about that."""
 
 
 class LogSearch:
@@ -181,27 +188,46 @@ class LogSearch:
         return [finder for finder in (self._hits, self._lines.filter, self._errors) if finder is not None]
 
     def _try_jump(self) -> bool:
-        jump = self._jump
-        if jump is None:
+        """Make the awaited jump if its hit is known, past hits that the filter hides; return whether it was made."""
+        jump, shown = self._jump, self._lines.filter
+        if jump is None or (shown is not None and not shown.is_done(self._buffer)):
             return False
-        target, is_known = jump.finder.next_hit(self._buffer, jump.start, jump.step)
-        note = ""
-        if target is None and is_known:
-            target, is_known, note = self._turn(jump)
-        if not is_known:
-            return False
-        self._jump, self.note = None, note if target is not None else ""
-        if target is not None:
-            self._land(target)
-        return True
+        for _ in range(_LEAPS):
+            target, is_known = jump.finder.next_hit(self._buffer, jump.start, jump.step)
+            if not is_known:
+                return False
+            if target is not None and self._is_shown(target):
+                self._jump, self.note = None, jump.note
+                self._land(target)
+                return True
+            further = self._turned(jump) if target is None else replace(jump, start=self._leap(target, jump.step))
+            if further is None:
+                self._jump, self.note = None, ", none shown" if self.narrowed else ""
+                return True
+            jump = further
+        self._jump = jump
+        return False
 
-    def _turn(self, jump: PendingJump) -> tuple[int | None, bool, str]:
-        """Return the target if there is no hit ahead: the nearest one behind, or wrapped around."""
+    def _turned(self, jump: PendingJump) -> PendingJump | None:
+        """Return the jump from the other end, as there is no hit ahead; None if it was made from there already."""
+        if jump.has_turned:
+            return None
         if jump.turns:
-            return *jump.finder.next_hit(self._buffer, jump.start + 1, -1), ""
+            return replace(jump, step=-1, start=jump.start + 1, has_turned=True)
         if jump.step > 0:
-            return *jump.finder.next_hit(self._buffer, _FAR_BACK, 1), ", from the start again"
-        return *jump.finder.next_hit(self._buffer, self._buffer.end, -1), ", from the end again"
+            return replace(jump, start=_FAR_BACK, has_turned=True, note=", from the start again")
+        return replace(jump, start=self._buffer.end, has_turned=True, note=", from the end again")
+
+    def _is_shown(self, number: int) -> bool:
+        index = self._lines.index(number)
+        return self.narrowed is None or (index < len(self._lines) and self._lines.number(index) == number)
+
+    def _leap(self, number: int, step: int) -> int:
+        """Return the line from which to search on, so that no hit between two shown lines is looked at."""
+        index = self._lines.index(number)
+        if step > 0:
+            return self._lines.number(index) - 1 if index < len(self._lines) else self._buffer.end
+        return self._lines.number(index - 1) + 1 if index else _FAR_BACK
 
     def _land(self, target: int) -> None:
         """Show that line; wait for it if it is neither in memory nor in the loaded region."""
