@@ -297,6 +297,10 @@ def _ran(seen: FilterSubject) -> timedelta | None:
     return None if started is None else (seen.job.ended_at or seen.now) - started
 
 
+def _left(seen: FilterSubject) -> timedelta | None:
+    return seen.job.limit_at - seen.now if seen.job.limit_at else None
+
+
 def _state_words(job: Job) -> tuple[str, str]:
     return job.state.value, job.state.short
 
@@ -335,6 +339,10 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _duration(_waited)),
         "time": FilterField("how long it has run", "time>1d", _duration(_ran)),
         "limit": FilterField("its time limit", "limit<=4h", _duration(lambda seen: seen.job.spec.time_limit)),
+        "left": FilterField("remaining time of its limit", "left<10m", _duration(_left)),
+        "age": FilterField(
+            "since it was submitted", "age>1d", _duration(lambda seen: seen.now - seen.job.submitted_at)
+        ),
     }
 )
 """Filter fields by name, in the order in which help shows them."""

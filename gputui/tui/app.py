@@ -71,7 +71,7 @@ class Gputui(HookedApp[ExitChoice]):
     """
     CSS = """
     Toast { max-width: 80; padding: 0 1; }
-    ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
+    ToastRack { dock: top; align: right top; margin: 1 0 0 0; scrollbar-size: 0 0; }
     Dialog {
         ToastRack { margin: 0; overflow: hidden; }
         ToastHolder { display: none; }
