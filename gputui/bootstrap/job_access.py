@@ -101,8 +101,11 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
         return InputMark(options.state, job_id).set
 
     command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
-    make = partial(_job_execs, options, store.store_id)
-    return JobExecRouter(make, store.store_id, rights.permit, note_input, command, rights.may_try)
+
+    def make() -> dict[str, JobExec]:
+        return _job_execs(options, store.store_id)
+
+    return JobExecRouter(make, lambda: store.store_id, rights.permit, note_input, command, rights.may_try)
 
 
 def _job_execs(options: Options, store_id: str) -> dict[str, JobExec]:

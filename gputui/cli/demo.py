@@ -61,40 +61,47 @@ END_WITHIN = 3.0
 
 def run(options: Options) -> int:
     """Show the console on a temporary state directory, which is removed at the end."""
-    from gputui.console.startup import limit_frame_rate
+    from gputui.console import startup
 
-    limit_frame_rate(options)
+    startup.limit_frame_rate(options)
+    with startup.no_collections():
+        return _run(options, Path(tempfile.mkdtemp(prefix="gputui-demo-")))
+
+
+def _run(options: Options, directory: Path) -> int:
     from gputui.console.console import Console, Demo  # Textual comes with it
+    from gputui.console.late_store import LateStore
 
-    directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
-    here = _here(options, directory)
-    store = bootstrap.open_store(here)
+    here, opened_at = _here(options, directory), bootstrap.clock().now()
+    late = LateStore(partial(_furnished_store, here, opened_at))
+    store = late.as_store
     arrivals = Arrivals(store, bootstrap.actions(store))
+    machine = hosting.DemoMachine(here, store)
+    past = partial(hosting.demo_past, here, store, opened_at - HISTORY)
+
+    def prepare() -> None:
+        late.open()
+        arrivals.start()
+
     try:
         own_log.log_to_file(here.state)
-        opened_at = _furnish(here, store)
-        machine = hosting.DemoMachine(here, store)
-        demo = Demo(
-            machine.adapters,
-            machine.foreign_use,
-            partial(hosting.demo_past, here, store, opened_at - HISTORY),
-            HINT,
-        )
-        arrivals.start()
-        return Console(here, store, lambda: _tidy_up(here, store, directory, arrivals), demo=demo).run()
+        demo = Demo(machine.adapters, machine.foreign_use, past, HINT)
+        tidy_up = partial(_tidy_up, here, store, directory, arrivals)
+        return Console(here, store, tidy_up, demo=demo, prepare=prepare).run()
     finally:
-        store.close()
+        late.close()
 
 
-def _furnish(options: Options, store: JobStore) -> datetime:
-    """Put the jobs of the last hour and the first ones into the queue, drain a GPU, and return the time."""
-    actions, now = bootstrap.actions(store), bootstrap.clock().now()
+def _furnished_store(options: Options, now: datetime) -> JobStore:
+    """Return a store with the jobs of the last hour, the first ones in its queue, and a drained GPU."""
+    store = bootstrap.open_store(options)
+    actions = bootstrap.actions(store)
     gpus = adapters.make_probe(options).latest().gpus
     record_past(store, actions, options.state, gpus, now)
     if len(gpus) > DRAINED:
         actions.drain([gpus[DRAINED].uuid], "fan noise, ticket 812")
     actions.submit(first_jobs())
-    return now
+    return store
 
 
 def _here(options: Options, directory: Path) -> Options:

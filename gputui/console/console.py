@@ -23,6 +23,7 @@ from gputui.bootstrap import adapters, clusters, hosting, job_access
 from gputui.config import Options, templates_path
 from gputui.console import cluster, own_log, serving
 from gputui.console.app import ConsoleApp
+from gputui.console.late_store import LateStore
 from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
@@ -73,7 +74,17 @@ class Behind(Protocol):
 class BackgroundScheduler:
     """Thread that supplies the feed, and schedules if no other process does. Only `end` blocks."""
 
-    def __init__(self, make_host: Callable[[], Behind], feed: Feed) -> None:
+    def __init__(
+        self,
+        make_host: Callable[[], Behind],
+        feed: Feed,
+        *,
+        prepare: Callable[[], object] = lambda: None,
+        refuse: Callable[[Exception], object] = lambda error: None,
+    ) -> None:
+        """`prepare` is the thread's first call; if it raises, `refuse` gets the error, and nothing is scheduled."""
+        self._prepare = prepare
+        self._refuse = refuse
         self._make_host = make_host
         self._feed = feed
         self._stopped = threading.Event()
@@ -111,6 +122,11 @@ class BackgroundScheduler:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        try:
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 - the border of the thread: the console ends by this error
+            self._refuse(error)
+            return
         while not self._stopped.is_set():
             try:
                 self._host = self._host or self._make_host()
@@ -184,8 +200,12 @@ class Console:
         waiting: LockWaitNotice | None = None,
         demo: Demo | None = None,
         inside: JobAccess | None = None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
-        """`inside` is the access to running jobs; None: to those of this machine."""
+        """`inside` is the access to running jobs; None: to those of this machine.
+
+        `prepare` is called behind the screen, after the first frame; an error that it raises ends the console.
+        """
         self._demo = demo
         self._inside = inside
         self._options = options
@@ -196,7 +216,9 @@ class Console:
         self._probe = probe
         self._waiting = waiting
         self._feed = Feed()
-        self._behind = BackgroundScheduler(self._make_host, self._feed)
+        self._screens = ScreenSupervisor(self._app, own_log.own_log_path(options.state))
+        self._refusal: Exception | None = None
+        self._behind = BackgroundScheduler(self._make_host, self._feed, prepare=prepare, refuse=self._refuse)
 
     def run(self) -> int:
         """Show the console until it is quit; return the exit code. Raises ScreenFailedError after too many failures."""
@@ -209,11 +231,11 @@ class Console:
             self._tidy_up()
 
     async def _run(self) -> int:
-        screens = ScreenSupervisor(self._app, own_log.own_log_path(self._options.state))
+        screens = self._screens
         hung_up = asyncio.Event()
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-        loop.add_signal_handler(signal.SIGTERM, self._terminate, screens)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate)
         screen = asyncio.create_task(screens.run())
         beginning = asyncio.create_task(self._begin_behind(screens.painted))
         hang_up = asyncio.create_task(hung_up.wait())
@@ -228,7 +250,14 @@ class Console:
             await self._give_up(error)
             raise
         await self._let_go(hand_over=how is ExitChoice.HAND_OVER and self._behind.leads)
+        if self._refusal is not None:
+            raise self._refusal
         return code
+
+    def _refuse(self, error: Exception) -> None:
+        """End the console by this error; called in the scheduler's thread."""
+        self._refusal = error
+        self._loop.call_soon_threadsafe(self._screens.leave, ExitChoice.STOP, 1)
 
     def _app(self) -> ConsoleApp:
         services = Services(
@@ -242,7 +271,7 @@ class Console:
             job_access=self._inside or job_access.open_job_exec(self._options, self._store),
             foreign=self._demo.foreign_use() if self._demo else self._foreign_use(),
             want_pcie=self._behind.want_pcie,
-            past=self._store.history,
+            past=lambda since: self._store.history(since),
             gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
             measured=partial(job_access.measured, self._options),
             hint=Hint(self._hint()),
@@ -266,9 +295,9 @@ class Console:
             return self._demo.hint
         return "" if self._remembered.get("hint") else FIRST_HINT
 
-    def _terminate(self, screens: ScreenSupervisor) -> None:
+    def _terminate(self) -> None:
         """Handle SIGTERM: end as on hang-up, but restore the terminal."""
-        screens.leave(ExitChoice.HAND_OVER if self._hands_over else ExitChoice.STOP, 128 + signal.SIGTERM)
+        self._screens.leave(ExitChoice.HAND_OVER if self._hands_over else ExitChoice.STOP, 128 + signal.SIGTERM)
 
     @property
     def _hands_over(self) -> bool:
@@ -347,7 +376,8 @@ def run(
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     waiting = LockWaitNotice()
-    store = bootstrap.open_store(options, waiting)
+    late = LateStore(partial(bootstrap.open_store, options, waiting))
+    store = late.open() if options.in_cluster else late.as_store
     inside: JobAccess | None = None
     if options.in_cluster:
         inside = clusters.job_access(options, store)
@@ -355,8 +385,15 @@ def run(
     try:
         own_log.log_to_file(options.state, options.settings.log.format)
         there = Console(
-            options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting, inside=inside
+            options,
+            store,
+            preferences=preferences,
+            may_lead=may_lead,
+            probe=probe,
+            waiting=waiting,
+            inside=inside,
+            prepare=late.open,
         )
         return there.run()
     finally:
-        store.close()
+        late.close()

@@ -31,7 +31,7 @@ class JobExecRouter:
     def __init__(
         self,
         make: Callable[[], dict[str, JobExec]],
-        store_id: str,
+        store_id: Callable[[], str],
         permit: Callable[[Job], Permit],
         note_input: Callable[[JobId], Callable[[], None]],
         command: tuple[str, ...] = ("gputui",),
@@ -87,7 +87,7 @@ class JobExecRouter:
 
     def _name(self, job: Job, attempt: Attempt) -> str:
         """Return the name of the attempt's launch, not the queue's container id, which members may write."""
-        return f"gputui-{self._store_id}-{job.id}-{attempt.number}"
+        return f"gputui-{self._store_id()}-{job.id}-{attempt.number}"
 
     def close(self) -> None:
         """Close connections."""

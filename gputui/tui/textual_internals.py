@@ -387,6 +387,13 @@ class NonblockingDriver(LinuxDriver):
         self._loop.add_signal_handler(signal.SIGTSTP, self._plan_stop)
         self._loop.add_signal_handler(signal.SIGCONT, self._continue)
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the size that the app begins with.
+
+        Textual takes another one for a terminal that reports none (0 x 0), and would switch between the two for ever.
+        """
+        return self._app.console.size
+
     @property
     def _writer_thread(self) -> NonblockingWriter | None:
         return self._writer

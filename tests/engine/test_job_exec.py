@@ -104,7 +104,7 @@ class Door:
 
         self.router = JobExecRouter(
             make,
-            "store",
+            lambda: "store",
             lambda job: lambda uid: self.permitted.append((job.id, uid)),
             lambda job_id: lambda: self.typed.append(job_id),
             may_try=self.may_try,
