@@ -50,6 +50,8 @@ class CommandChannel:
         self._ready = select.epoll()
         self._streams: dict[int, bool] = {}
         """Descriptors of output that has not ended, each with whether it is standard error."""
+        self._has_output = False
+        """Whether standard output has come, which may overtake the mark on standard error."""
         self._input = -1
         self._owned: list[int] = []
         try:
@@ -121,14 +123,21 @@ class CommandChannel:
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output; None at the end. Raises GputuiError if the command never began."""
         if not self._streams:
-            self._wait()
-            if not self._marks.has_begun:
-                raise self._refused(self._marks.words, self._process.returncode)
-            return None
+            return self._last()
         parts = []
         for descriptor, _ in self._ready.poll():
             parts += self._read(descriptor)
         return parts
+
+    def _last(self) -> list[tuple[bool, bytes]] | None:
+        """Return None, after the messages of a connection that was lost before the mark came, but not some output."""
+        self._wait()
+        if self._marks.has_begun:
+            return None
+        if not self._has_output:
+            raise self._refused(self._marks.words, self._process.returncode)
+        self._marks.has_begun = True
+        return [(True, self._marks.words.encode())]
 
     def _read(self, descriptor: int) -> list[tuple[bool, bytes]]:
         is_error = self._streams[descriptor]
@@ -143,6 +152,7 @@ class CommandChannel:
             data = self._marks.feed(data) if data else self._marks.rest()
             if self._marks.code is not None:
                 self.end_input()
+        self._has_output |= bool(data) and not is_error and not self.is_tty
         return [(is_error, data)] if data else []
 
     def send(self, data: bytes) -> None:

@@ -103,6 +103,11 @@ def test_the_exit_code_of_a_command_whose_end_was_not_told(end: str, code: int |
     assert Talk(channel(f'printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; {end}')).end() == code
 
 
+def test_a_lost_connection_whose_mark_did_not_come_shows_the_messages() -> None:
+    talk = Talk(channel("echo out; echo ssh: connection lost >&2; exit 255"))
+    assert (talk.end(), talk.out, talk.err) == (None, b"out\n", b"ssh: connection lost\n")
+
+
 def test_a_channel_that_is_closed_ends_its_process() -> None:
     talk = Talk(channel('printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; echo $$; exec sleep 600'))
     talk.until(b"\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.terminal import Terminal
-from tests.slurm.bed import PATIENCE, Bed
+from tests.runtime.dockerd import NETWORK
+from tests.slurm.bed import IMAGE, PATIENCE, Bed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.tmux, pytest.mark.xdist_group("slurm")]
 
@@ -66,6 +68,26 @@ def test_output_is_followed_while_the_job_runs(bed: Bed, environ: Mapping[str, s
         assert bed.jobs()[int(job)] == "RUNNING"
         gputui(environ, "cancel", job)
         assert following.wait(PATIENCE) == 0
+
+
+def test_a_job_with_a_terminal_is_left_attached_to_and_entered(environ: Mapping[str, str], console: Terminal) -> None:
+    words = ["run", "-it", "--network", NETWORK, "--name", "lab", IMAGE, "sh"]
+    with Terminal([*GPUTUI, *words], environ, 90, 24) as terminal:
+        terminal.until("/ #")
+        terminal.press("mine=kept; stty size", "Enter")
+        terminal.until("24 90")
+        terminal.press("C-p", "C-q")
+        terminal.until("keeps running", "EXIT 0")
+    console.until(" lab ")
+    console.press("x")
+    console.until("container gputui-", "/ #")
+    console.press("cat /proc/1/comm; exit", "Enter")
+    console.until(" lab ", "LOG #")
+    [job] = [row["id"] for row in json.loads(gputui(environ, "queue", "--json")) if row["name"] == "lab"]
+    with Terminal([*GPUTUI, "attach", str(job)], environ, 90, 24) as terminal:
+        terminal.until("/ #")
+        terminal.press("echo $mine; exit 6", "Enter")
+        terminal.until("kept", "exit code 6", "EXIT 6")
 
 
 def test_a_node_is_drained_and_resumed(bed: Bed, console: Terminal) -> None:
