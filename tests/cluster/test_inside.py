@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.marks import Marks
 from gputui.cluster.slurm.batch_script import shell_text
+from gputui.cluster.slurm.rights import caps_of
+from gputui.cluster.slurm.site import SlurmSite
+from gputui.domain.cluster import Capability
 from gputui.domain.errors import ClusterRefusedError, GputuiError
 from gputui.domain.process_table import parse_ps
 from tests.cluster.talk import Talk
@@ -114,6 +117,14 @@ def test_a_channel_that_is_closed_ends_its_process() -> None:
     talk.channel.close()
     with pytest.raises(ProcessLookupError):
         os.kill(int(talk.out), 0)
+
+
+def test_releases_without_overlapping_steps_have_no_shells() -> None:
+    old, new = (caps_of(SlurmSite(version=version)) for version in ("20.02.7", "20.11.0"))
+    words = "Slurm runs commands in running jobs from release 20.11 on, and this is 20.02.7"
+    assert {old.why_not(each) for each in (Capability.INSIDE, Capability.STREAMS)} == {words}
+    assert new.has(Capability.INSIDE)
+    assert caps_of(SlurmSite(version="?")).has(Capability.STREAMS)
 
 
 def test_processes_as_ps_lists_them() -> None:

@@ -19,6 +19,7 @@ _OPERATORS_ONLY = {
     _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",
     _C.DRAIN_NODE: "only Slurm's operators may drain and resume nodes",
 }
+_NO_OVERLAP = "Slurm runs commands in running jobs from release 20.11 on, and this is {}"
 _NO_TOP = "only Slurm's operators may reorder jobs here: SchedulerParameters lacks enable_user_top"
 
 
@@ -29,4 +30,6 @@ def caps_of(site: SlurmSite | None) -> Caps:
         lacking |= _OPERATORS_ONLY
         if site is None or not site.users_may_top:
             lacking[_C.TOP] = _NO_TOP
+    if site is not None and not site.can_overlap:
+        lacking |= dict.fromkeys((_C.INSIDE, _C.STREAMS), _NO_OVERLAP.format(site.version))
     return Caps("Slurm", lacking)

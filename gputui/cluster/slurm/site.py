@@ -12,6 +12,8 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterRefusedError
 
 _LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
+_OVERLAPS_FROM = (20, 11)
+"""First release whose srun has --overlap."""
 _SCRIPT = (
     "id -un; id -u; printf '%s\\n' \"${HOME:-/}\"; scontrol show config || exit; "
     'case $(scontrol show config 2>/dev/null | grep "^AccountingStorageType ") in *slurmdbd*) '
@@ -42,6 +44,12 @@ class SlurmSite(Struct, frozen=True):
     def is_operator(self) -> bool:
         """Return whether the user may act on the jobs of others and on nodes."""
         return self.uid == 0 or self.user == self.slurm_user or self.admin_level in _OPERATORS
+
+    @property
+    def can_overlap(self) -> bool:
+        """Return whether a step can share what the job's other steps have; an unreadable version counts as new."""
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        return match is None or (int(match[1]), int(match[2])) >= _OVERLAPS_FROM
 
     @property
     def started_at(self) -> datetime | None:
