@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui import bootstrap
+from gputui.bootstrap import cluster_duties
 from gputui.cluster.telemetry_records import TelemetryRecords
+from gputui.config import Options, ProbeSpec
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.telemetry_words import unread_words
 from gputui.engine.cluster.duties import SharedDuty, Turn
@@ -141,6 +144,19 @@ def test_two_processes_count_a_reading_once(site: Site) -> None:
     job_id = site.submit()
     site.passes(300, site.process, site.new_process())
     site.end(job_id)
+    told = site.job(job_id).attempts[-1].telemetry
+    assert told is not None
+    assert told.seconds == 300
+
+
+def test_the_duty_of_a_process_measures_and_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "clock", lambda: site.clock)
+    options = Options(site.directory, probe=ProbeSpec(), settings=replace(Settings(), scheduler=SETTINGS))
+    site.process = cluster_duties.telemetry_duty(options, site.store)
+    job_id = site.submit()
+    site.passes(300)
+    site.end(job_id)
+    site.process.close()
     told = site.job(job_id).attempts[-1].telemetry
     assert told is not None
     assert told.seconds == 300
