@@ -44,6 +44,11 @@ class TelemetryRecords:
         self._marks = directory / "idle.json"
         self._marked: IdleMarks | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is neither a record nor a mark."""
+        return not self._found and not self._marks.exists()
+
     def refresh(self) -> None:
         """Read what other processes have added."""
         is_new, found = self._journal.fresh()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gputui.domain.entries import Entries
 from gputui.domain.errors import GputuiError
-from gputui.domain.event import Event, ended, gpus_idle, node_changes, queue_stuck, untold
+from gputui.domain.event import Event, end_id, gpus_idle, node_changes, queue_stuck, untold
 from gputui.domain.idle_gpus import idle_sentence
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.state import JobState
@@ -205,7 +205,7 @@ class ClusterHooks:
         told = self._ledger.events()
         every = {job.id: job for job in self._finder.found.values() if self._is_told_of(job)}
         every |= {job.id: job for job in jobs if job.state.is_terminal}
-        left = (job for job in untold(every.values(), now, self._settings.max_age) if ended(job).id not in told)
+        left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
         return Entries({job.id: job for job in sorted(left, key=lambda job: job.id)})
 
     def _record(self, told: Sequence[tuple[Event, Job]]) -> None:

@@ -39,6 +39,11 @@ DIRECTORY = "telemetry"
 class TelemetryLedger(Protocol):
     """Record of what was measured, and of the GPUs that are idle now."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is neither a record nor a mark."""
+        ...
+
     def refresh(self) -> None:
         """Read what other processes have added."""
         ...
@@ -71,6 +76,8 @@ class MeasuredJobs:
     def joined(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with telemetry of ended jobs, and with idle GPUs marked."""
         self._ledger.refresh()
+        if self._ledger.is_empty:  # nodes are not read
+            return snapshot
         jobs = tuple(map(self._job, snapshot.jobs))
         self._joined = {job.id: self._joined[job.id] for job in jobs if job.id in self._joined}
         idle = self._ledger.idle(snapshot.taken_at)
