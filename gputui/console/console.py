@@ -196,15 +196,17 @@ class Console:
         *,
         preferences: Preferences | None = None,
         may_lead: bool = True,
+        has_duties: bool = True,
         probe: EarlyProbe | None = None,
         waiting: LockWaitNotice | None = None,
         demo: Demo | None = None,
         inside: JobAccess | None = None,
         prepare: Callable[[], object] = lambda: None,
     ) -> None:
-        """`inside` is the access to running jobs; None: to those of this machine.
+        """`has_duties` tells whether it may serve metrics of a cluster, run hooks and measure jobs.
 
-        `prepare` is called behind the screen, after the first frame; an error that it raises ends the console.
+        `inside` is the access to running jobs; None: to those of this machine. `prepare` is called behind the screen,
+        after the first frame; an error that it raises ends the console.
         """
         self._demo = demo
         self._inside = inside
@@ -213,6 +215,7 @@ class Console:
         self._tidy_up = tidy_up
         self._remembered = preferences or Preferences()
         self._may_lead = may_lead
+        self._has_duties = has_duties
         self._probe = probe
         self._waiting = waiting
         self._feed = Feed()
@@ -321,7 +324,8 @@ class Console:
         if self._options.in_cluster:
             from gputui.console import cluster_serving  # its imports would delay consoles of one machine
 
-            duties = tuple(cluster_serving.duties(self._options, self._store))
+            may = self._has_duties and not self._options.settings.console.read_only
+            duties = tuple(cluster_serving.duties(self._options, self._store)) if may else ()
             return clusters.make_poll(self._options, self._store, self._feed, duties)
         started = self._probe.take if self._probe is not None else lambda: None
         hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
@@ -379,6 +383,7 @@ def run(
     late = LateStore(partial(bootstrap.open_store, options, waiting))
     store = late.open() if options.in_cluster else late.as_store
     inside: JobAccess | None = None
+    has_duties = may_lead
     if options.in_cluster:
         inside = clusters.job_access(options, store)
         options, may_lead = cluster.console_options(options), False
@@ -389,6 +394,7 @@ def run(
             store,
             preferences=preferences,
             may_lead=may_lead,
+            has_duties=has_duties,
             probe=probe,
             waiting=waiting,
             inside=inside,
