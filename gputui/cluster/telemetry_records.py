@@ -26,6 +26,8 @@ class Measured(Struct, frozen=True):
     started: int
     """Second since 1970, which tells runs apart."""
     telemetry: AttemptTelemetry
+    gpus: tuple[str, ...] = ()
+    """GPUs that it had, as far as they were known."""
 
 
 class IdleMarks(Struct, frozen=True):
@@ -40,7 +42,7 @@ class TelemetryRecords:
 
     def __init__(self, directory: Path) -> None:
         self._journal = Journal(directory / "telemetry.jsonl", Measured)
-        self._found: dict[tuple[JobId, int], AttemptTelemetry] = {}
+        self._found: dict[tuple[JobId, int], Measured] = {}
         self._marks = directory / "idle.json"
         self._marked: IdleMarks | None = None
 
@@ -54,15 +56,16 @@ class TelemetryRecords:
         is_new, found = self._journal.fresh()
         if is_new:
             self._found = {}
-        self._found.update({(each.job, each.started): each.telemetry for each in found})
+        self._found.update({(each.job, each.started): each for each in found})
 
-    def of(self, job_id: JobId, started_at: datetime) -> AttemptTelemetry | None:
-        """Return what was measured in this run; None if nothing was, or it has not ended."""
-        return self._found.get((job_id, int(started_at.timestamp())))
+    def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
+        """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
+        found = self._found.get((job_id, int(started_at.timestamp())))
+        return (found.telemetry, found.gpus) if found is not None else None
 
-    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry) -> None:
+    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
-        self._journal.append([Measured(job_id, int(started_at.timestamp()), found)])
+        self._journal.append([Measured(job_id, int(started_at.timestamp()), found, gpus)])
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""

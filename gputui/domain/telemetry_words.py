@@ -39,7 +39,8 @@ def unread_words(job: Job, attempt: Attempt, engine: str, *, is_read: bool) -> s
     if not attempt.started_at or not (attempt.gpus or job.spec.gpus.minimum or job.spec.gpus.everything):
         return ""
     if not attempt.gpus:
-        return f"nothing: {engine} does not tell which GPUs it has"
+        seen = ", and no process of it was seen on one" if is_read else ""
+        return f"nothing: {engine} does not tell which GPUs it has{seen}"
     if not is_read:
         return "nothing: the nodes are not read (cluster.probe)"
     return "nothing: no process of gputui read its nodes meanwhile" if attempt.is_over else "no readings yet"

@@ -13,7 +13,7 @@ from gputui import bootstrap
 from gputui.bootstrap import cluster_duties
 from gputui.cluster.telemetry_records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
-from gputui.domain.gpu import ProbeCode, ProbeStatus
+from gputui.domain.gpu import GpuProcess, ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
@@ -29,6 +29,8 @@ from tests.engine.fakes import InlineExecutor
 from tests.factories import GIB, FakeClock, sample, spec
 
 STEP = 10.0
+CONTAINER = "c" * 64
+CONTAINED = GpuProcess(4711, 8 * GIB, container_id=CONTAINER)
 SETTINGS = SchedulerSettings(idle_gpus_after=timedelta(minutes=5))
 
 
@@ -39,6 +41,9 @@ class Site:
         self.directory = directory
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock)
+        self.hides_gpus = False
+        self.contained: tuple[str, ...] = ()
+        """GPUs on which a process of the job's container is."""
         self.load = dict.fromkeys(("gpu1:0", "gpu1:1"), 0.5)
         self.store = self.new_store()
         self.process = self.new_process()
@@ -67,12 +72,27 @@ class Site:
 
     def read(self) -> Snapshot:
         snapshot = self.store.snapshot()
-        return replace(snapshot, nodes=tuple(map(self._read, snapshot.nodes)))
+        jobs = tuple(map(self._hidden, snapshot.jobs)) if self.hides_gpus else snapshot.jobs
+        return replace(snapshot, jobs=jobs, nodes=tuple(map(self._read, snapshot.nodes)))
+
+    def _hidden(self, job: Job) -> Job:
+        """Return the job as an engine tells it that does not tell its GPUs."""
+        attempts = (replace(attempt, gpus=(), container_id=CONTAINER) for attempt in job.attempts)
+        return job.evolve(attempts=tuple(attempts))
 
     def _read(self, node: Node) -> Node:
         reading = sample(at=self.clock.now(), memory_used=8 * GIB, power=360.0)
         views = (
-            replace(view, sample=replace(reading, uuid=view.gpu.uuid, utilization=self.load.get(view.gpu.uuid, 0.0)))
+            replace(
+                view,
+                job_ids=() if self.hides_gpus else view.job_ids,
+                sample=replace(
+                    reading,
+                    uuid=view.gpu.uuid,
+                    utilization=self.load.get(view.gpu.uuid, 0.0),
+                    processes=(CONTAINED,) if view.gpu.uuid in self.contained else (),
+                ),
+            )
             for view in node.gpus
         )
         return replace(node, gpus=tuple(views), probe=ProbeStatus(ProbeCode.OK, ""))
@@ -149,6 +169,27 @@ def test_two_processes_count_a_reading_once(site: Site) -> None:
     assert told.seconds == 300
 
 
+def test_gpus_that_the_engine_does_not_tell_are_those_with_processes_of_the_container(site: Site) -> None:
+    site.hides_gpus = True
+    job_id = site.submit()
+    site.passes(60)
+    assert not measured(site.directory, site.job(job_id))[1].summary
+    site.contained = ("gpu1:1",)
+    site.passes(60)
+    site.contained = ()
+    site.passes(60)
+    site.end(job_id)
+    records, started_at = TelemetryRecords(site.directory), site.job(job_id).started_at
+    records.refresh()
+    assert started_at is not None
+    found = records.of(job_id, started_at)
+    assert found is not None
+    told, gpus = found
+    assert gpus == ("gpu1:1",)
+    assert told.utilization is not None
+    assert (told.seconds, told.utilization.mean) == (140, 0.5)  # a reading counts for 30 s at most
+
+
 def test_the_duty_of_a_process_measures_and_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "clock", lambda: site.clock)
     options = Options(site.directory, probe=ProbeSpec(), settings=replace(Settings(), scheduler=SETTINGS))
@@ -196,7 +237,7 @@ def test_it_is_said_why_nothing_was_measured(site: Site) -> None:
         "nothing: the nodes are not read (cluster.probe)",
         "no readings yet",
         "nothing: no process of gputui read its nodes meanwhile",
-        "nothing: Kubernetes does not tell which GPUs it has",
+        "nothing: Kubernetes does not tell which GPUs it has, and no process of it was seen on one",
     ]
 
 

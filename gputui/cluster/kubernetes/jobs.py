@@ -87,6 +87,7 @@ def _attempt(parts: JobParts, pod: KubePod | None, state: JobState) -> Attempt |
     nodes = dict.fromkeys(each.spec.node_name for each in parts.pods if each.spec.node_name)
     return Attempt(
         max(1, len(parts.pods)),
+        container_id=pod.container_id if pod is not None else None,
         started_at=started,
         ended_at=(phases.end_of(job) or (end.finished_at if end else None)) if is_over else None,
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if is_over else None,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 Texts = Mapping[str, str]
 GPU_RESOURCE = "nvidia.com/gpu"
+
+_CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class KubeOwner(Struct, frozen=True):
@@ -195,6 +198,8 @@ class KubeContainerStatus(Struct, frozen=True):
 
     name: str = ""
     state: KubeContainerState = KubeContainerState()
+    container_id: str = field(name="containerID", default="")
+    """Runtime and id: `containerd://…`."""
 
 
 class KubePodStatus(Struct, frozen=True, rename="camel"):
@@ -227,9 +232,19 @@ class KubePod(KubeObject, frozen=True):
     @property
     def container(self) -> KubeContainerState:
         """State of its first container."""
+        return self._first.state
+
+    @property
+    def container_id(self) -> str | None:
+        """Id of its first container, as the node's processes have it in their control groups; None: unknown."""
+        found = self._first.container_id.rpartition("://")[2]
+        return found if _CONTAINER.fullmatch(found) else None
+
+    @property
+    def _first(self) -> KubeContainerStatus:
         first = next((each.name for each in self.spec.containers or ()), "")
-        found = (each.state for each in self.status.container_statuses or () if each.name == first)
-        return next(found, KubeContainerState())
+        found = (each for each in self.status.container_statuses or () if each.name == first)
+        return next(found, KubeContainerStatus())
 
 
 class KubeTaint(Struct, frozen=True, rename="camel"):

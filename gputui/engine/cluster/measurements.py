@@ -48,11 +48,11 @@ class TelemetryLedger(Protocol):
         """Read what other processes have added."""
         ...
 
-    def of(self, job_id: JobId, started_at: datetime) -> AttemptTelemetry | None:
-        """Return what was measured in this run; None if nothing was, or it has not ended."""
+    def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
+        """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
         ...
 
-    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry) -> None:
+    def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
         ...
 
@@ -98,7 +98,8 @@ class MeasuredJobs:
         found = self._ledger.of(job.id, attempt.started_at)
         if found is None:
             return job
-        told = replace(attempt, telemetry=found, efficiency=efficiency_of(found))
+        telemetry, gpus = found
+        told = replace(attempt, gpus=attempt.gpus or gpus, telemetry=telemetry, efficiency=efficiency_of(telemetry))
         return job.evolve(attempts=(*job.attempts[:-1], told))
 
     def _job(self, job: Job) -> Job:
@@ -151,14 +152,14 @@ class ClusterTelemetry:
         if snapshot.leader is None or snapshot.leader.silent_for:
             return
         now = self._clock.now()
-        running = {_key(job): job for job in snapshot.jobs if _is_measurable(job) and not job.attempts[-1].is_over}
+        views = {view.gpu.uuid: view for view in snapshot.gpus}
+        running = dict(self._measurable(snapshot.jobs, views.values()))
         if self._is_first:
             self._is_first = False
             self._end_orphans(snapshot.jobs)
         for key in self._tallies.keys - running.keys():
             self._end(key, snapshot.job(key[0]))
         self._running = running
-        views = {view.gpu.uuid: view for view in snapshot.gpus}
         for key, job in running.items():
             if job.state is JobState.RUNNING:
                 self._count(key, job, views, now)
@@ -174,9 +175,26 @@ class ClusterTelemetry:
         self._tallies.save()
         self._worker.shutdown(wait=False)
 
+    def _measurable(self, jobs: Iterable[Job], views: Iterable[GpuView]) -> Iterator[tuple[AttemptKey, Job]]:
+        """Yield the jobs that hold GPUs; where the engine does not tell which, with those that show that they do."""
+        live = [job for job in jobs if _has_begun(job) and not job.attempts[-1].is_over]
+        shown: Mapping[JobId, Iterable[str]] = {}
+        if any(not job.attempts[-1].gpus for job in live):
+            shown = _shown_gpus(live, views)
+        for job in live:
+            key, attempt = _key(job), job.attempts[-1]
+            if attempt.gpus:
+                yield key, job
+                continue
+            before = self._running.get(key)  # a pod has its GPUs to its end, whether or not a process uses them
+            gpus = tuple(dict.fromkeys((*(before.gpus if before else ()), *shown.get(job.id, ()))))
+            if gpus:
+                yield key, job.evolve(attempts=(*job.attempts[:-1], replace(attempt, gpus=gpus)))
+
     def _count(self, key: AttemptKey, job: Job, views: Mapping[str, GpuView], now: datetime) -> None:
         attempt, second = job.attempts[-1], now.timestamp()
         measurement = self._tallies.of(key, attempt, run_name(attempt), second)
+        measurement.tally.record.gpus = len(attempt.gpus)
         for uuid in attempt.gpus:
             view = views.get(uuid)
             if view is not None and view.sample is not None:
@@ -195,7 +213,7 @@ class ClusterTelemetry:
     def _end_orphans(self, jobs: Iterable[Job]) -> None:
         """Record what jobs did whose end came between an earlier process and this one."""
         for job in jobs:
-            if not _is_measurable(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
+            if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
                 continue
             found = telemetry_file.read(self._directory, *_key(job), run_name(attempt))
             if found is not None and found.tally is not None:
@@ -205,7 +223,7 @@ class ClusterTelemetry:
         ended = ended_at.timestamp() if ended_at is not None else tally.read_at
         started, found = job.attempts[-1].started_at, tally.summary(ended, job.spec.gpus.promised)
         if found is not None and started is not None:
-            self._ledger.add(job.id, started, found)
+            self._ledger.add(job.id, started, found, job.attempts[-1].gpus or tuple(tally.record.tracks))
 
     def _mark_idle(self, now: datetime) -> None:
         after = self._settings.idle_gpus_after
@@ -214,8 +232,21 @@ class ClusterTelemetry:
         self._ledger.mark(idle_by_gpu(jobs, found), now)
 
 
-def _is_measurable(job: Job) -> bool:
-    return bool(job.attempts) and bool(job.attempts[-1].gpus) and job.attempts[-1].started_at is not None
+def _has_begun(job: Job) -> bool:
+    return bool(job.attempts) and job.attempts[-1].started_at is not None
+
+
+def _shown_gpus(jobs: Iterable[Job], views: Iterable[GpuView]) -> Mapping[JobId, Iterable[str]]:
+    """Return the GPUs of jobs, as far as the engine tells them, or processes of their containers are on them."""
+    containers = {job.attempts[-1].container_id: job.id for job in jobs}
+    found: dict[JobId, dict[str, None]] = {}
+    for view in views:
+        processes = (view.sample.processes if view.sample is not None else None) or ()
+        inside = (containers.get(each.container_id) for each in processes if each.container_id is not None)
+        for job_id in (*view.job_ids, *inside):
+            if job_id is not None:
+                found.setdefault(job_id, {})[view.gpu.uuid] = None
+    return found
 
 
 def _key(job: Job) -> AttemptKey:
