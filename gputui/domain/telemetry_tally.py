@@ -205,10 +205,8 @@ class Tally:
         found = self.record.spreads.get(name)
         if found is None:
             found = self.record.spreads[name] = Distribution()
-        if name in _SHARES:
-            place = ceil(value * 100 - 1e-6)
-        else:
-            place = ceil(log(value) / _STEP) if value > 0 else _ZERO
+        is_share = name in _SHARES
+        place = ceil(value * 100 - 1e-6) if is_share else ceil(log(value) / _STEP) if value > 0 else _ZERO
         found.seconds += seconds
         found.total += value * seconds
         if value > found.peak:
