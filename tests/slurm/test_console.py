@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -56,6 +59,30 @@ def test_a_job_is_seen_followed_and_cancelled(bed: Bed, environ: Mapping[str, st
     console.press("y")
     console.until("0 running", "cancelled")
     bed.wait(lambda: bed.jobs()[int(job)] == "CANCELLED", "the job is cancelled")
+
+
+def test_a_console_serves_metrics_of_the_cluster(bed: Bed, environ: Mapping[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = Path(environ["XDG_CONFIG_HOME"], "gputui", "config.toml")
+    config.parent.mkdir(parents=True)
+    config.write_text(f'[metrics]\nenabled = true\nlisten = "127.0.0.1:{port}"\n')
+
+    def nodes() -> list[str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
+                return re.findall(r'^gputui_node_up\{hostname="(\w+)"\} 1.0$', page.read().decode(), re.MULTILINE)
+        except OSError:
+            return []
+
+    with Terminal(GPUTUI, environ, 120, 36) as console:
+        console.until("● Slurm")
+        bed.wait(lambda: sorted(nodes()) == ["gpu1", "gpu2", "gpu3"], "the console serves the nodes")
+    [turn] = Path(environ["GPUTUI_STATE"]).rglob("metrics-*.duty")
+    turn.unlink()
+    with Terminal([*GPUTUI, "--read-only"], environ, 120, 36) as console:
+        console.until("● Slurm", "gpu3")  # duties are taken before a snapshot is shown
+        assert not turn.exists()
 
 
 def test_output_is_followed_while_the_job_runs(bed: Bed, environ: Mapping[str, str]) -> None:
