@@ -88,6 +88,13 @@ def _record_backup(options: Options, folder: Path, now: datetime, problem: str =
         write_backup_record(options.state, BackupRecord(now, str(folder), problem, good_at))
 
 
+def make_directory(options: Options) -> None:
+    """Create the state directory if it is missing, as the first submission would; raises StoreError."""
+    from gputui.store.directory import open_directory
+
+    open_directory(options.state, options.settings.store.group)
+
+
 def last_backup(options: Options) -> BackupRecord | None:
     """Return the result of the last backup into a directory; None if none was made."""
     from gputui.engine.files.backup_file import read_backup_record

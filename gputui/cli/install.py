@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from gputui.bootstrap import upkeep
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -44,6 +45,8 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
         return 1
     if place is not None:
         _make(place)
+    if session.options.state != _DEFAULT_STATE:  # systemd starts no service whose ReadWritePaths are missing
+        upkeep.make_directory(session.options)
     write(changed, option="--unit-dir")
     _say_what_is_next(session, with_backups=place is not None)
     return 0

@@ -54,6 +54,15 @@ def test_settings_relax_protections_that_they_conflict_with() -> None:
         units(Options(Path("/srv/my queue")))
 
 
+def test_a_service_finds_its_state_directory(run: Run, tmp_path: Path) -> None:
+    """Without it, systemd starts no process: the unit names it in ReadWritePaths."""
+    state = tmp_path / "srv" / "queue"
+    words = ("--state", str(state), "install", "--unit-dir", str(tmp_path))
+    assert (run(*words, "--dry-run").code, state.exists()) == (0, False)
+    assert run(*words, "--yes").code == 0
+    assert state.stat().st_mode & 0o777 == 0o700
+
+
 def test_units_are_shown_before_they_are_written(run: Run, tmp_path: Path) -> None:
     place = ["--unit-dir", str(tmp_path), "--backups", str(tmp_path / "backups")]
     unit = tmp_path / "gputui.service"
