@@ -60,6 +60,11 @@ def test_the_words_for_docker(tmp_path: Path) -> None:
     assert err == ""
 
 
+def test_a_job_of_another_machine_is_entered_in_its_container_if_it_has_one(tmp_path: Path) -> None:
+    assert inside(tmp_path, "running", "either", "", "", "", "ls")[0] == "docker exec gputui-7 ls\n"
+    assert inside(tmp_path, "Error: No such object", "either", "", "", "", "echo", "on the node")[0] == "on the node\n"
+
+
 def test_a_command_on_the_node_is_no_assignment_of_env(tmp_path: Path) -> None:
     out, err = inside(tmp_path, "", "node", "", "", "", "A=1", "true")
     assert (out, "not found" in err, ":127\x1b\\" in err) == ("", True, True)

@@ -37,6 +37,8 @@ def test_a_command_in_the_container_of_ones_own_job(bed: Bed, alice: Person, roo
     hostname = bed.containers()[0]["ID"][:12]
     assert (result.code, result.out, result.err) == (7, f"b c {hostname}\n", "warned\n")
     assert alice.run("exec", str(job), "nosuch", check=False).code in {126, 127}
+    elsewhere = {"GPUTUI_STATE": str(alice.home / "another machine")}
+    assert alice.run("exec", str(job), "sh", "-c", "hostname", environ=elsewhere).out == f"{hostname}\n"
     refused = root.run("exec", str(job), "true", check=False)
     hint = "Slurm lets only its submitter enter it"
     assert (refused.code, refused.err) == (1, f"gputui: error: job {job} is a job of alice ({hint})\n")

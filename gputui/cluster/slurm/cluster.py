@@ -24,7 +24,7 @@ from gputui.cluster.slurm.node_checker import NodeChecker
 from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
-from gputui.cluster.slurm.steps import JobSteps, not_theirs, place_of
+from gputui.cluster.slurm.steps import JobSteps, StepPlace, not_theirs, place_words
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.cluster.slurm.suspensions import Suspensions
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
@@ -196,12 +196,12 @@ class SlurmCluster:
     def place(self, job: Job) -> str:
         """Return the job's container or node, in words."""
         row = self._own_row(job)
-        return place_of(row, is_contained=self._is_contained(row))
+        return place_words(row, self._step_place(row))
 
     def execute(self, job: Job, request: ExecRequest) -> CommandChannel:
         """Run a command in the job's container, or on its node beside a job without one."""
         row = self._own_row(job)
-        return self._steps.execute(row, request, is_contained=self._is_contained(row))
+        return self._steps.execute(row, request, self._step_place(row))
 
     def attach(self, job: Job, detach_keys: str) -> CommandChannel:
         """Attach to the streams of a job that was submitted with a terminal or input."""
@@ -215,7 +215,13 @@ class SlurmCluster:
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes of the job's container, or of all its steps."""
         row = self._own_row(job)
-        return self._steps.processes(row, is_contained=self._is_contained(row))
+        return self._steps.processes(row, self._step_place(row))
+
+    def _step_place(self, row: JobRow) -> StepPlace:
+        if self._is_contained(row):
+            return StepPlace.CONTAINER
+        is_known = self._pictures.submitted(row, self._poll.site().user) is not None
+        return StepPlace.EITHER if not is_known and key_of_comment(row.comment) else StepPlace.NODE
 
     def _own_row(self, job: Job) -> JobRow:
         """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""

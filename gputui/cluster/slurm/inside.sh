@@ -1,5 +1,5 @@
 # Runs a command in a running job, on its node: `bash -c SCRIPT gputui MARK PLACE TERM INPUT KEYS COMMAND...`.
-# PLACE is `container` or `node`, or `attach` for the streams of the container itself, without a command. TERM is empty
+# PLACE is `container`, `node` or `either`, or `attach` for the streams of the container itself, without a command. TERM is empty
 # without a terminal, INPUT without standard input.
 mark=$1 place=$2 term=$3 input=$4 keys=$5
 shift 5
@@ -93,6 +93,10 @@ PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 container=gputui-$SLURM_JOB_ID claim=/tmp/gputui-$SLURM_JOB_ID.start
 case $place in
   container) in_container "$@" ;;
+  either)
+    look
+    if [[ $state == *[Nn]'o such'* ]]; then on_node "$@"; else in_container "$@"; fi
+    ;;
   attach) to_container ;;
   *) on_node "$@" ;;
 esac

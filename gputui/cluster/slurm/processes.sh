@@ -1,6 +1,6 @@
 # Lists the processes of a running job, on its node: `bash -c SCRIPT gputui PLACE COLUMNS`.
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-if [[ $1 == container ]]; then
+if [[ $1 == container ]] || { [[ $1 == either ]] && docker inspect "gputui-$SLURM_JOB_ID" >/dev/null 2>&1; }; then
   exec docker top "gputui-$SLURM_JOB_ID" -eo "$2"
 fi
 pids=$(scontrol listpids "$SLURM_JOB_ID" |

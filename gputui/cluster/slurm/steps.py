@@ -7,6 +7,7 @@ none of the job's GPUs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.marks import Marks
@@ -22,27 +23,42 @@ from gputui.domain.process_table import COLUMNS, parse_ps
 _OWN = ("Access/permission denied", "Invalid user")
 
 
+class StepPlace(StrEnum):
+    """Where a step runs its command."""
+
+    CONTAINER = "container"
+    """In the container of Docker that the job's batch script runs."""
+    NODE = "node"
+    """On the node, beside the batch script."""
+    EITHER = "either"
+    """In the container, if there is one: of a job that gputui submitted on another machine."""
+    ATTACH = "attach"
+    """At the streams of the container itself."""
+
+
 class JobSteps:
-    """Runs commands in jobs that run; `is_contained` says that the job's batch script runs a container of Docker."""
+    """Runs commands in jobs that run."""
 
     def __init__(self, commands: SlurmCommands) -> None:
         self._commands = commands
 
-    def execute(self, row: JobRow, request: ExecRequest, *, is_contained: bool) -> CommandChannel:
-        """Run a command in the job's container, else beside its batch script; the channel raises what refuses it."""
-        return self._inside(row, "container" if is_contained else "node", request)
+    def execute(self, row: JobRow, request: ExecRequest, place: StepPlace) -> CommandChannel:
+        """Run a command; the channel raises what refuses it."""
+        return self._inside(row, place, request)
 
     def attach(self, row: JobRow, interactive: Interactive, keys: str) -> CommandChannel:
         """Attach to the streams of the job's container; one that does not run yet is started then."""
-        return self._inside(row, "attach", ExecRequest((), interactive.stdin, interactive.tty, detach_keys=keys))
+        return self._inside(
+            row, StepPlace.ATTACH, ExecRequest((), interactive.stdin, interactive.tty, detach_keys=keys)
+        )
 
-    def _inside(self, row: JobRow, place: str, request: ExecRequest) -> CommandChannel:
+    def _inside(self, row: JobRow, place: StepPlace, request: ExecRequest) -> CommandChannel:
         marks = Marks(ends_line=not request.tty)
         options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
         words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
         script = [shell_text("inside.sh"), "gputui", *words, request.detach_keys, *request.command]
         return self._commands.channel(
-            [*_srun(row, is_contained=place != "node"), *options, "--", "bash", "-c", *script],
+            [*_srun(row, place), *options, "--", "bash", "-c", *script],
             marks,
             is_tty=request.tty,
             has_input=request.stdin,
@@ -50,10 +66,10 @@ class JobSteps:
             refused=lambda complaint: refusal(row, complaint),
         )
 
-    def processes(self, row: JobRow, *, is_contained: bool) -> tuple[ProcessRow, ...]:
+    def processes(self, row: JobRow, place: StepPlace) -> tuple[ProcessRow, ...]:
         """Return the processes of the job on that node."""
-        script = ["bash", "-c", shell_text("processes.sh"), "gputui", "container" if is_contained else "node", COLUMNS]
-        result = self._commands.run(*_srun(row, is_contained=is_contained), "--input=none", "--", *script)
+        script = ["bash", "-c", shell_text("processes.sh"), "gputui", place, COLUMNS]
+        result = self._commands.run(*_srun(row, place), "--input=none", "--", *script)
         if result.code:
             raise refusal(row, result.err)
         return parse_ps(result.out)
@@ -72,21 +88,21 @@ def not_theirs(row: JobRow) -> GputuiError:
     return ClusterRefusedError(f"job {ids.words(row.job_id)} is a job of {row.user}", hint=hint)
 
 
-def place_of(row: JobRow, *, is_contained: bool) -> str:
+def place_words(row: JobRow, place: StepPlace) -> str:
     """Return where commands in the job run, in words."""
     node = next(iter(texts.hosts(row.nodes)), "its node")
-    return f"container gputui-{row.number} on {node}" if is_contained else f"node {node}, beside the job"
+    return f"node {node}, beside the job" if place is StepPlace.NODE else f"container gputui-{row.number} on {node}"
 
 
 def _told(complaint: str) -> Iterator[str]:
     """Yield the messages, the one that tells most first: the step's own, then srun's errors, then its other words."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
-    yield from (line for line in lines if not line.startswith(("srun: ", "slurmstepd: ")))
+    yield from (line for line in lines if not line.startswith(("srun: ", "slurmstepd")))
     yield from (line.partition("error: ")[2] for line in lines if "error: " in line)
     yield from (line.removeprefix("srun: ") for line in lines)
 
 
-def _srun(row: JobRow, *, is_contained: bool) -> list[str]:
+def _srun(row: JobRow, place: StepPlace) -> list[str]:
     node = texts.hosts(row.nodes)[:1]
     return [
         "srun",
@@ -99,5 +115,5 @@ def _srun(row: JobRow, *, is_contained: bool) -> list[str]:
         "--mpi=none",
         "--job-name=gputui-exec",
         *(f"--nodelist={name}" for name in node),
-        *(["--gres=none"] if is_contained else []),
+        *(["--gres=none"] if place in {StepPlace.CONTAINER, StepPlace.ATTACH} else []),
     ]
