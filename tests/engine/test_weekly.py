@@ -73,12 +73,25 @@ def test_a_report_is_made_once_a_week_whichever_scheduler_runs(tmp_path: Path) -
     assert [again.update(late + timedelta(seconds=each)) for each in (0, 1)] == [None, None]
 
 
-def test_a_failed_report_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_report_is_logged_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     desk.fault = GputuiError("the queue is gone")
     report = weekly(tmp_path, desk)
     assert [report.update(MONDAY), report.update(MONDAY)] == [None, None]
     assert "the weekly report cannot be made: the queue is gone" in caplog.text
+    assert len(desk.periods) == 1
+    desk.fault = None
+    later = [report.update(MONDAY + timedelta(minutes=minutes)) for minutes in (9, 10, 11, 30)]
+    assert [event is not None for event in later] == [False, False, True, False]
+    assert desk.periods == [(MONDAY - timedelta(days=7), MONDAY)] * 2
+
+
+def test_a_report_whose_time_cannot_be_kept_is_sent_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "weekly-report").mkdir()
+    report = weekly(tmp_path, Desk())
+    sent = [report.update(MONDAY + timedelta(minutes=minutes)) for minutes in (0, 1, 20, 21)]
+    assert [event is not None for event in sent] == [False, True, False, False]
+    assert "the time of the weekly report is not kept" in caplog.text
 
 
 def test_the_report_is_sent_to_hooks_that_subscribe(tmp_path: Path) -> None:

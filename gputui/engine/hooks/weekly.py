@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 FILE = "weekly-report"
 REPORT_WITHIN = 300.0
 """Maximum seconds for creating a report."""
+TRY_AGAIN = timedelta(minutes=10)
+"""Time after which a report that could not be made is tried again."""
 MakeReport: TypeAlias = Callable[[datetime, datetime], Mapping[str, Any]]
 """Returns the report of a period: `report`, as its JSON, `table`, as text, and `page`, as HTML.
 
@@ -55,31 +57,43 @@ class WeeklyReport:
         self._made: Event | None = None
         self._begun: datetime | None = None
         """Time of the report that is being created, or was created last."""
+        self._failed_at: datetime | None = None
 
     def update(self, now: datetime) -> Event | None:
         """Return the report that is ready to be sent; start the one that is due."""
         made, self._made = self._made, None
         due = self._at.last(now)
-        if due != self._begun and now - due <= self._max_age:
-            self._begun = due
-            self._workers.submit(self._work, due)
+        if self._is_to_begin(due, now) and now - due <= self._max_age:
+            self._begun, self._failed_at = due, None
+            self._workers.submit(self._work, due, now)
         return made
+
+    def _is_to_begin(self, due: datetime, now: datetime) -> bool:
+        failed_at = self._failed_at
+        return due != self._begun or (failed_at is not None and not failed_at <= now < failed_at + TRY_AGAIN)
 
     def close(self) -> None:
         """Start no further report."""
         self._workers.shutdown(wait=False)
 
-    def _work(self, due: datetime) -> None:
+    def _work(self, due: datetime, now: datetime) -> None:
         try:
-            if _read(self._path) == due.isoformat():
-                return
-            self._made = weekly_report(self._make(self._at.before(due), due), due)
-            _write(self._path, due.isoformat())
+            if _read(self._path) != due.isoformat():
+                self._made = weekly_report(self._make(self._at.before(due), due), due)
+                self._keep(due)
         except (GputuiError, OSError) as error:
-            log.warning("the weekly report cannot be made: %s", error)
+            log.warning("the weekly report cannot be made: %s; it is tried again", error)
+            self._failed_at = now
         except Exception:  # the border of a worker
             log.exception("making the weekly report")
         self._wake()
+
+    def _keep(self, due: datetime) -> None:
+        """Record that the report was made; where that fails, the next scheduler sends it again."""
+        try:
+            _write(self._path, due.isoformat())
+        except OSError as error:
+            log.warning("the time of the weekly report is not kept: %s", error)
 
 
 def _read(path: Path) -> str:
