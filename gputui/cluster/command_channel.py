@@ -1,6 +1,7 @@
 """Channel over a process of this machine that runs a command elsewhere: srun, or ssh and srun.
 
-With a terminal the process gets one of its own, whose size and keys it passes on as it would a user's.
+With a terminal the process gets one of its own, whose size and keys it passes on as it would a user's. Its standard
+error is then apart: messages of srun and ssh are shown only if the command's own end does not come.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class CommandChannel:
         """Descriptors of output that has not ended, each with whether it is standard error."""
         self._has_output = False
         """Whether standard output has come, which may overtake the mark on standard error."""
+        self._complaints = b""
+        """Messages beside a terminal."""
         self._input = -1
         self._owned: list[int] = []
         try:
@@ -67,17 +70,19 @@ class CommandChannel:
         self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool
     ) -> subprocess.Popen[bytes]:
         del has_input
-        ours, theirs = pty.openpty()
+        (ours, theirs), (errors, told) = pty.openpty(), os.pipe()
         self._own(ours)
+        self._own(errors)
         try:
             modes = termios.tcgetattr(theirs)
             modes[3] &= ~termios.ECHO  # the terminal at the other end echoes
             termios.tcsetattr(theirs, termios.TCSANOW, modes)
             words = ["setsid", "--ctty", "--", *argv]
-            process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=dict(environ))
+            process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=told, env=dict(environ))
         finally:
             os.close(theirs)
-        self._streams, self._input = {ours: False}, ours
+            os.close(told)
+        self._streams, self._input = {ours: False, errors: True}, ours
         return process
 
     def _with_pipes(self, argv: Sequence[str], environ: Mapping[str, str], has_input: bool) -> subprocess.Popen[bytes]:
@@ -130,14 +135,19 @@ class CommandChannel:
         return parts
 
     def _last(self) -> list[tuple[bool, bytes]] | None:
-        """Return None, after the messages of a connection that was lost before the mark came, but not some output."""
+        """Return None, after the messages of a connection that was lost.
+
+        It may have brought some output, but not the mark before it on the other stream.
+        """
         self._wait()
-        if self._marks.has_begun:
-            return None
-        if not self._has_output:
-            raise self._refused(self._marks.words, self._process.returncode)
-        self._marks.has_begun = True
-        return [(True, self._marks.words.encode())]
+        marks, told = self._marks, self._complaints
+        if not marks.has_begun:
+            words = marks.words + told.decode(errors="replace")
+            if not self._has_output:
+                raise self._refused(words, self._process.returncode)
+            marks.has_begun, told = True, words.encode()
+        self._complaints = b""
+        return [(True, told.replace(b"\n", b"\r\n") if self.is_tty else told)] if told and marks.code is None else None
 
     def _read(self, descriptor: int) -> list[tuple[bool, bytes]]:
         is_error = self._streams[descriptor]
@@ -148,6 +158,9 @@ class CommandChannel:
         if not data:
             self._ready.unregister(descriptor)
             del self._streams[descriptor]
+        if is_error and self.is_tty:
+            self._complaints += data
+            return []
         if is_error or self.is_tty:  # marks are there
             data = self._marks.feed(data) if data else self._marks.rest()
             if self._marks.code is not None:

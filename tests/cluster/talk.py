@@ -16,7 +16,7 @@ from gputui.ports import Channel
 _PATIENCE = 60.0
 _INSIDE = """
 mark=$1 end=$2; shift 2
-exec 3>&2
+if [ -n "$end" ]; then exec 3>&2; else exec 3>&1 2>&1; fi
 printf '\\033_gputui:%s:begin\\033\\\\%s' "$mark" "$end" >&3
 "$@" 3>&-
 printf '\\033_gputui:%s:%s\\033\\\\%s' "$mark" "$?" "$end" >&3

@@ -116,6 +116,14 @@ def test_a_lost_connection_whose_mark_did_not_come_shows_the_messages() -> None:
     assert (talk.end(), talk.out, talk.err) == (None, b"out\n", b"ssh: connection lost\n")
 
 
+@pytest.mark.parametrize(("told", "shown"), [("", b"srun: error: lost\r\n"), ("0", b"")])
+def test_messages_beside_a_terminal_are_shown_only_without_an_end(told: str, shown: bytes) -> None:
+    mark = r"printf '\033_gputui:%s:%s\033\\' $1"
+    end = f"; {mark} {told}" if told else ""
+    talk = Talk(channel(f"{mark} begin; echo out{end}; echo srun: error: lost >&2; exit 1", is_tty=True))
+    assert (talk.end(), talk.out, talk.err) == (int(told) if told else None, b"out\r\n", shown)
+
+
 def test_a_channel_that_is_closed_ends_its_process() -> None:
     talk = Talk(channel('printf "\\033_gputui:$1:begin\\033\\\\\n" >&2; echo $$; exec sleep 600'))
     talk.until(b"\n")
