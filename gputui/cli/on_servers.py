@@ -137,7 +137,7 @@ def _check_several(words: Sequence[str], found: Sequence[ServerSettings]) -> Non
         raise InputError(f"{form} is for one server", where="--on", hint=f"name one of {names}")
 
 
-class _Part:
+class _ServerOutput:
     """Output of a command on one of several servers."""
 
     def __init__(self, server: ServerSettings, code: int, out: bytes, err: bytes) -> None:
@@ -150,10 +150,10 @@ class _Part:
             self.complaints.append(why)
 
 
-def _part(server: ServerSettings, words: Sequence[str]) -> _Part:
+def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
     argv = _argv(server, words, is_tty=False)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return _Part(server, done.returncode, done.stdout, done.stderr)
+    return _ServerOutput(server, done.returncode, done.stdout, done.stderr)
 
 
 def _asks_for_json(words: Sequence[str]) -> bool:
@@ -161,7 +161,7 @@ def _asks_for_json(words: Sequence[str]) -> bool:
     return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
 
 
-def _shown(parts: Sequence[_Part], *, as_json: bool) -> int:
+def _shown(parts: Sequence[_ServerOutput], *, as_json: bool) -> int:
     """Print what servers answered, and on stderr what went wrong; return the highest exit code."""
     if as_json:
         _print_json(parts)
@@ -175,7 +175,7 @@ def _shown(parts: Sequence[_Part], *, as_json: bool) -> int:
     return max(part.code if part.code >= 0 else 128 - part.code for part in parts)
 
 
-def _print_json(parts: Sequence[_Part]) -> None:
+def _print_json(parts: Sequence[_ServerOutput]) -> None:
     """Print one array, whose objects name their server."""
     from gputui.cli.output import print_json
 

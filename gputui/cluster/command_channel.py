@@ -18,7 +18,7 @@ import subprocess
 import termios
 from collections.abc import Callable, Mapping, Sequence
 
-from gputui.cluster.marks import Marks
+from gputui.cluster.marks import CommandMarks
 from gputui.domain.errors import GputuiError
 
 _PIECE = 65536
@@ -38,7 +38,7 @@ class CommandChannel:
         self,
         argv: Sequence[str],
         environ: Mapping[str, str],
-        marks: Marks,
+        marks: CommandMarks,
         *,
         is_tty: bool,
         has_input: bool,

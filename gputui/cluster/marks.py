@@ -1,4 +1,4 @@
-"""Marks in the output of a command that runs elsewhere: where its own output begins, and its exit code at the end.
+"""CommandMarks in the output of a command that runs elsewhere: where its own output begins, and its exit code at the end.
 
 Programs on the way to it, such as srun and ssh, write messages of their own and have exit codes of their own. The mark
 has a key that nobody can guess, and is a control string that terminals ignore.
@@ -12,7 +12,7 @@ import secrets
 _LONGEST_CODE = 8
 
 
-class Marks:
+class CommandMarks:
     """Finds the marks of one command in its output; with `ends_line` each mark is a line of its own.
 
     srun passes on the output of a command without a terminal line by line.

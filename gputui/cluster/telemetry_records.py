@@ -19,7 +19,7 @@ _LASTS = timedelta(seconds=30)
 _AGAIN = timedelta(seconds=10)
 
 
-class Measured(Struct, frozen=True):
+class TelemetryRecord(Struct, frozen=True):
     """Telemetry of a run of a job."""
 
     job: JobId
@@ -41,8 +41,8 @@ class TelemetryRecords:
     """Telemetry by job and start, as long as the file keeps it; shared by the processes of one user."""
 
     def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "telemetry.jsonl", Measured)
-        self._found: dict[tuple[JobId, int], Measured] = {}
+        self._journal = Journal(directory / "telemetry.jsonl", TelemetryRecord)
+        self._found: dict[tuple[JobId, int], TelemetryRecord] = {}
         self._marks = directory / "idle.json"
         self._marked: IdleMarks | None = None
 
@@ -65,7 +65,7 @@ class TelemetryRecords:
 
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
-        self._journal.append([Measured(job_id, int(started_at.timestamp()), found, gpus)])
+        self._journal.append([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""

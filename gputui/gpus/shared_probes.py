@@ -42,7 +42,7 @@ def _plain(value: object) -> object:
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
-class Turn(Protocol):
+class ProbeTurn(Protocol):
     """Lock that one process holds at a time."""
 
     def take(self) -> bool:
@@ -77,7 +77,7 @@ class SharedNodeProbes:
     def __init__(
         self,
         directory: Path,
-        turn: Turn,
+        turn: ProbeTurn,
         make: Callable[[Callable[[], object]], NodeProbes],
         clock: Clock,
         interval: timedelta,

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import Marks
+from gputui.cluster.marks import CommandMarks
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
 from gputui.ports import Channel
@@ -25,7 +25,7 @@ printf '\\033_gputui:%s:%s\\033\\\\%s' "$mark" "$?" "$end" >&3
 
 def local_command(request: ExecRequest) -> CommandChannel:
     """Run a command on this machine as clusters run one on a node."""
-    marks = Marks(ends_line=not request.tty)
+    marks = CommandMarks(ends_line=not request.tty)
     words = ["sh", "-c", _INSIDE, "sh", marks.key, "" if request.tty else "\n", *request.command]
 
     def refused(complaint: str, code: int) -> ClusterRefusedError:

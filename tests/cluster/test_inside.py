@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import Marks
+from gputui.cluster.marks import CommandMarks
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.rights import caps_of
 from gputui.cluster.slurm.site import SlurmSite
@@ -72,7 +72,7 @@ def test_a_command_on_the_node_is_no_assignment_of_env(tmp_path: Path) -> None:
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 200), max_size=8), st.integers(0, 255))
 def test_marks_are_found_however_the_output_is_cut(text: bytes, cuts: list[int], code: int) -> None:
-    marks = Marks(ends_line=False)
+    marks = CommandMarks(ends_line=False)
     key = marks.key.encode()
     told = b"srun: hello \x1b_gputui:%b:begin\x1b\\%b\x1b_gputui:%b:%d\x1b\\ srun: bye" % (key, text, key, code)
     found, start = b"", 0
@@ -83,7 +83,7 @@ def test_marks_are_found_however_the_output_is_cut(text: bytes, cuts: list[int],
 
 
 def test_output_that_only_begins_as_a_mark_is_shown() -> None:
-    marks = Marks(ends_line=False)
+    marks = CommandMarks(ends_line=False)
     begin = b"\x1b_gputui:%b:begin\x1b\\" % marks.key.encode()
     assert marks.feed(begin + b"a\x1b_gputui:") == b"a"
     assert marks.feed(b"other:5\x1b\\") == b"\x1b_gputui:other:5\x1b\\"
@@ -95,7 +95,7 @@ def channel(script: str, *, is_tty: bool = False) -> CommandChannel:
     def refused(words: str, code: int) -> GputuiError:
         return ClusterRefusedError(f"{words.strip()} {code}")
 
-    marks = Marks(ends_line=not is_tty)
+    marks = CommandMarks(ends_line=not is_tty)
     argv = ["sh", "-c", script, "sh", marks.key]
     return CommandChannel(argv, os.environ, marks, is_tty=is_tty, has_input=True, refused=refused)
 

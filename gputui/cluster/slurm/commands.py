@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import Marks
+from gputui.cluster.marks import CommandMarks
 from gputui.cluster.ssh import SshConnection
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
 
@@ -92,7 +92,7 @@ class SlurmCommands:
     def channel(
         self,
         argv: Sequence[str],
-        marks: Marks,
+        marks: CommandMarks,
         *,
         is_tty: bool,
         has_input: bool,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import Marks
+from gputui.cluster.marks import CommandMarks
 from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.commands import SlurmCommands
@@ -53,7 +53,7 @@ class JobSteps:
         )
 
     def _inside(self, row: JobRow, place: StepPlace, request: ExecRequest) -> CommandChannel:
-        marks = Marks(ends_line=not request.tty)
+        marks = CommandMarks(ends_line=not request.tty)
         options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
         words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
         script = [shell_text("inside.sh"), "gputui", *words, request.detach_keys, *request.command]
