@@ -1,4 +1,4 @@
-"""CommandMarks in the output of a command that runs elsewhere: where its own output begins, and its exit code at the end.
+"""Marks in the output of a command that runs elsewhere: where its own output begins, and its exit code at the end.
 
 Programs on the way to it, such as srun and ssh, write messages of their own and have exit codes of their own. The mark
 has a key that nobody can guess, and is a control string that terminals ignore.
