@@ -245,9 +245,12 @@ def test_an_existing_directory_keeps_its_mode(directory: Path, mode: int, others
     assert set(files.values()) == {0o600 if group is None else 0o660}
 
 
-def test_a_directory_that_0_1_made_can_be_shared(directory: Path) -> None:
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_a_directory_that_gputui_made_can_be_shared_later(directory: Path, is_marked: bool) -> None:
+    """Test directories of this version, which are marked, and those of 0.1, which are not."""
     TinyJobStore(directory).close()
-    (directory / ".gputui").unlink()
+    if not is_marked:
+        (directory / ".gputui").unlink()
     (directory / "logs").mkdir()
     TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
     assert modes(directory)["state"] == 0o2770
