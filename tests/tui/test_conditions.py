@@ -156,6 +156,24 @@ def test_each_condition_is_shown_in_words_and_colour_until_it_is_over(name: str)
     assert words not in text(status_line(healthy(), "node1", found=over))
 
 
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        (1, "node n1 not read: ssh refuses"),
+        (2, "nodes n1, n2 not read; n1: ssh refuses"),
+        (4, "nodes n1, n2, n3, n4 not read; n1: ssh refuses"),
+        (6, "nodes n1, n2, n3, n4 and 2 more not read; n1: ssh refuses"),
+    ],
+)
+def test_unread_nodes_of_a_cluster_are_one_condition(silent: int, words: str) -> None:
+    refused = ProbeStatus(ProbeCode.UNREACHABLE, "no readings: ssh refuses", AGO)
+    read = snapshot(gpus=1).nodes[0]
+    unread = (replace(read, name=f"n{number}", probe=refused) for number in range(1, silent + 1))
+    seen = snapshot(leader=replace(HERE, kind="slurm"))
+    found = conditions(replace(seen, nodes=(replace(read, probe=OK), *unread)), NOW)
+    assert [each.text for each in found if each.severity == "warning"] == [words]
+
+
 def test_conditions_say_since_when_they_last() -> None:
     for name in ("sick", "not read", "drained", "hung driver", "docker down", "failures"):
         assert conditions(CAUSES[name][0](), NOW)[0].since == AGO, name
