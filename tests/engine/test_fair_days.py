@@ -24,7 +24,7 @@ ALIKE = Settings(SchedulerSettings(cpu_jobs=100), policy=PolicySettings(predict=
 """Settings without fair share: a tenant's usage makes no difference."""
 CLASSES = {90: 10, 50: 60, 10: 30}
 """Priorities, and their parts of the jobs in hundredths."""
-JOBS = 150
+JOBS = 100
 
 
 def one_gpu(directory: Path) -> VirtualServer:
