@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gputui.cluster.told_ends import ToldEnds
 from gputui.domain.event import Event
+from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import HookSettings
 from gputui.domain.snapshot import Snapshot
@@ -202,6 +203,16 @@ def test_nodes_that_go_down_and_return_are_told(site: Site) -> None:
         "why": "node gpu2 is down: Not responding",
         "gpus": 2,
     }
+
+
+def test_a_gpu_that_falls_sick_is_told_by_its_node(site: Site) -> None:
+    process = site.process()
+    snapshot = site.cluster.snapshot()
+    first = snapshot.nodes[0]
+    sick = replace(first.gpus[0], health=Health(HealthCode.XID, "Xid 79: fell off the bus"))
+    process.duty.update(replace(snapshot, nodes=(replace(first, gpus=(sick, *first.gpus[1:])), *snapshot.nodes[1:])))
+    [event] = site.ear.heard
+    assert (event.name, event.text) == ("gpu_sick", "GPU gpu1:0 (NVIDIA H200): Xid 79: fell off the bus")
 
 
 def test_an_engine_that_does_not_answer_is_told_once_as_a_stuck_queue(site: Site) -> None:
