@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.bootstrap.clusters import cluster_store
 from gputui.config import Options
-from gputui.engine.hooks.announcer import Announcer, RecordEnds
-from gputui.engine.hooks.delivery import sinks
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.duties import Duty, SharedDuty
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry
+    from gputui.engine.hooks.announcer import RecordEnds
     from gputui.ports import JobStore, Monitor
 
 
@@ -33,11 +32,6 @@ def shared_duty(
     return SharedDuty(name, turn, begin, waits)
 
 
-def has_hooks(options: Options) -> bool:
-    """Return whether the settings name any hook."""
-    return any(sinks(options.settings.hooks, ""))
-
-
 def hooks_duty(
     options: Options, store: JobStore, monitor: Monitor, waits: Callable[[], object] = lambda: None
 ) -> SharedDuty:
@@ -48,6 +42,8 @@ def hooks_duty(
 def _hooks(options: Options, store: JobStore, monitor: Monitor) -> ClusterHooks:
     from gputui.cluster.told_ends import ToldEnds
     from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.engine.hooks.announcer import Announcer
+    from gputui.engine.hooks.delivery import sinks
     from gputui.engine.process.host import DELIVERY_WORKERS
     from gputui.engine.tick.worker_pools import DaemonExecutor
 

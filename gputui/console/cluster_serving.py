@@ -86,7 +86,7 @@ def duties(options: Options, store: JobStore, said: Say = lambda _: None) -> Ite
     if nodes.is_wanted(options):
         said_waits = _WAITS.format("measures what jobs do with their GPUs")
         yield cluster_duties.telemetry_duty(options, store, lambda: said(said_waits))
-    if cluster_duties.has_hooks(options):
+    if options.settings.hooks.has_receivers:
         yield cluster_duties.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
 
 
@@ -118,7 +118,7 @@ def _served(options: Options) -> Iterator[str]:
     """Yield what a process without a screen does."""
     if options.settings.metrics.enabled:
         yield "metrics"
-    if cluster_duties.has_hooks(options):
+    if options.settings.hooks.has_receivers:
         yield "hooks"
     if nodes.is_wanted(options):
         yield "telemetry"

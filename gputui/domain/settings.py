@@ -360,6 +360,11 @@ class HookSettings(Struct, frozen=True):
     cluster_jobs: str = "own"
     """Jobs of a cluster whose ends are events: `own`, those of the user who runs gputui; `all`, those of all users."""
 
+    @property
+    def has_receivers(self) -> bool:
+        """Return whether anybody is told of events."""
+        return bool(self.on_job_end or self.on_notice or self.webhook or self.mail_to)
+
 
 class MetricsSettings(Struct, frozen=True):
     """Metrics for Prometheus, served by the process that schedules."""
