@@ -19,7 +19,7 @@ class LateStore:
 
     @property
     def as_store(self) -> JobStore:
-        """This store, for callers that need not know when it is opened."""
+        """Store that opens itself when it is first used, for callers that need not know."""
         return cast("JobStore", self)
 
     def open(self) -> JobStore:

@@ -1,4 +1,4 @@
-"""One snapshot of several servers. Nobody schedules across them: each keeps its own order."""
+"""Merges the snapshots of several servers into one. Nobody schedules across them: each keeps its own order."""
 
 from __future__ import annotations
 

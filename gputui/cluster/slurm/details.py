@@ -1,4 +1,4 @@
-"""What only `scontrol show job` tells of a job: its GPUs by index, exit code, signal and restarts."""
+"""Details of a job that only `scontrol show job` prints: its GPUs by index, exit code, signal and restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the way of jobs in a Slurm cluster: missing commands, no epilog, a short memory."""
+"""Faults of a Slurm cluster that get in the way of jobs: missing commands, no epilog, a short memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine keeps about a cluster: submitted specs, and jobs that ended before Slurm forgot them."""
+"""Records about a cluster on this machine: submitted specs, and jobs that ended before Slurm forgot them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a probe job wrote, and what is wrong about it."""
+"""Report of a probe job, and the faults that it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says about itself and this user: name, version, controller, rights."""
+"""Slurm's answers about itself and this user: name, version, controller, rights."""
 
 from __future__ import annotations
 
