@@ -106,6 +106,7 @@ def _srun(row: JobRow, place: StepPlace) -> list[str]:
     node = texts.hosts(row.nodes)[:1]
     return [
         "srun",
+        "--quiet",  # errors are told all the same
         f"--jobid={row.number}",
         "--overlap",
         "--nodes=1",
