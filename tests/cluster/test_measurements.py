@@ -160,6 +160,17 @@ def test_a_job_that_ended_between_two_processes_keeps_what_was_saved(site: Site)
     assert told.allocated == 2 * 400
 
 
+def test_jobs_that_have_not_changed_are_the_same_objects_in_the_next_snapshot(site: Site) -> None:
+    first = site.submit()
+    site.submit()
+    site.passes(60)
+    site.end(first)
+    taken, seen = MeasuredJobs(TelemetryRecords(site.directory)), site.cluster.snapshot()
+    before, after = taken.joined(seen), taken.joined(seen)
+    assert before.jobs[0].attempts[0].telemetry is not None
+    assert before.jobs is after.jobs
+
+
 def test_two_processes_count_a_reading_once(site: Site) -> None:
     job_id = site.submit()
     site.passes(300, site.process, site.new_process())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from datetime import datetime
+from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,19 +73,29 @@ class MeasuredJobs:
         self._ledger = ledger
         self._joined: dict[JobId, tuple[Job, Job]] = {}
         """Jobs that have telemetry, as the engine tells them and with it."""
+        self._last: tuple[Job, ...] = ()
 
     def joined(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with telemetry of ended jobs, and with idle GPUs marked."""
         self._ledger.refresh()
         if self._ledger.is_empty:  # nodes are not read
             return snapshot
-        jobs = tuple(map(self._job, snapshot.jobs))
+        jobs = self._jobs_of(snapshot)
         self._joined = {job.id: self._joined[job.id] for job in jobs if job.id in self._joined}
         idle = self._ledger.idle(snapshot.taken_at)
         if not idle:
             return replace(snapshot, jobs=jobs)
         nodes = tuple(_with_idle(node, idle) for node in snapshot.nodes)
         return replace(snapshot, jobs=jobs, nodes=nodes, notices=(*snapshot.notices, *_idle_notices(jobs, idle)))
+
+    def _jobs_of(self, snapshot: Snapshot) -> tuple[Job, ...]:
+        """Return the jobs with telemetry; the same tuple as before if none has changed, since others compare it."""
+        jobs = tuple(map(self._job, snapshot.jobs))
+        for known in (snapshot.jobs, self._last):
+            if len(known) == len(jobs) and all(map(is_, known, jobs)):
+                jobs = known
+        self._last = jobs
+        return jobs
 
     def jobs(self, jobs: Iterable[Job]) -> Iterator[Job]:
         """Yield the jobs with their telemetry, if they have ended and were measured."""
