@@ -11,7 +11,7 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.cli.session import Session
+from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
@@ -31,16 +31,27 @@ _Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 
 def _quiet(complete: _Completer) -> _Completer:
-    """Make a completer offer nothing when it cannot read its data."""
+    """Make a completer offer nothing when it cannot read its data, or when that is on the servers of `--on`."""
 
     @wraps(complete)
     def offer(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+        if is_elsewhere(ctx):
+            return []
         try:
             return complete(ctx, param, incomplete)
         except (GputuiError, OSError):
             return []
 
     return offer
+
+
+def servers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the names of servers in the settings, and of those that need none."""
+    del ctx, param
+    with suppress(GputuiError, OSError):
+        named = [(each.name, each.address or "this machine") for each in Session().options.settings.servers]
+        return _matching([*named, ("local", "this machine"), *([("all", "all of them")] if named else [])], incomplete)
+    return []
 
 
 @_quiet

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from gputui.cli import job_ids
 from gputui.cli.confirmation import jobs_of
 from gputui.cli.job_ids import Named
-from gputui.cli.session import Session
+from gputui.cli.session import Session, is_elsewhere
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
@@ -44,6 +44,8 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         """Return the ids of live jobs that begin with this text, with their names."""
         del param
+        if is_elsewhere(ctx):
+            return []
         session = ctx.find_object(Session)
         try:
             with (session or Session()).existing_store(is_local=self.is_local) as store:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,10 +19,19 @@ from gputui.cli.streams import discard_stdout, open_standard_streams
 from gputui.domain.errors import GputuiError, InputErrors
 from gputui.domain.text import plain
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 PROGRAM = "gputui"
 INTERRUPTED = 130
 """Exit code that shells report for a program ended by SIGINT."""
 _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax of a service"
+
+
+def _server_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    from gputui.cli import completing
+
+    return completing.servers(ctx, param, incomplete)
 
 
 @click.group(
@@ -39,6 +49,7 @@ _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax
     "servers",
     multiple=True,
     metavar="SERVER",
+    shell_complete=_server_names,
     help="Console over this server, or COMMAND on it: ssh://[user@]host[:port], a name in [[servers]], or all of them: "
     "all. May be repeated.",
 )

@@ -31,6 +31,11 @@ def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
     return f"{source}: ignored {', '.join(keys)}: the site's {options.site} decides about that"
 
 
+def is_elsewhere(ctx: click.Context) -> bool:
+    """Return whether the command is for the servers of `--on`, whose jobs and GPUs are not known here."""
+    return bool(ctx.find_root().params.get("servers"))
+
+
 class Session:
     """State of one command: its options, and access to the store."""
 

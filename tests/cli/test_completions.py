@@ -36,6 +36,21 @@ def test_a_script_for_each_shell(run: Run, shell: str) -> None:
         subprocess.run([shutil.which(shell) or shell, "-n"], input=result.out, text=True, check=True)
 
 
+def test_servers_are_completed_and_nothing_of_this_machine_after_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    assert run("submit", "--hold", "--host", "--", "true").out == "1\n"
+    assert completed("gputui show ", 2) == ["1"]
+    assert completed("gputui --on gpu1 show ", 4) == []
+    assert completed("gputui --on l", 2) == ["local"]
+    config = tmp_path / "servers.toml"
+    config.write_text('[[servers]]\nname = "lab1"\naddress = "ssh://lab1"\n')
+    monkeypatch.setenv("GPUTUI_CONFIG", str(config))
+    assert completed("gputui --on l", 2) == ["lab1", "local"]
+    assert completed("gputui --on ", 2) == ["lab1", "local", "all"]
+    assert completed("gputui --on lab1 qu", 3) == ["queue"]
+
+
 def test_commands_and_options_are_completed() -> None:
     assert completed("gputui qu", 1) == ["queue"]
     assert completed("gputui submit --gpu", 2) == ["--gpus", "--gpu-memory", "--gpu-model", "--gpu-memory-step"]
