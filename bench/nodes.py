@@ -85,7 +85,8 @@ def _own_cpu(pid: int) -> float:
 @contextmanager
 def _probes(place: Path, options: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Yield the environment of a console whose probes read pipes that are filled until the block ends."""
-    environ = {**os.environ, "XDG_STATE_HOME": f"{place}/state", "GPUTUI_CONFIG": os.devnull, "GPUTUI_CLUSTER": "slurm"}
+    own = {"XDG_STATE_HOME": f"{place}/state", "XDG_RUNTIME_DIR": f"{place}/memory"}
+    environ = {**os.environ, **own, "GPUTUI_CONFIG": os.devnull, "GPUTUI_CLUSTER": "slurm"}
     if options.off:
         yield environ
         return
