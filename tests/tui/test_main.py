@@ -28,7 +28,7 @@ from gputui.tui.textual_internals import ExactUpdate
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
-from gputui.tui.widgets.status_bars import NoticeBar
+from gputui.tui.widgets.status_bars import NoticeBar, StatusBar
 from tests.factories import NOW, job
 from tests.tui import sample
 from tests.tui.console import Console, steady
@@ -452,3 +452,23 @@ async def test_a_busy_thread_yields_to_keys() -> None:
             assert sys.getswitchinterval() <= 0.001
     finally:
         sys.setswitchinterval(before)
+
+
+async def test_the_status_line_goes_on_below_a_dialog() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        bar = console.app.screen_stack[0].query_one(StatusBar)
+        await console.press(pilot, "s")
+        console.clock.advance(59)
+        await console.show(pilot, sample.paused())
+        assert "PAUSED" in "".join(segment.text for segment in bar.render_line(0))
+        assert bar.time == "12:00:00"
+        console.clock.advance(2)
+        await console.show(pilot, replace(sample.paused(), taken_at=console.clock.now()))
+        assert bar.time == "12:01"
+        await console.press(pilot, "escape")
+        assert bar.time == "12:01:01"
+        await console.press(pilot, "enter")
+        await console.show(pilot, sample.rich_snapshot())
+        assert "PAUSED" in "".join(segment.text for segment in bar.render_line(0)), "a page covers it"

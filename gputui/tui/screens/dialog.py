@@ -44,7 +44,7 @@ class Leavable(ClosedOnce[T]):
 
 
 class Dialog(Leavable[T], ModalScreen[T]):
-    """A dialog over the screen, which does not update meanwhile."""
+    """A dialog over the screen, of which only the status line updates meanwhile."""
 
     DEFAULT_CSS = """
     Dialog {

@@ -48,14 +48,22 @@ class StatusController:
 
     def show(self, snapshot: Snapshot, now: datetime) -> None:
         """Show the snapshot; on a low screen a few words of the summary join the status line."""
+        self._show_status(snapshot, now, f"{now.astimezone():{self._services.pace.clock}}")
+        self._show_summary(snapshot, now)
+        self.hint.show(self._services.hint.text)
+        self.notices.show(pressing(snapshot, now))
+
+    def show_below_dialog(self, snapshot: Snapshot, now: datetime) -> None:
+        """Show the status line below a dialog, where each change draws the whole screen: the clock shows minutes."""
+        minute = f"{now.astimezone():%H:%M}"
+        self._show_status(snapshot, now, self.bar.time if self.bar.time.startswith(minute) else minute)
+
+    def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
         read_only = self._services.is_read_only
         found = self._services.conditions.look(snapshot, now)
         key = keymap_of(self.bar).key("notices")
         words = status_line(snapshot, self._services.place, self.bar.room, found=found, read_only=read_only, key=key)
-        self._show_summary(snapshot, now)
-        self.bar.show(words, f"{now.astimezone():{self._services.pace.clock}}")
-        self.hint.show(self._services.hint.text)
-        self.notices.show(pressing(snapshot, now))
+        self.bar.show(words, time)
 
     def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:
         """Show the summary in its row, or on a low screen at the end of the log's title, which has room."""

@@ -48,8 +48,9 @@ class StatusBar(Widget):
             self._words = words
             self.refresh()
         if time != self.time:
+            longest = max(len(time), len(self.time))
             self.time = time
-            self.refresh(Region(self.size.width - len(time) - 1, 0, len(time), 1))
+            self.refresh(Region(self.size.width - longest - 1, 0, longest, 1))
 
     async def on_click(self) -> None:
         """Show everything that is wrong in full, and the events."""
