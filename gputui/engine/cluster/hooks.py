@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from gputui.domain.entries import Entries
@@ -62,6 +63,8 @@ class EndFinder:
     def __init__(self, history: Callable[[datetime], Iterable[Job]], worker: Executor) -> None:
         self._history = history
         self._worker = worker
+        self._lock = Lock()
+        """Guards what the worker changes too: the jobs that were found, and those that have vanished."""
         self._is_reading = False
         self._live: frozenset[JobId] = frozenset()
         self._vanished: dict[JobId, int] = {}
@@ -75,17 +78,18 @@ class EndFinder:
     def update(self, jobs: Collection[Job], now: datetime, max_age: timedelta) -> None:
         """Take the jobs of a snapshot, and read the history if some may be missing in it."""
         shown = set(_ids(jobs))
-        for job_id in self._live - shown:
-            self._vanished[job_id] = 0
-        for job_id in self._vanished.keys() & (shown | self.found.keys()):
-            del self._vanished[job_id]
+        with self._lock:
+            self._vanished |= dict.fromkeys(self._live - shown, 0)
+            for job_id in self._vanished.keys() & (shown | self.found.keys()):
+                del self._vanished[job_id]
         self._live = frozenset(_ids(job for job in jobs if not job.state.is_terminal))
         before, self._seen_at = self._seen_at, now
         if before is None:
             self._since = now - max_age
         elif now - before > GAP or self._vanished:
             self._since = min(filter(None, (self._since, before - GAP)))
-        self.found = {job_id: job for job_id, job in self.found.items() if now - (job.ended_at or now) <= max_age}
+        with self._lock:
+            self.found = {job_id: job for job_id, job in self.found.items() if now - (job.ended_at or now) <= max_age}
         self._read(now)
 
     def _read(self, now: datetime) -> None:
@@ -103,9 +107,10 @@ class EndFinder:
         except Exception:  # the border of a worker
             log.exception("looking up ends of jobs")
         else:
-            self.found = {**self.found, **found}
-            tries = {job_id: tries + 1 for job_id, tries in self._vanished.copy().items() if job_id not in found}
-            self._vanished = {job_id: number for job_id, number in tries.items() if number < _TRIES}
+            with self._lock:
+                self.found = {**self.found, **found}
+                tries = {job_id: tries + 1 for job_id, tries in self._vanished.items() if job_id not in found}
+                self._vanished = {job_id: number for job_id, number in tries.items() if number < _TRIES}
         finally:
             self._is_reading = False
 
