@@ -8,17 +8,10 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 EVENTS = (
-    "job_completed",
-    "job_failed",
-    "job_cancelled",
-    "gpu_sick",
-    "gpu_well",
-    "gpus_idle",
-    "node_down",
-    "node_up",
-    "queue_stuck",
-    "disk_low",
-    "weekly_report",
+    *("job_completed", "job_failed", "job_cancelled"),
+    *("gpu_sick", "gpu_well", "gpus_idle"),
+    *("node_down", "node_up", "queue_stuck"),
+    *("disk_low", "weekly_report"),
 )
 """Events that hooks can be notified of."""
 

@@ -50,6 +50,11 @@ def cause(code: CauseCode | None) -> Cause | None:
     return Cause(code, "words") if code else None
 
 
+def numbers(least: float, most: float) -> st.SearchStrategy[float]:
+    """Return the numbers of that range without denormal ones, of which a share is 0."""
+    return st.floats(least, most, allow_subnormal=False)
+
+
 @st.composite
 def suspended(draw: st.DrawFn, start: int, end: int, is_over: bool) -> dict[str, Any]:
     """Suspensions of an attempt; the last one may last until its end."""
@@ -65,13 +70,13 @@ def suspended(draw: st.DrawFn, start: int, end: int, is_over: bool) -> dict[str,
 @st.composite
 def telemetry(draw: st.DrawFn, steps: int, width: float) -> AttemptTelemetry:
     """Telemetry of an attempt that held that many GPU-seconds; any value may be unknown."""
-    known = draw(st.none() | st.floats(0, width))
+    known = draw(st.none() | numbers(0, width))
     return AttemptTelemetry(
-        seconds=draw(st.none() | st.floats(0, steps * 600)),
+        seconds=draw(st.none() | numbers(0, steps * 600)),
         known=known,
-        busy=None if known is None else known * draw(st.floats(0, 1)),
-        idle=None if known is None else draw(st.floats(0, 1)),
-        energy=draw(st.none() | st.floats(0, 1e9)),
+        busy=None if known is None else known * draw(numbers(0, 1)),
+        idle=None if known is None else draw(numbers(0, 1)),
+        energy=draw(st.none() | numbers(0, 1e9)),
     )
 
 
@@ -92,8 +97,8 @@ def attempts(draw: st.DrawFn, last: JobState) -> tuple[Attempt, ...]:
         use = st.builds(
             Efficiency,
             seconds=st.integers(0, (end - start) * 600).map(float),
-            utilization=st.none() | st.floats(0, 1),
-            idle=st.floats(0, 1),
+            utilization=st.none() | numbers(0, 1),
+            idle=numbers(0, 1),
         )
         made.append(
             Attempt(
