@@ -106,6 +106,10 @@ def test_a_job_with_a_terminal_is_left_attached_to_and_entered(environ: Mapping[
         terminal.press("C-p", "C-q")
         terminal.until("keeps running", "EXIT 0")
     console.until(" lab ")
+    console.press("/")
+    console.press("-l", "name:lab")
+    console.press("Enter")  # the cursor is on it, whatever other jobs there are
+    console.until("1 of ", "LOG #")
     console.press("x")
     console.until("container gputui-", "/ #")
     console.press("cat /proc/1/comm; exit", "Enter")
