@@ -11,6 +11,7 @@ from gputui.cli.output import gpu_json, host_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.entries import Names
 from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, short_names
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
@@ -43,10 +44,10 @@ def command(session: Session, as_json: bool) -> None:
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])
         return
     short, several = short_names(view.gpu.shown_uuid for view in snapshot.gpus), len(snapshot.nodes) > 1
-    names = Names(snapshot.jobs)
+    names, kept = Names(snapshot.jobs), _reserved(snapshot)
     columns = (NODE, *COLUMNS) if several else COLUMNS
     rows = [
-        (*((node.name,) if several else ()), *row(view, short[view.gpu.shown_uuid], names))
+        (*((node.name,) if several else ()), *row(view, short[view.gpu.shown_uuid], names, kept.get(view.gpu.uuid, "")))
         for node in snapshot.nodes
         for view in node.gpus
     ]
@@ -58,7 +59,15 @@ def command(session: Session, as_json: bool) -> None:
         sys.stderr.writelines(f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error")
 
 
-def row(view: GpuView, uuid: str, names: Names = NO_NAMES) -> tuple[str, ...]:
+def _reserved(snapshot: Snapshot) -> dict[str, str]:
+    """Return for whom each reserved GPU is reserved, and until or from when."""
+    from gputui.tui.present.reserved import kept_words, reservations_by_gpu
+
+    by_gpu = reservations_by_gpu(snapshot) if snapshot.windows else {}
+    return {uuid: kept_words(windows, snapshot.taken_at) for uuid, windows in by_gpu.items()}
+
+
+def row(view: GpuView, uuid: str, names: Names = NO_NAMES, reserved: str = "") -> tuple[str, ...]:
     """Return a GPU's cells, with its UUID in that short form; values that could not be read are dashes, never 0."""
     gpu, sample = view.gpu, view.current
     total = (sample.memory_total if sample else None) or gpu.memory_total
@@ -71,7 +80,7 @@ def row(view: GpuView, uuid: str, names: Names = NO_NAMES) -> tuple[str, ...]:
         _number(sample.temperature if sample else None, "C"),
         _number(sample.power if sample else None, "W"),
         uuid,
-        story(view, names),
+        "; ".join(filter(None, (story(view, names), reserved))),
     )
 
 

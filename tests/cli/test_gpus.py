@@ -14,7 +14,9 @@ from gputui.bootstrap import adapters
 from gputui.cli import gpus
 from gputui.config import resolve
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
-from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Node, Snapshot, WindowState, WindowView
+from gputui.tui.present.times import minute
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 
@@ -80,6 +82,15 @@ def test_gpus_that_no_waiting_job_can_use_are_noted_below_the_table(run: Run, mo
         assert len(json.loads(run("gpus", "--json").out)) == 2
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=2)))
     assert len(run("gpus").out.splitlines()) == 3
+
+
+def test_a_reserved_gpu_says_for_whom_and_until_when(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    course = Window("course", start=NOW - timedelta(hours=1), end=NOW + timedelta(hours=1), count=1, tenant="bob")
+    reserved = (WindowView(course, WindowState.ACTIVE, gpus=(uuid(1),)),)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=2, windows=reserved)))
+    _, free, kept = run("gpus").out.splitlines()
+    assert "reserved" not in free
+    assert kept.endswith(f"reserved for bob until {minute(course.end, NOW)}")
 
 
 def test_an_instance_shows_its_profile() -> None:

@@ -27,8 +27,9 @@ from gputui.tui.present.gpu_look import GpuLook, LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_tone import tone_of
-from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
+from gputui.tui.present.gpu_words import foreign_words, running_words
 from gputui.tui.present.graphs import area, block_bar, past_graph, span_words
+from gputui.tui.present.reserved import kept_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable

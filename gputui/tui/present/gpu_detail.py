@@ -21,7 +21,8 @@ from gputui.tui.present.gpu_gauge import power_limit_of
 from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
-from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words, slowed_words
+from gputui.tui.present.gpu_words import container_of, foreign_words, running_words, slowed_words
+from gputui.tui.present.reserved import kept_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")

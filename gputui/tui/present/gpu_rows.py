@@ -12,11 +12,12 @@ from gputui.domain.gpu import GpuSample, GpuView, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.snapshot import Node, Snapshot, WindowView
+from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
 from gputui.tui.present.gpu_look import GpuLook
-from gputui.tui.present.gpu_words import Labels, kept_words
+from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 
 
 class GpuRow(Struct, frozen=True, dict=True):
@@ -146,7 +147,7 @@ def gpu_picture(
     """Return every GPU with its jobs, reservation and past readings."""
     labels = Labels.of(snapshot).by_uuid if len(snapshot.nodes) > 1 else {}
     late = max(now - snapshot.taken_at, now - now)
-    kept = _kept(snapshot)
+    kept = reservations_by_gpu(snapshot)
 
     def row(view: GpuView) -> GpuRow:
         uuid = view.gpu.uuid
@@ -169,12 +170,3 @@ def gpu_picture(
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
     """Return the first job on a GPU."""
     return None if view.job_id is None else jobs.get(view.job_id)
-
-
-def _kept(snapshot: Snapshot) -> dict[str, list[WindowView]]:
-    """Return the reservations of each GPU by their start."""
-    found: dict[str, list[WindowView]] = {}
-    for window in snapshot.windows:
-        for uuid in window.gpus:
-            found.setdefault(uuid, []).append(window)
-    return found

@@ -12,36 +12,13 @@ from msgspec import Struct, field
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
-from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 from gputui.tui.present.cells import UNKNOWN
-from gputui.tui.present.times import minute
 
 _ID = re.compile("[0-9a-f]{64}")
-_SOON = timedelta(hours=24)
 _MINUTE = timedelta(minutes=1)
-
-
-def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
-    """Return `reserved for alice until 16:00` or `... from 14:00`, for the first relevant window within a day."""
-    for view in windows:
-        window = view.window
-        if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
-            continue
-        when = f"until {minute(window.end, now)}" if window.start <= now else f"from {minute(window.start, now)}"
-        return f"reserved for {_for_whom(view)} {when}"
-    return ""
-
-
-def _for_whom(view: WindowView) -> str:
-    window = view.window
-    if window.for_nobody:
-        return f"nobody ({plain(window.name, 24)})"
-    parts = [plain(window.tenant, 24)] if window.tenant is not None else []
-    if window.priority is not None:
-        parts.append(f"priority {window.priority}+")
-    return " or ".join(parts)
 
 
 SLOWED = "slowed: "
