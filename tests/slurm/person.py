@@ -55,7 +55,9 @@ class Person:
 
     @property
     def environ(self) -> dict[str, str]:
-        inside = self.bed.environ_inside | {"HOME": str(self.home), "USER": self.name}
+        # root's own would be the queue of this machine
+        own = {"HOME": str(self.home), "USER": self.name, "GPUTUI_STATE": str(self.home / "state")}
+        inside = self.bed.environ_inside | own
         return inside | {"GPUTUI_CLUSTER": "slurm", "GPUTUI_CONFIG": str(self.home / "config.toml")}
 
     def run(self, *words: str, check: bool = True, environ: Mapping[str, str] | None = None) -> Result:

@@ -152,20 +152,15 @@ class Main(GpuScreen):
         if self._repaints.wants_tick():
             self.refresh_time()
 
-    @property
-    def _is_below_dialogs(self) -> bool:
-        """Return whether no page covers it, but dialogs, around which it is seen."""
-        stack = self.app.screen_stack
-        return all(screen.is_modal for screen in stack[stack.index(self) + 1 :])
-
     def refresh_time(self) -> None:
         """Show the snapshot as of now; only changed cells are sent.
 
         Pauses while another screen covers this one; below a dialog the status line goes on.
         """
-        if not self._is_ready or self.app.screen is not self:
-            if self._is_ready and self._is_below_dialogs:
-                self.around.show_below_dialog(self._snapshot, self._services.clock.now())
+        if not self._is_ready:
+            return
+        if self.app.screen is not self:
+            self.around.show_below_dialog(self._snapshot, self._services.clock.now())
             return
         self._repaints.note()
         now, snapshot = self._services.clock.now(), self._snapshot

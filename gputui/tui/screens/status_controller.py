@@ -54,7 +54,13 @@ class StatusController:
         self.notices.show(pressing(snapshot, now))
 
     def show_below_dialog(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show the status line below a dialog, where each change draws the whole screen: the clock shows minutes."""
+        """Show the status line below dialogs, where each change draws the whole screen: the clock shows minutes.
+
+        Do nothing if a page covers it.
+        """
+        stack = self.bar.app.screen_stack
+        if not all(screen.is_modal for screen in stack[stack.index(self.bar.screen) + 1 :]):
+            return
         minute = f"{now.astimezone():%H:%M}"
         self._show_status(snapshot, now, self.bar.time if self.bar.time.startswith(minute) else minute)
 
