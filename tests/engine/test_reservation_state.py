@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, WindowState
 from gputui.domain.state import JobState
+from gputui.engine.actions.reservations import describe_window
 from tests.engine.world import World
 from tests.factories import NOW
 
@@ -86,3 +87,20 @@ def test_the_snapshot_has_windows_and_fragmentation(world: World) -> None:
     assert (view.window, view.state, view.source) == (WINDOW, WindowState.UPCOMING, "command")
     assert len(view.gpus) == 4
     assert view.lapses_at == WINDOW.start + GRACE
+
+
+@pytest.mark.parametrize(
+    ("tenant", "priority", "beneficiary"),
+    [
+        ("bob", None, "bob"),
+        (None, 80, "priority 80 and above"),
+        ("bob", 80, "bob, and priority 80 and above"),
+        (None, None, "nobody"),
+    ],
+)
+def test_a_reservation_is_described_with_its_beneficiary(
+    tenant: str | None, priority: int | None, beneficiary: str
+) -> None:
+    window = Window("night", NOW, NOW + timedelta(hours=1), count=4, tenant=tenant, priority=priority)
+    hours = f"from {NOW.isoformat()} to {(NOW + timedelta(hours=1)).isoformat()}"
+    assert describe_window(window) == f"4 GPUs {hours} for {beneficiary}"
