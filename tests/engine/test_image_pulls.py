@@ -97,6 +97,18 @@ def test_a_pull_that_fails_fails_for_every_job_that_wants_it(world: World) -> No
     assert registry.asked.count("big") < 4
 
 
+def test_a_tick_that_has_not_seen_a_failure_costs_no_other_attempt(world: World) -> None:
+    registry = Registry(world)
+    registry.fault = Cause(CauseCode.PULL_FAILED, "cannot pull big")
+    registry.may_end.set()
+    job_id = world.submit(image="big", retries=3)
+    pulls = ImagePulls(world.store, lambda *_: InlineExecutor(), world.clock, world.settings.scheduler, lambda _: None)
+    for _ in range(2):
+        assert not pulls.is_here(world.docker, job_id, "big")
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts)) == (JobState.PENDING, 1)
+
+
 def test_no_other_pull_begins_while_a_failure_is_recorded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry(world)
     registry.fault = Cause(CauseCode.PULL_FAILED, "cannot pull big")

@@ -109,7 +109,7 @@ def test_a_job_with_a_terminal_is_left_attached_to_and_entered(environ: Mapping[
     console.press("/")
     console.press("-l", "name:lab")
     console.press("Enter")  # the cursor is on it, whatever other jobs there are
-    console.until("1 of ", "LOG #")
+    console.until_that(lambda shown: re.search(r"running +50 lab ", shown) is not None, "the job runs")
     console.press("x")
     console.until("container gputui-", "/ #")
     console.press("cat /proc/1/comm; exit", "Enter")

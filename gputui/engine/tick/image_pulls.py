@@ -169,7 +169,7 @@ class ImagePulls:
     def _begin(self, pull: ImagePull, jobs: list[JobId]) -> bool:
         """Make the jobs CONFIGURING; if the store refuses, they request the image again at the next tick."""
         try:
-            begin_pull(self._store, jobs)
+            begin_pull(self._store, jobs, self._clock.now())
         except StoreError as error:
             log.warning("image %s for %d jobs: %s", pull.image, len(jobs), error)
         except Exception:  # the border of a worker
@@ -238,11 +238,11 @@ def _unexpected(image: str, error: Exception) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {type(error).__name__}: {error}"))
 
 
-def begin_pull(store: JobStore, jobs: Iterable[JobId]) -> None:
+def begin_pull(store: JobStore, jobs: Iterable[JobId], now: datetime) -> None:
     """Make the jobs that still wait CONFIGURING while their image is pulled, without assigning GPUs."""
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
-            if job.state is JobState.PENDING:
+            if _waits(job, now):
                 transaction.put(job.to(JobState.CONFIGURING))
 
 
@@ -256,8 +256,16 @@ def end_pull(
             if fault is None or fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
                 if is_fetching:
                     transaction.put(given_back(job))
-            elif is_fetching or job.state is JobState.PENDING:
+            elif is_fetching or _waits(job, now):
                 transaction.put(_failed_pull(job, fault.cause, now, settings))
+
+
+def _waits(job: Job, now: datetime) -> bool:
+    """Return whether the job waits, and is not in the pause after a failure.
+
+    A tick that has not seen the failure yet may ask for its image again; that must not cost another attempt.
+    """
+    return job.state is JobState.PENDING and (job.not_before is None or job.not_before <= now)
 
 
 def _found(transaction: Transaction, jobs: Iterable[JobId]) -> Iterator[Job]:
