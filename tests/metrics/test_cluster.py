@@ -149,8 +149,9 @@ def test_a_silent_engine_is_down_and_its_last_figures_are_left_out() -> None:
 
 
 def test_serve_serves_metrics_until_it_is_stopped(
-    run: Run, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    run: Run, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
     said: list[str] = []
     is_open = Event()
 

@@ -55,9 +55,10 @@ class Person:
 
     @property
     def environ(self) -> dict[str, str]:
-        # root's own would be the queue of this machine
-        own = {"HOME": str(self.home), "USER": self.name, "GPUTUI_STATE": str(self.home / "state")}
-        inside = self.bed.environ_inside | own
+        inside = self.bed.environ_inside | {"HOME": str(self.home), "USER": self.name}
+        if self.name == "root":  # root's defaults are those of this machine
+            own = {"GPUTUI_STATE": "state", "GPUTUI_CLUSTER_LOG_DIRECTORY": "logs"}
+            inside |= {name: str(self.home / folder) for name, folder in own.items()}
         return inside | {"GPUTUI_CLUSTER": "slurm", "GPUTUI_CONFIG": str(self.home / "config.toml")}
 
     def run(self, *words: str, check: bool = True, environ: Mapping[str, str] | None = None) -> Result:
