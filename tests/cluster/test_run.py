@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 
 from gputui.domain.cluster import Capability
@@ -28,16 +30,25 @@ class InterruptedCluster(FakeCluster):
         return _Interrupted((), None)
 
 
-def test_the_output_is_shown_and_the_exit_code_returned(run: Run, cluster: FakeCluster) -> None:
-    def work() -> None:
-        cluster.followed.wait()
-        cluster.write(1, "step 1")
-        cluster.end(1, 3)
-
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[None]:
+    """Let something happen to the cluster while a command runs."""
     worker = Thread(target=work)
     worker.start()
-    result = run("run", "--gpus", "1", "--name", "train", "busybox", "sh")
+    yield
     worker.join()
+
+
+def write_and_fail(cluster: FakeCluster) -> None:
+    """Let job 1 write a line and fail, once its output is followed."""
+    cluster.followed.wait()
+    cluster.write(1, "step 1")
+    cluster.end(1, 3)
+
+
+def test_the_output_is_shown_and_the_exit_code_returned(run: Run, cluster: FakeCluster) -> None:
+    with beside(partial(write_and_fail, cluster)):
+        result = run("run", "--gpus", "1", "--name", "train", "busybox", "sh")
     assert (result.code, result.out) == (3, "step 1\n")
     assert result.err.splitlines()[-1].startswith("gputui: Job 1 train (alice) failed")
 
@@ -53,10 +64,8 @@ def test_a_job_that_waits_says_why(run: Run, cluster: FakeCluster) -> None:
         cluster.end(2)
 
     cluster.asked_twice.clear()
-    worker = Thread(target=work)
-    worker.start()
-    result = run("run", "--gpus", "1", "busybox")
-    worker.join()
+    with beside(work):
+        result = run("run", "--gpus", "1", "busybox")
     assert (result.code, result.out) == (0, "")
     assert "gputui: job 2 waits: " in result.err
 
@@ -76,10 +85,8 @@ def test_output_that_is_there_only_at_the_end_is_shown_then(run: Run, use: MakeC
         cluster.asked_twice.wait()
         cluster.end(1)
 
-    worker = Thread(target=work)
-    worker.start()
-    result = run("run", "-q", "busybox")
-    worker.join()
+    with beside(work):
+        result = run("run", "-q", "busybox")
     assert (result.code, result.out, result.err) == (0, "all\n", "")
 
 
@@ -88,10 +95,8 @@ def test_a_job_with_input_is_attached_to(run: Run, cluster: FakeCluster) -> None
         cluster.attached.wait()
         cluster.end(1, 4)
 
-    worker = Thread(target=work)
-    worker.start()
-    result = run("run", "-i", "busybox", "sh", "-c", "cat; echo out; echo err >&2; exit 4")
-    worker.join()
+    with beside(work):
+        result = run("run", "-i", "busybox", "sh", "-c", "cat; echo out; echo err >&2; exit 4")
     assert (result.code, result.out) == (4, "out\n")
     assert result.err.splitlines()[-2:][0] == "err"
     assert "Job 1 busybox (alice) failed" in result.err
@@ -100,13 +105,6 @@ def test_a_job_with_input_is_attached_to(run: Run, cluster: FakeCluster) -> None
 def test_a_job_without_streams_is_followed_by_attach(run: Run, cluster: FakeCluster) -> None:
     run("submit", "busybox")
 
-    def work() -> None:
-        cluster.followed.wait()
-        cluster.write(1, "step 1")
-        cluster.end(1, 3)
-
-    worker = Thread(target=work)
-    worker.start()
-    result = run("attach", "1")
-    worker.join()
+    with beside(partial(write_and_fail, cluster)):
+        result = run("attach", "1")
     assert (result.code, result.out) == (3, "step 1\n")
