@@ -12,7 +12,7 @@ from gputui.cluster.kubernetes import phases
 from gputui.cluster.kubernetes.manifest import COMMENT, NAME, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.notes import KubeSubmitted
 from gputui.cluster.kubernetes.numbers import place_of
-from gputui.cluster.kubernetes.objects import KubeContainer, KubeJob, KubePod, KubePodSpec, KubeWorkload
+from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubePodSpec, KubeWorkload
 from gputui.domain.attempt import Attempt
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, Interactive, JobId, JobSpec
@@ -105,19 +105,19 @@ def _spec(parts: JobParts, classes: Sequence[str]) -> JobSpec:
 
 def _foreign_spec(job: KubeJob, classes: Sequence[str]) -> JobSpec:
     pod, meta = job.spec.template.spec, job.metadata
-    first = next(iter(pod.containers or ()), KubeContainer())
-    words = (*(first.command or ()), *(first.args or ()))
+    main = pod.main(job.spec.template.metadata)
+    words = (*(main.command or ()), *(main.args or ()))
     gpus = pod.gpus * max(1, job.spec.parallelism or 1)
     limit = pod.active_deadline_seconds or job.spec.active_deadline_seconds
     return JobSpec(
-        image=plain(first.image or "?"),
+        image=plain(main.image or "?"),
         command=tuple(word.replace("$$", "$") for word in words),
         name=plain(meta.annotation(NAME) or meta.name),
         tenant=plain(meta.namespace),
         gpus=GpuRequest(gpus, gpus),
         priority=priority_of(pod, classes),
         time_limit=timedelta(seconds=limit) if limit else None,
-        interactive=Interactive(first.stdin, first.tty) if first.tty else None,
+        interactive=Interactive(main.stdin, main.tty) if main.tty else None,
         comment=plain(meta.annotation(COMMENT)),
     )
 

@@ -140,6 +140,6 @@ def log_path(pod: KubePod) -> str:
 
 
 def log_query(pod: KubePod) -> dict[str, str]:
-    """Return what asks for the output of the first container, with times."""
-    first = next((each.name for each in pod.spec.containers or ()), "")
-    return {"timestamps": "true"} | ({"container": first} if first else {})
+    """Return what asks for the output of a pod's container, with times."""
+    name = pod.main.name
+    return {"timestamps": "true"} | ({"container": name} if name else {})

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from gputui.cluster.kubernetes.objects import CONTAINER
 from gputui.cluster.kubernetes.pod_options import PodOptions, expandable
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission, whole_class
@@ -104,7 +105,7 @@ def _pod(spec: JobSpec, index: int | None, settings: Settings) -> dict[str, Any]
     pod |= options.pod
     if spec.gpus.memory is not None and not spec.gpus.share:
         pod["affinity"] = _with_memory(spec.gpus.memory)
-    container: dict[str, Any] = {"name": "job", "image": spec.image}
+    container: dict[str, Any] = {"name": CONTAINER, "image": spec.image}
     words = [expandable(word) for word in spec.command]
     if spec.options.entrypoint:
         container["command"] = [expandable(spec.options.entrypoint)]

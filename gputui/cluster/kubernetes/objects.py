@@ -12,6 +12,10 @@ from msgspec import Struct, field
 
 Texts = Mapping[str, str]
 GPU_RESOURCE = "nvidia.com/gpu"
+CONTAINER = "job"
+"""Name of the container of a job that was submitted from here."""
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+"""Annotation by which programs that add containers to a pod tell which one people mean."""
 
 _CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -104,6 +108,13 @@ class KubeContainer(Struct, frozen=True):
     resources: KubeResources | None = None
     stdin: bool = False
     tty: bool = False
+    restart_policy: str | None = field(name="restartPolicy", default=None)
+    """`Always` for one of the init containers that runs beside those of the pod."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of its GPUs."""
+        return self.resources.gpus if self.resources else 0
 
 
 class KubePodSpec(Struct, frozen=True, rename="camel"):
@@ -111,14 +122,30 @@ class KubePodSpec(Struct, frozen=True, rename="camel"):
 
     node_name: str | None = None
     containers: tuple[KubeContainer, ...] | None = None
+    init_containers: tuple[KubeContainer, ...] | None = None
     active_deadline_seconds: int | None = None
     priority: int | None = None
     priority_class_name: str | None = None
 
     @property
     def gpus(self) -> int:
-        """Number of GPUs of all its containers."""
-        return sum(each.resources.gpus for each in self.containers or () if each.resources)
+        """Number of GPUs that the node gives to it: init containers run before the others, one after the other."""
+        beside = most = 0
+        for each in self.init_containers or ():
+            if each.restart_policy == "Always":
+                beside += each.gpus
+            else:
+                most = max(most, beside + each.gpus)
+        return max(most, beside + sum(each.gpus for each in self.containers or ()))
+
+    def main(self, meta: KubeMeta) -> KubeContainer:
+        """Return the container that the pod is for: other programs may have put theirs before it."""
+        containers = self.containers or ()
+        for name in (meta.annotation(_DEFAULT_CONTAINER), CONTAINER):
+            found = next((each for each in containers if each.name == name), None)
+            if found is not None:
+                return found
+        return next(iter(containers), KubeContainer())
 
 
 class KubeTemplate(Struct, frozen=True):
@@ -230,20 +257,25 @@ class KubePod(KubeObject, frozen=True):
         return self.status.phase in {"Succeeded", "Failed"}
 
     @property
+    def main(self) -> KubeContainer:
+        """Container that it is for."""
+        return self.spec.main(self.metadata)
+
+    @property
     def container(self) -> KubeContainerState:
-        """State of its first container."""
-        return self._first.state
+        """State of the container that it is for."""
+        return self._main_status.state
 
     @property
     def container_id(self) -> str | None:
-        """Id of its first container, as the node's processes have it in their control groups; None: unknown."""
-        found = self._first.container_id.rpartition("://")[2]
+        """Id of that container, as the node's processes have it in their control groups; None: unknown."""
+        found = self._main_status.container_id.rpartition("://")[2]
         return found if _CONTAINER.fullmatch(found) else None
 
     @property
-    def _first(self) -> KubeContainerStatus:
-        first = next((each.name for each in self.spec.containers or ()), "")
-        found = (each for each in self.status.container_statuses or () if each.name == first)
+    def _main_status(self) -> KubeContainerStatus:
+        name = self.main.name
+        found = (each for each in self.status.container_statuses or () if each.name == name)
         return next(found, KubeContainerStatus())
 
 
@@ -303,10 +335,26 @@ class KubeWorkloadSpec(Struct, frozen=True, rename="camel"):
     queue_name: str | None = None
 
 
-class KubeWorkloadStatus(Struct, frozen=True):
+class KubeAdmissionCheck(Struct, frozen=True):
+    """State of a check that a workload has to pass: `Pending`, `Ready`, `Retry` or `Rejected`."""
+
+    name: str = ""
+    state: str | None = None
+    message: str | None = None
+
+
+class KubeRequeue(Struct, frozen=True, rename="camel"):
+    """Time before which Kueue does not try a workload again."""
+
+    requeue_at: datetime | None = None
+
+
+class KubeWorkloadStatus(Struct, frozen=True, rename="camel"):
     """State of a workload."""
 
     conditions: Conditions = None
+    admission_checks: tuple[KubeAdmissionCheck, ...] | None = None
+    requeue_state: KubeRequeue | None = None
 
 
 class KubeWorkload(KubeObject, frozen=True):

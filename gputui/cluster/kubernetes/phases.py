@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from gputui.cluster.kubernetes.objects import KubeJob, KubePod, KubeTerminated, condition, is_true
+from gputui.cluster.kubernetes.objects import KubeCondition, KubeJob, KubePod, KubeTerminated, condition, is_true
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 
 _DEADLINE = "DeadlineExceeded"
-_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity", "UnexpectedAdmissionError"})
+_LOST = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
 _MOST_WORDS = 300
 
@@ -20,6 +20,11 @@ def told(*parts: str | None) -> str:
     """Return the first text that says something, on one line: other programs wrote it."""
     found = next((text for text in parts if text), "")
     return plain(" ".join(found.split()))[:_MOST_WORDS]
+
+
+def sentence(words: str, message: str, word: str | None) -> str:
+    """Return our words, what Kubernetes says, and its own word for it."""
+    return f"{words}: {message} ({word})" if message else f"{words} ({word})"
 
 
 def newest(pods: Iterable[KubePod]) -> KubePod | None:
@@ -109,15 +114,24 @@ def _of_end(end: KubeTerminated) -> Cause | None:
 def _of_infrastructure(pod: KubePod) -> Cause | None:
     where, reason = f"node {told(pod.spec.node_name, '?')}", told(pod.status.reason)
     disrupted = condition(pod.status.conditions, "DisruptionTarget")
-    if reason == "Preempting" or (disrupted is not None and disrupted.reason == "PreemptionByScheduler"):
-        return Cause(CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'Preempting'})")
+    if reason == "Preempting" or _is_preempted(disrupted):
+        return Cause(CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'PreemptionByScheduler'})")
     if reason == "Evicted":
         return Cause(
             CauseCode.CONTAINER_LOST, f"evicted from {where}: {told(pod.status.message, 'no reason')} (Evicted)"
         )
     if reason in _LOST:
         return Cause(CauseCode.CONTAINER_LOST, f"lost with {where}: {told(pod.status.message, reason)} ({reason})")
+    if disrupted is not None and disrupted.status == "True":
+        words, word = told(disrupted.message, "no reason"), told(disrupted.reason, "DisruptionTarget")
+        return Cause(CauseCode.CONTAINER_LOST, f"removed from {where}: {words} ({word})")
+    if reason and pod.container.terminated is None:  # the node has its own look at what it may run
+        return Cause(CauseCode.RUNTIME_ERROR, f"refused by {where}: {told(pod.status.message, reason)} ({reason})")
     return None
+
+
+def _is_preempted(disrupted: KubeCondition | None) -> bool:
+    return disrupted is not None and disrupted.status == "True" and disrupted.reason == "PreemptionByScheduler"
 
 
 def _moment(at: datetime | None) -> float:

@@ -17,20 +17,20 @@ _WITHIN = 10.0
 
 
 def execute(server: ApiServer, pod: KubePod, request: ExecRequest) -> PodChannel:
-    """Run a command in the first container of a pod."""
+    """Run a command in the container of a pod."""
     return _opened(server, pod, "exec", stdin=request.stdin, is_tty=request.tty, command=request.command)
 
 
 def attach(server: ApiServer, pod: KubePod) -> PodChannel:
-    """Attach to the streams that the first container of a pod has."""
-    container = _first(pod)
+    """Attach to the streams that the container of a pod has."""
+    container = pod.main
     if not container.tty:
         raise ClusterRefusedError("it has no terminal", where=f"pod {pod.metadata.name}")
     return _opened(server, pod, "attach", stdin=container.stdin, is_tty=True)
 
 
 def processes(server: ApiServer, pod: KubePod) -> tuple[ProcessRow, ...]:
-    """Return the processes in the first container of a pod, but for the `ps` that lists them."""
+    """Return the processes in the container of a pod, but for the `ps` that lists them."""
     command = ("sh", "-c", _PS)
     try:
         told = execute(server, pod, ExecRequest(command)).read_all(_WITHIN)
@@ -45,7 +45,7 @@ def _opened(
     server: ApiServer, pod: KubePod, what: str, *, stdin: bool, is_tty: bool, command: tuple[str, ...] = ()
 ) -> PodChannel:
     path = f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}/{what}"
-    query = [*_query(_first(pod), stdin=stdin, is_tty=is_tty), *(("command", word) for word in command)]
+    query = [*_query(pod.main, stdin=stdin, is_tty=is_tty), *(("command", word) for word in command)]
     connection = server.socket(path, query, PROTOCOLS)
     return PodChannel(connection, is_tty=is_tty, has_input=stdin, redraws=what == "attach")
 
@@ -56,7 +56,3 @@ def _query(container: KubeContainer, *, stdin: bool, is_tty: bool) -> Iterator[t
     # a terminal has no standard error
     for name, is_on in {"stdin": stdin, "stdout": True, "stderr": not is_tty, "tty": is_tty}.items():
         yield name, str(is_on).lower()
-
-
-def _first(pod: KubePod) -> KubeContainer:
-    return next(iter(pod.spec.containers or ()), KubeContainer())
