@@ -115,7 +115,9 @@ def _of_infrastructure(pod: KubePod) -> Cause | None:
     where, reason = f"node {told(pod.spec.node_name, '?')}", told(pod.status.reason)
     disrupted = condition(pod.status.conditions, "DisruptionTarget")
     if reason == "Preempting" or _is_preempted(disrupted):
-        return Cause(CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'PreemptionByScheduler'})")
+        return Cause(
+            CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'PreemptionByScheduler'})"
+        )
     if reason == "Evicted":
         return Cause(
             CauseCode.CONTAINER_LOST, f"evicted from {where}: {told(pod.status.message, 'no reason')} (Evicted)"

@@ -58,7 +58,7 @@ class KubePictures:
         jobs = {uid: self._job(uid, each) for uid, each in parts.items()}
         self._made = {uid: self._made[uid] for uid in jobs}
         about = _by_object(objects.events.values())
-        why = _reasons(parts, jobs, about)
+        why = _reasons(parts, jobs, about, now)
         entries = list(_entries(jobs, why))
         waiting = [job for job in entries if job.state is JobState.PENDING]
         ranks = {parts[uid].number: _rank(parts[uid], job) for uid, job in jobs.items()}
@@ -120,16 +120,11 @@ def _by_object(events: Iterable[KubeEvent]) -> Mapping[str, list[KubeEvent]]:
 
 
 def _reasons(
-    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]]
+    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]], now: datetime
 ) -> dict[str, Reason]:
     """Return why jobs wait, by uid."""
-    found = {}
-    for uid, job in jobs.items():
-        if job.state is JobState.PENDING:
-            each = parts[uid]
-            pod = phases.newest(each.pods)
-            found[uid] = reasons.HELD if job.held else reasons.reason_of(pod, each.workload, about.get(uid, ()))
-    return found
+    waiting = (uid for uid, job in jobs.items() if job.state is JobState.PENDING)
+    return {uid: reasons.reason_of(parts[uid], about.get(uid, ()), now) for uid in waiting}
 
 
 def _told_at(event: KubeEvent) -> datetime:

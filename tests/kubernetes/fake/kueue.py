@@ -42,23 +42,31 @@ class Kueue:
         wanted = _gpus(job)
         is_active = workload["spec"].get("active", True)
         if is_active and wanted <= free:
-            self._tell(workload, "True", "QuotaReserved", "Quota reserved in ClusterQueue lab")
+            reserved = _condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in ClusterQueue lab")
+            self._tell(workload, [reserved, _condition("Admitted", "True", "Admitted", "The workload is admitted")])
             self._objects.change("jobs", job, lambda item: item["spec"].update(suspend=False))
             return wanted
         more = wanted - free
-        words = f"couldn't assign flavors to pod set main: insufficient unused quota for {GPU}, {more} more needed"
-        self._tell(workload, "False", "Pending", words if is_active else "The workload is deactivated")
+        if is_active:
+            words = f"couldn't assign flavors to pod set main: insufficient unused quota for {GPU}, {more} more needed"
+            self._tell(workload, [_condition("QuotaReserved", "False", "Pending", words)])
+        else:
+            words = "The workload is deactivated"
+            told = [_condition("QuotaReserved", "False", "Pending", words)]
+            self._tell(workload, [*told, _condition("Evicted", "True", "Deactivated", words)])
         return 0
 
-    def _tell(self, workload: Manifest, status: str, reason: str, message: str) -> None:
-        told = {"type": "QuotaReserved", "status": status, "reason": reason, "message": message}
-
+    def _tell(self, workload: Manifest, conditions: list[Manifest]) -> None:
         def changed(item: Manifest) -> None:
-            known = item.setdefault("status", {}).get("conditions", [{}])[0]
-            if known.get("message") != message:
-                item["status"]["conditions"] = [told | {"lastTransitionTime": now()}]
+            known = item.setdefault("status", {}).get("conditions", [])
+            if [each["message"] for each in known] != [each["message"] for each in conditions]:
+                item["status"]["conditions"] = conditions
 
         self._objects.change("workloads", workload, changed)
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Manifest:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now()}
 
 
 def _owner(workload: Manifest) -> str:
@@ -76,4 +84,5 @@ def _is_over(job: Manifest) -> bool:
 
 def _is_admitted(workload: Manifest, job: Manifest) -> bool:
     conditions = workload.get("status", {}).get("conditions", [])
-    return any(each["status"] == "True" for each in conditions) and not _is_over(job)
+    is_on = any(each["type"] == "Admitted" and each["status"] == "True" for each in conditions)
+    return is_on and not _is_over(job)

@@ -211,7 +211,7 @@ class _Request:
             major, minor = self._fake.release
             return {"major": str(major), "minor": str(minor), "gitVersion": self._fake.git_version}
         if self._path == "/apis/kueue.x-k8s.io" and self._fake.queue is not None:
-            return {"kind": "APIGroup", "preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta1"}}
+            return {"kind": "APIGroup", "preferredVersion": {"groupVersion": "kueue.x-k8s.io/v1beta2"}}
         if self._kind == "selfsubjectaccessreviews":
             asked = self._body["spec"]["resourceAttributes"]
             resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
