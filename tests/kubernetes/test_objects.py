@@ -20,7 +20,8 @@ def container(name: str, gpus: int = 0, *, stays: bool = False) -> dict[str, Any
     return {"name": name, "image": "busybox", **limits, **({"restartPolicy": "Always"} if stays else {})}
 
 
-def pod_of(spec: dict[str, Any], status: dict[str, Any] | None = None, **annotations: str) -> KubePod:
+def pod_of(spec: dict[str, Any], status: dict[str, Any] | None = None, default: str = "") -> KubePod:
+    annotations = {"kubectl.kubernetes.io/default-container": default} if default else {}
     meta = {"name": "train-x", "namespace": "lab", "annotations": annotations}
     found = Reader(KubePod).read(json.dumps({"metadata": meta, "spec": spec, "status": status or {}}).encode())
     assert found is not None
@@ -50,7 +51,7 @@ def test_the_container_of_the_job_is_not_one_that_a_mesh_puts_before_it() -> Non
     assert (pod.main.name, exit_code_of(pod), log_query(pod)["container"]) == ("job", 3, "job")
     theirs = {"containers": [container("proxy"), container("main")]}
     assert pod_of(theirs).main.name == "proxy"
-    assert pod_of(theirs, **{"kubectl.kubernetes.io/default-container": "main"}).main.name == "main"
+    assert pod_of(theirs, default="main").main.name == "main"
 
 
 @pytest.mark.parametrize(
