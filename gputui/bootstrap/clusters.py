@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.duties import Duty
     from gputui.engine.cluster.job_access import ClusterJobAccess
     from gputui.engine.cluster.logs import ClusterLogs
+    from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.engine.cluster.poll import ClusterPoll
     from gputui.engine.cluster.store import ClusterStore
     from gputui.engine.feed import Feed
@@ -107,12 +109,17 @@ def _own_state(options: Options) -> Path:
 
 def open_store(options: Options) -> ClusterStore:
     """Return the queue of the cluster. Asks the engine when it is first read."""
-    from gputui.cluster.telemetry_records import TelemetryRecords
-    from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.engine.cluster.store import ClusterStore
 
-    cluster, directory = open_cluster(options), directory_of(options)
-    return ClusterStore(cluster, directory=directory, measured=MeasuredJobs(TelemetryRecords(directory)))
+    directory = directory_of(options)
+    return ClusterStore(open_cluster(options), directory=directory, measured=cache(partial(_measured_jobs, directory)))
+
+
+def _measured_jobs(directory: Path) -> MeasuredJobs:
+    from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
+    from gputui.engine.cluster.measurements import MeasuredJobs
+
+    return MeasuredJobs(TelemetryRecords(directory))
 
 
 def actions(store: JobStore) -> ClusterActions:

@@ -53,10 +53,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         """Submit jobs; return their ids, one for each element of an array.
 
-        Idempotent: with the same `key`, a call repeated after a crash returns the jobs of the first one.
+        Idempotent: with the same `key`, a call repeated after a crash returns the jobs of the first one. `is_new`
+        promises that no other state directory has seen the key, so a first call need not look for it.
         """
         ...
 

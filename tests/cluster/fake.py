@@ -178,7 +178,7 @@ class FakeCluster:
                 expected_starts={job.id: now + timedelta(hours=1) for job in waiting[:1]},
             )
 
-    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         with self._asked():
             if key not in self._keys:
                 for submission in submissions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,7 +18,7 @@ from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
 from tests.factories import uuid
 from tests.process_list import command_lines
 from tests.runtime.conftest import engine
-from tests.runtime.dockerd import NETWORK, Dockerd
+from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
 pytestmark = pytest.mark.docker
 __all__ = ["engine"]
@@ -30,9 +31,7 @@ POLITE = (
     "-c",
     "trap 'echo asked to end; sleep 0.3; echo saved; exit 7' TERM; echo begun; while :; do sleep 0.1; done",
 )
-MOMENTS = [
-    f"{when} {command}" for command in ("create", "start", "logs", "wait", "stop", "rm") for when in ("before", "after")
-]
+MOMENTS = [f"{when} {command}" for command in ("run", "logs", "wait", "stop", "rm") for when in ("before", "after")]
 
 
 class Begin(Protocol):
@@ -128,14 +127,14 @@ def test_an_element_of_a_sweep_gets_its_values(begin: Begin) -> None:
 
 def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, tmp_path: Path) -> None:
     env = (("SECRET", "hidden $x 'y'"), ("LINES", "one\ntwo\n"), ("DOCKER_HOST", "tcp://elsewhere"), ("é", "ü"))
-    BatchRun.stopping_at(tmp_path, "before create")
+    BatchRun.stopping_at(tmp_path, "before run")
     run = begin(docker_script(command=("env",), env=env))
     run.wait_for_moment()
     shown = b"\n".join(b" ".join(words) for words in command_lines().values())
     run.go_on()
     assert run.wait() == 0
     assert all(f"{name}={value}\n" in run.output for name, value in env)
-    assert b"create" in shown
+    assert b"run --detach" in shown
     assert b"hidden" not in shown
 
 
@@ -200,13 +199,30 @@ def test_a_suspended_job_stands_still(begin: Begin, engine: Dockerd) -> None:
     assert run.wait() in {137, 143}
 
 
-def test_a_container_of_an_earlier_run_is_replaced(begin: Begin, engine: Dockerd) -> None:
-    engine.docker(
-        "run", "--detach", f"--name={NAME}", f"--label=gputui.job={JOB}", "gputui-test:latest", "sleep", "600"
-    )
-    run = begin(docker_script(command=("echo", "new")))
+@pytest.mark.parametrize(("verb", "restarts"), [(("run", "--detach"), 1), (("run", "--detach"), 0), (("create",), 0)])
+def test_a_container_of_an_earlier_run_is_replaced(
+    begin: Begin, engine: Dockerd, verb: tuple[str, ...], restarts: int
+) -> None:
+    engine.docker(*verb, f"--name={NAME}", f"--label=gputui.job={JOB}", IMAGE, "sleep", "600")
+    run = begin(docker_script(command=("echo", "new")), SLURM_RESTART_COUNT=str(restarts))
     assert run.wait() == 0
-    assert run.output == "new\n"
+    lines = run.output.splitlines()
+    assert lines == ["new"] if restarts else lines[-2:] == [f"gputui: an old container {NAME} is removed", "new"]
+
+
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_job_that_is_cancelled_while_its_image_is_pulled_ends_at_once(
+    begin: Begin, tmp_path: Path, everything: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    pulls = f"touch {tmp_path}/pulls; exec sleep 600"
+    docker.write_text(f'#!/bin/bash\n[[ $1 != run ]] || {{ {pulls}; }}\nexec {shutil.which("docker")} "$@"\n')
+    docker.chmod(0o755)
+    run = begin(docker_script(command=("true",)))
+    eventually((tmp_path / "pulls").exists, "docker run never began")
+    run.signal(everything=everything)
+    assert run.wait() == 143
 
 
 def test_limits_are_those_of_the_allocation_where_the_site_wants_them(begin: Begin, engine: Dockerd) -> None:

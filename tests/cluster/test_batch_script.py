@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.cluster import bash
-from gputui.cluster.slurm.batch_script import batch_script
+from gputui.cluster.slurm.batch_script import batch_script, shell_text
 from gputui.domain import sweep as sweeps
 from gputui.domain.cluster import element_id
 from gputui.domain.container_options import ContainerOptions
@@ -180,3 +180,15 @@ def test_a_container_with_a_terminal_and_input() -> None:
         script_of(interactive=Interactive(tty=True), site={"container": "apptainer"})
     with pytest.raises(InputError, match="only a job in a container of Docker"):
         script_of(interactive=Interactive(tty=True), image=None)
+
+
+def test_slurms_numbers_are_those_of_the_drivers_files(tmp_path: Path) -> None:
+    """One GPU of four is not initialised; nvidia-smi is asked for it, once."""
+    for place, (minor, uuid) in enumerate([(1, "GPU-b"), (0, "GPU-a"), (3, "GPU-????????"), (2, "GPU-c")]):
+        (tmp_path / f"{place}").mkdir()
+        lines = f"Model: \t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
+        (tmp_path / f"{place}" / "information").write_text(lines)
+    smi = f"nvidia-smi() {{ echo asked >>{tmp_path}/asked; echo '3, GPU-d'; }}\n"
+    script = smi + shell_text("gpus.sh").replace("/proc/driver/nvidia/gpus", str(tmp_path)) + "gpu_uuids\n"
+    assert run(script, SLURM_JOB_GPUS="0,1,MIG-x,2,3,3") == b"GPU-a,GPU-b,MIG-x,GPU-c,GPU-d,GPU-d\n"
+    assert (tmp_path / "asked").read_text() == "asked\n"

@@ -51,7 +51,7 @@ class Site:
     def new_store(self) -> ClusterStore:
         ticks = count(0, 10)
         joined = MeasuredJobs(TelemetryRecords(self.directory))
-        return ClusterStore(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=joined)
+        return ClusterStore(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=lambda: joined)
 
     def new_process(self) -> SharedDuty:
         def begin(_: Snapshot) -> ClusterTelemetry:

@@ -39,14 +39,14 @@ class FlakyCluster(FakeCluster):
     refuses = ""
     """Name of the jobs that it refuses."""
 
-    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         self.calls += 1
         is_last = self.calls == self.dies_at
         if is_last and not self.is_late:
             raise Killed
         if self.refuses and submissions[0].spec.name == self.refuses:
             raise ClusterRefusedError("Invalid account")
-        found = super().submit(submissions, key)
+        found = super().submit(submissions, key, is_new=is_new)
         if is_last:
             raise Killed
         return found
@@ -306,10 +306,10 @@ def test_a_job_that_was_cancelled_here_meanwhile_is_cancelled_there(
     class Slow(FakeCluster):
         """Cluster during whose submission a user cancels the job here."""
 
-        def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+        def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
             with store.transaction() as transaction:
                 transaction.put(transaction.get(1).evolve(cancel_requested=True))
-            return super().submit(submissions, key)
+            return super().submit(submissions, key, is_new=is_new)
 
     engine = use(Slow(clock))
     put(store, job())

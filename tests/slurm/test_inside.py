@@ -6,11 +6,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from uuid import uuid4
 
 import pytest
 
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.job_spec import Interactive, JobSpec, Submission
 from gputui.ports import Channel
 from tests.cluster.talk import Talk
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
@@ -89,3 +91,21 @@ def test_a_job_that_ends_ends_its_shells(bed: Bed, tmp_path: Path) -> None:
     assert talk.end() != 0
     with pytest.raises(ClusterRefusedError, match=f"job {number}: .*(has expired|completed)"):
         Talk(cluster.execute(job, ExecRequest(("true",)))).end()
+
+
+def test_one_attaches_from_another_machine_than_the_one_that_submitted(bed: Bed, tmp_path: Path) -> None:
+    """It has no record of the job, only Slurm's comment; a job without streams, and that of others, are refused."""
+    script = "read line; echo got $line; exit 5"
+    streams = JobSpec(image=IMAGE, command=("sh", "-c", script), interactive=Interactive(stdin=True))
+    plain = JobSpec(image=IMAGE, command=("sleep", "600"))
+    number, other = cluster_of(bed, tmp_path / "here").submit([Submission(streams), Submission(plain)], str(uuid4()))
+    there = cluster_of(bed, tmp_path / "there")
+    bed.wait(lambda: {bed.jobs()[each] for each in (number, other)} == {"RUNNING"}, "they run")
+    job = there.job(number)
+    assert job.spec.interactive == Interactive(stdin=True)
+    talk = Talk(there.attach(job, ""))
+    talk.channel.send(b"this\n")
+    talk.until(b"got this")
+    assert talk.end() == 5
+    with pytest.raises(ClusterRefusedError, match="neither a terminal nor input"):
+        there.attach(there.job(other), "")

@@ -39,7 +39,7 @@ settings = Settings(cluster=ClusterSettings(log_directory=sys.argv[2]))
 cluster = SlurmCluster(SlurmCommands(None, 60.0), settings, Path(sys.argv[1]))
 cluster.snapshot()
 print("ready", flush=True)
-cluster.submit([HELD, HELD], sys.argv[3])
+cluster.submit([HELD, HELD], sys.argv[3], is_new=True)
 print("done", flush=True)
 """
 

@@ -79,7 +79,7 @@ class KubernetesCluster:
         """Return all jobs that Kubernetes has, and the nodes."""
         return self._latest().snapshot
 
-    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         """Create jobs."""
         server, site = self._reached()
         for capability in _needed(submissions):

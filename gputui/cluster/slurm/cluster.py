@@ -85,11 +85,11 @@ class SlurmCluster:
                 self._shown = polled.at, self._pictures.snapshot(polled, suspended)
             return self._shown[1]
 
-    def submit(self, submissions: Sequence[Submission], key: str) -> tuple[JobId, ...]:
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         """Submit jobs by sbatch."""
         home = self._poll.site().home
         try:
-            return self._submitter.submit(submissions, key, home)
+            return self._submitter.submit(submissions, key, home, is_new=is_new)
         finally:
             self._poll.forget()
 
@@ -204,13 +204,11 @@ class SlurmCluster:
         return self._steps.execute(row, request, self._step_place(row))
 
     def attach(self, job: Job, detach_keys: str) -> CommandChannel:
-        """Attach to the streams of a job that was submitted with a terminal or input."""
+        """Attach to the streams of a job that was submitted with a terminal or input, here or on another machine."""
         row = self._own_row(job)
-        submitted = self._pictures.submitted(row, self._poll.site().user)
-        interactive = submitted.submission.spec.interactive if submitted is not None else None
-        if interactive is None:
+        if job.spec.interactive is None:
             raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
-        return self._steps.attach(row, interactive, detach_keys)
+        return self._steps.attach(row, job.spec.interactive, detach_keys)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes of the job's container, or of all its steps."""

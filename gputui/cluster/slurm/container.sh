@@ -49,7 +49,11 @@ stop_container() {
 
 on_stop() {
   stopping=yes
-  [[ -z $started ]] || stop_container
+  if [[ -n $started ]]; then
+    stop_container
+  elif is_alive "$starter"; then
+    kill "$starter"
+  fi
 }
 
 on_signal() {
@@ -87,31 +91,63 @@ remove_container() {
   done
 }
 
-create_container() {
+# Make the container by `docker create`, or by `docker run --detach`, which starts it too.
+make_container() {
   local code
   uncertain=yes
   (
     export_environment
-    exec docker create --name="$container" --env-file=<(printf '%s\n' "${environment[@]}") "${options[@]}" \
+    exec docker "$@" --name="$container" --env-file=<(printf '%s\n' "${environment[@]}") "${options[@]}" \
       -- "$image" "${command[@]}"
   ) >/dev/null &
-  await $!
+  starter=$!
+  await "$starter"
   code=$?
-  (( code > 128 )) || uncertain=''
+  (( code > 128 )) || [[ -n $stopping && $code != 0 ]] || uncertain=''
   return "$code"
 }
 
-# Start the container; if that fails, end with the exit code that `docker run` has for it.
+# Make the container, in place of one that another job or run left under its name.
+make_own_container() {
+  local code
+  make_container "$@"
+  code=$?
+  if (( code != 125 )) || [[ -n $stopping ]] || ! is_left "$(state)"; then return "$code"; fi
+  say "an old container $container is removed"
+  engine rm --force --volumes "$container" >/dev/null 2>&1
+  make_container "$@"
+}
+
+# Tell by its state whether a container was made before this run: one that failed to start now has the exit code of that.
+is_left() { [[ -n $1 && $1 != gone && ( $1 != created* || $1 == 'created 0' ) ]]; }
+
+# Make and start the container.
+run_container() {
+  local code
+  make_own_container run --detach
+  code=$?
+  started=yes
+  (( code )) || return
+  [[ -n $stopping ]] || (( code > 128 )) || fail_start "$code"
+  case $(state) in gone | '' | created*) exit "$(( ${#stopping} ? 143 : 125 ))" ;; esac
+}
+
+# Start the container that was made.
 start_container() {
-  local code now
+  local code
   engine start "$container" >/dev/null
   code=$?
   started=yes
   (( code )) && [[ -z $stopping ]] || return
+  fail_start 125
+}
+
+# End with the exit code that `docker run` has for a container that could not be started, or with another one.
+fail_start() {
+  local now
   now=$(state)
-  code=${now##* }
-  [[ $now == created* ]] && (( code >= 126 && code <= 128 )) || code=125
-  exit "$code"
+  [[ $now != created* ]] || (( ${now##* } < 126 || ${now##* } > 128 )) || exit "${now##* }"
+  exit "$1"
 }
 
 # Start a container with a terminal or input: whoever attaches first does that, so that no output is lost, and this script
@@ -187,7 +223,7 @@ wait_for_end() {
 [[ -n $HOME ]] || export HOME=~
 PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 container=gputui-$SLURM_JOB_ID claim=/tmp/gputui-$SLURM_JOB_ID.start
-files=() stopping='' started='' uncertain='' stopper='' waiter=''
+files=() stopping='' started='' uncertain='' starter='' stopper='' waiter=''
 
 # Slurm signals this shell alone, or all processes of the job when it cancels the job or ends its time. So each docker
 # command may be killed, and only the container's state counts.
@@ -213,14 +249,19 @@ for profile in "${profiles[@]}"; do
   options+=("--security-opt=seccomp=$file")
 done
 
-# a run of this job before it was requeued may have left its container
-[[ $(state) == gone ]] || engine rm --force --volumes "$container" >/dev/null 2>&1
-rmdir -- "$claim" 2>/dev/null
+if (( ${SLURM_RESTART_COUNT:-0} )); then  # a run of this job before it was requeued may have left its container
+  [[ $(state) == gone ]] || engine rm --force --volumes "$container" >/dev/null 2>&1
+fi
 [[ -z $stopping ]] || exit 143
-create_container || exit "$(( $? > 128 ? 143 : 125 ))"
-rm -f -- "${files[@]}"
-[[ -z $stopping ]] || exit 143
-if (( attached )); then start_attached; else start_container; fi
+if (( attached )); then
+  rmdir -- "$claim" 2>/dev/null
+  make_own_container create || exit "$(( $? > 128 ? 143 : 125 ))"
+  [[ -z $stopping ]] || exit 143
+  start_attached
+else
+  run_container
+fi
+(( ! ${#files[@]} )) || rm -f -- "${files[@]}"
 copy_output &
 copier=$!
 wait_for_end

@@ -14,7 +14,9 @@ from gputui.domain.runs import runs_of
 from gputui.domain.settings import ClusterSettings
 
 COMMENT = "gputui:"
-"""Beginning of the comment of each job that gputui submits; a key follows."""
+"""Beginning of the comment of each job that gputui submits; a key follows, then INPUT and TERMINAL if it has them."""
+INPUT, TERMINAL = "input", "terminal"
+"""Words in the comment by which other machines know that somebody can attach to the job."""
 STOP_SIGNALS = (2, 15)
 """SIGINT and SIGTERM, by which Slurm and the batch script end a job."""
 WARNING_SIGNAL = 23
@@ -33,7 +35,7 @@ def directives(submission: Submission, key: str, settings: ClusterSettings, outp
     spec = submission.spec
     check(spec)
     yield f"--job-name={_printable(spec.name) or 'gputui'}"
-    yield f"--comment={COMMENT}{key}"
+    yield f"--comment={' '.join((COMMENT + key, *_streams(spec)))}"
     yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
     yield "--requeue" if settings.requeue else "--no-requeue"
     yield from _gpus(spec.gpus)
@@ -84,6 +86,12 @@ def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
     yield "--retries", spec.retries > 0, "Slurm does not repeat a failed job"
     yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
     yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
+
+
+def _streams(spec: JobSpec) -> Iterator[str]:
+    if spec.interactive is not None:
+        yield from ([INPUT] if spec.interactive.stdin else [])
+        yield from ([TERMINAL] if spec.interactive.tty else [])
 
 
 def _gpus(request: GpuRequest) -> Iterator[str]:

@@ -1,29 +1,41 @@
 
 # From here on the script is the same for all jobs with containers.
 
-# UUID of the GPU that Slurm calls by this number: that of /dev/nvidiaNUMBER, which is not always nvidia-smi's index.
-gpu_uuid() {
-  local file uuid
-  if [[ $1 == GPU-* || $1 == MIG-* ]]; then
-    echo "$1"
-    return
-  fi
+# UUIDs by N of /dev/nvidiaN, from the driver's files; it writes question marks for a GPU that it has not initialised.
+read_minors() {
+  local file name value minor uuid
+  declare -gA by_minor=()
+  listed=''
   for file in /proc/driver/nvidia/gpus/*/information; do
     [[ -r $file ]] || continue
-    uuid=$(sed -n 's/^GPU UUID:[[:space:]]*//p' "$file")
-    if grep -q "^Device Minor:[[:space:]]*$1\$" "$file" && [[ $uuid == GPU-* && $uuid != *'?'* ]]; then
-      echo "$uuid"
-      return
-    fi
+    minor='' uuid=''
+    while IFS=: read -r name value; do
+      case $name in
+        'GPU UUID') uuid=${value##*[[:space:]]} ;;
+        'Device Minor') minor=${value##*[[:space:]]} ;;
+      esac
+    done <"$file"
+    [[ -z $minor || $uuid != GPU-* || $uuid == *'?'* ]] || by_minor[$minor]=$uuid
   done
-  nvidia-smi --query-gpu=index,uuid --format=csv,noheader | sed -n "s/^ *$1, *//p"
+}
+
+# Set `uuid` to that of the GPU that Slurm calls by this number: of /dev/nvidiaNUMBER, which is not always nvidia-smi's
+# index.
+find_uuid() {
+  uuid=$1
+  [[ $1 != GPU-* && $1 != MIG-* ]] || return 0
+  uuid=${by_minor[$1]-}
+  [[ -z $uuid ]] || return 0
+  [[ -n $listed ]] || listed=$(nvidia-smi --query-gpu=index,uuid --format=csv,noheader)
+  uuid=$(sed -n "s/^ *$1, *//p" <<<"$listed")
 }
 
 # UUIDs of the job's GPUs, separated by commas. CUDA_VISIBLE_DEVICES counts only the GPUs that the job may open.
 gpu_uuids() {
   local number uuid all=
+  read_minors
   for number in ${SLURM_JOB_GPUS//,/ }; do
-    uuid=$(gpu_uuid "$number")
+    find_uuid "$number"
     [[ $uuid == GPU-* || $uuid == MIG-* ]] || return 1
     all+=${all:+,}$uuid
   done

@@ -10,7 +10,7 @@ from gputui.cluster.slurm import ids, reasons, states, texts
 from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import NICE_STEP
 from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.notes import Submitted
+from gputui.cluster.slurm.notes import Submitted, streams_of_comment
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause
 from gputui.domain.cluster import element_runs
@@ -112,6 +112,7 @@ def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpe
         name=_printable(row.name),
         gpus=GpuRequest(count, count),
         comment=_printable(texts.some(row.comment)),
+        interactive=streams_of_comment(texts.some(row.comment)),
     )
     return replace(
         base,

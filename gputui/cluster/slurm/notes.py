@@ -9,10 +9,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from gputui.cluster.journal import Journal
-from gputui.cluster.slurm.directives import COMMENT
+from gputui.cluster.slurm.directives import COMMENT, INPUT, TERMINAL
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import Ended
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import Interactive, JobId, Submission
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
@@ -40,6 +40,13 @@ def key_of_comment(comment: str) -> str:
     """Return the key in a job's comment; empty if gputui did not submit it."""
     words = comment.split(maxsplit=1)
     return words[0].removeprefix(COMMENT) if words and words[0].startswith(COMMENT) else ""
+
+
+def streams_of_comment(comment: str) -> Interactive | None:
+    """Return the streams of a job that gputui submitted, by its comment; None if it has neither terminal nor input."""
+    words = comment.split()[1:] if key_of_comment(comment) else []
+    streams = Interactive(stdin=INPUT in words, tty=TERMINAL in words)
+    return streams if streams.stdin or streams.tty else None
 
 
 def is_refused(row: JobRow) -> bool:

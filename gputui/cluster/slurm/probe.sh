@@ -23,8 +23,10 @@ PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 ended=''
 trap 'ended=yes' TERM INT
 tell user "$(id -u) $(id -un)"
+read_minors
 for number in ${SLURM_JOB_GPUS//,/ }; do
-  tell gpu "$number $(gpu_uuid "$number" 2>/dev/null)"
+  find_uuid "$number" 2>/dev/null
+  tell gpu "$number $uuid"
 done
 tell host
 nvidia-smi -L 2>&1

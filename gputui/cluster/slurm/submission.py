@@ -1,7 +1,8 @@
 """Submission of jobs by `sbatch`, once for each key, whatever is killed in between.
 
 A script of sh does all of it where Slurm's commands run: it takes a lock, which `sbatch` inherits, looks for a job with
-the key in its comment, and only then submits. So a `sbatch` that outlived our process is waited for, and found.
+the key in its comment, and only then submits. So a `sbatch` that outlived our process is waited for, and found. A key
+that nobody can have tried before is not looked for.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _START = re.compile(r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 _BUSY, _UNKNOWN, _NO_DIRECTORY = 75, 74, 73
 """Exit codes of the script: another submission holds the lock; squeue did not answer; a directory cannot be made."""
-_SCRIPT = """
+_LOCK = """
 lock=${{XDG_CACHE_HOME:-${{HOME:-/tmp}}/.cache}}/gputui
-mkdir -p -- "$lock" {directory} && : >>"$lock/submit.lock" || exit 73
+[ -d "$lock" ] && [ -d {directory} ] || mkdir -p -- "$lock" {directory} || exit 73
+: >>"$lock/submit.lock" || exit 73
 exec 9>>"$lock/submit.lock" && flock -w 60 9 || exit 75
+"""
+_LOOK = """
 rows=$(squeue --noheader --all --states=all --user="$(id -un)" --format='%F %T,%r %k') || exit 74
 found=$(printf '%s\\n' "$rows" | grep -v '^[0-9]* FAILED,BadConstraints ' |
   sed -n 's/^\\([0-9]*\\) [A-Z_]*,[^ ]* {comment}\\( .*\\)\\{{0,1\\}}$/\\1/p' | head -n 1)
 if [ -n "$found" ]; then echo "$found"; exit; fi
-{sbatch}
 """
 _PLAIN = """unset SLURM_TIME_FORMAT SLURM_BITSTR_LEN LC_ALL TZ
 exec sbatch --parsable"""
@@ -65,8 +68,13 @@ class BatchSubmitter:
         self._submissions = submissions
         self._find = find
 
-    def submit(self, submissions: Sequence[Submission], key: str, home: str) -> tuple[JobId, ...]:
-        """Submit jobs that were not submitted with this key before; return the ids of all."""
+    def submit(
+        self, submissions: Sequence[Submission], key: str, home: str, *, is_new: bool = False
+    ) -> tuple[JobId, ...]:
+        """Submit jobs that were not submitted with this key before; return the ids of all.
+
+        `is_new`: from no other state directory either.
+        """
         if not _KEY.fullmatch(key):
             raise InputError("a key has up to 64 letters, digits, dots, dashes and underscores", where=key[:64])
         keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
@@ -77,7 +85,7 @@ class BatchSubmitter:
         ]
         found: list[JobId] = []
         for submission, its_key, script in zip(submissions, keys, scripts, strict=True):
-            number = self._one(submission, its_key, script, output)
+            number = self._one(submission, its_key, script, output, is_new=is_new)
             found += ids_of(submission, number)
         return tuple(found)
 
@@ -94,7 +102,7 @@ class BatchSubmitter:
             return None
         return texts.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
 
-    def _one(self, submission: Submission, key: str, script: str, output: str) -> int:
+    def _one(self, submission: Submission, key: str, script: str, output: str, *, is_new: bool) -> int:
         known = self._submissions.of_key(key)
         if known is not None:  # tried before
             number = known.number or self._find(key, known.at)
@@ -102,9 +110,9 @@ class BatchSubmitter:
                 return number
         else:
             self._submissions.intend(key, submission, _pattern(output, submission))
-        comment = (COMMENT + key).replace(".", "[.]")
+        look = "" if is_new and known is None else _LOOK.format(comment=(COMMENT + key).replace(".", "[.]"))
         sbatch = sbatch_line(self._settings.cluster, is_host=submission.spec.is_host)
-        text = _SCRIPT.format(directory=shlex.quote(output), comment=comment, sbatch=sbatch)
+        text = _LOCK.format(directory=shlex.quote(output)) + look + sbatch
         number = _number(self._commands.script(text, "sbatch", stdin=script))
         self._submissions.settle(key, number)
         return number

@@ -47,7 +47,7 @@ class ClusterActions:
         del recurring
         asked = self._checked(submissions)
         try:
-            return self._cluster.submit(asked, uuid4().hex) if asked else ()
+            return self._cluster.submit(asked, uuid4().hex, is_new=True) if asked else ()
         finally:
             self._store.refresh()
 

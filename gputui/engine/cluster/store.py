@@ -39,7 +39,7 @@ class ClusterStore:
         monotonic: Callable[[], float] = time.monotonic,
         *,
         directory: Path = Path(),
-        measured: MeasuredJobs | None = None,
+        measured: Callable[[], MeasuredJobs] | None = None,
     ) -> None:
         """`directory` is for what this user's processes keep about the cluster; `measured` adds telemetry."""
         self.cluster = cluster
@@ -60,7 +60,7 @@ class ClusterStore:
             if latest is None or self._monotonic() - self._taken_at > FRESH:
                 latest = self.cluster.snapshot()
                 if self._measured is not None:
-                    latest = self._measured.joined(latest)
+                    latest = self._measured().joined(latest)
                 self._entries = Entries({job.id: job for job in sorted(latest.jobs, key=lambda job: job.id)})
                 self._latest, self._taken_at = latest, self._monotonic()
             return latest
@@ -115,7 +115,7 @@ class ClusterStore:
         return self._with_telemetry(job for job in self.cluster.history(since) if job.id not in jobs)
 
     def _with_telemetry(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        return iter(jobs) if self._measured is None else self._measured.jobs(jobs)
+        return iter(jobs) if self._measured is None else self._measured().jobs(jobs)
 
     def version(self) -> object:
         """Return a token that changes whenever the cluster would be asked again."""
