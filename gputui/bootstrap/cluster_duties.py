@@ -5,7 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap.clusters import cluster_store
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry
     from gputui.engine.hooks.announcer import RecordEnds
+    from gputui.engine.hooks.weekly import WeeklyReport
     from gputui.ports import JobStore, Monitor
 
 
@@ -51,10 +55,23 @@ def _hooks(options: Options, store: JobStore, monitor: Monitor) -> ClusterHooks:
     targets = tuple(sinks(settings, socket.gethostname()))
 
     def announcer(record: RecordEnds) -> Announcer:
-        return Announcer(record, settings, targets, partial(DaemonExecutor, DELIVERY_WORKERS), monitor=monitor)
+        workers = partial(DaemonExecutor, DELIVERY_WORKERS)
+        return Announcer(record, settings, targets, workers, monitor=monitor, weekly=_weekly(options, queue.directory))
 
-    worker = DaemonExecutor(1, "ends-of-jobs")
-    return ClusterHooks(queue.cluster, announcer, ToldEnds(queue.directory), settings, bootstrap.clock(), worker)
+    ledger, worker = ToldEnds(queue.directory), DaemonExecutor(1, "ends-of-jobs")
+    ends_after = options.settings.scheduler.idle_gpus_end
+    return ClusterHooks(
+        queue.cluster, announcer, ledger, settings, bootstrap.clock(), worker, ends_idle_after=ends_after
+    )
+
+
+def _weekly(options: Options, directory: Path) -> WeeklyReport | None:
+    from gputui.engine.hooks.weekly import made_report, weekly_of
+    from gputui.engine.tick.worker_pools import DaemonExecutor
+
+    there = replace(options, state=directory.parents[1])  # a console's own options have another one
+    make, worker = partial(made_report, there.arguments()), DaemonExecutor(1, "weekly-report")
+    return weekly_of(options.settings, directory, make, worker)
 
 
 def telemetry_duty(options: Options, store: JobStore, waits: Callable[[], object] = lambda: None) -> SharedDuty:
@@ -64,11 +81,13 @@ def telemetry_duty(options: Options, store: JobStore, waits: Callable[[], object
 
 def _telemetry(options: Options, store: JobStore) -> ClusterTelemetry:
     from gputui.cluster.telemetry_records import TelemetryRecords
+    from gputui.engine.cluster.idle_ends import IdleEnds
     from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry
     from gputui.engine.files.log_retention import LogSweeper
     from gputui.engine.tick.worker_pools import DaemonExecutor
 
     queue, worker, settings = cluster_store(store), DaemonExecutor(1, "telemetry"), options.settings
-    records, directory = TelemetryRecords(queue.directory), queue.directory
+    records, directory, clock = TelemetryRecords(queue.directory), queue.directory, bootstrap.clock()
     sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
-    return ClusterTelemetry(records, directory, settings.scheduler, bootstrap.clock(), worker, sweep)
+    ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, DaemonExecutor(1, "idle-jobs"))
+    return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)

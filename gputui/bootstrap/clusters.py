@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -111,15 +111,17 @@ def open_store(options: Options) -> ClusterStore:
     """Return the queue of the cluster. Asks the engine when it is first read."""
     from gputui.engine.cluster.store import ClusterStore
 
-    directory = directory_of(options)
-    return ClusterStore(open_cluster(options), directory=directory, measured=cache(partial(_measured_jobs, directory)))
+    cluster, directory = open_cluster(options), directory_of(options)
 
+    @cache
+    def measured() -> MeasuredJobs:
+        from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
+        from gputui.engine.cluster.measurements import MeasuredJobs
 
-def _measured_jobs(directory: Path) -> MeasuredJobs:
-    from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
-    from gputui.engine.cluster.measurements import MeasuredJobs
+        ends_after = options.settings.scheduler.idle_gpus_end
+        return MeasuredJobs(TelemetryRecords(directory), ends_after, lambda: cluster.user)
 
-    return MeasuredJobs(TelemetryRecords(directory))
+    return ClusterStore(cluster, directory=directory, measured=measured)
 
 
 def actions(store: JobStore) -> ClusterActions:

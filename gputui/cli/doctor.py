@@ -111,6 +111,7 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
             snapshot = bootstrap.current_snapshot(options, store)
             yield from cluster.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
             yield from cluster.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
+            yield from cluster.of_settings(options.settings)
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:

@@ -30,6 +30,14 @@ class TelemetryRecord(Struct, frozen=True):
     """GPUs that it had, as far as they were known."""
 
 
+class EndNote(Struct, frozen=True):
+    """Reason why a run of a job was ended from here."""
+
+    job: JobId
+    started: int
+    words: str
+
+
 class IdleMarks(Struct, frozen=True):
     """GPUs that are idle, with the time since which they are."""
 
@@ -43,6 +51,8 @@ class TelemetryRecords:
     def __init__(self, directory: Path) -> None:
         self._journal = Journal(directory / "telemetry.jsonl", TelemetryRecord)
         self._found: dict[tuple[JobId, int], TelemetryRecord] = {}
+        self._ends = Journal(directory / "ends.jsonl", EndNote)
+        self._ended: dict[tuple[JobId, int], str] = {}
         self._marks = directory / "idle.json"
         self._marked: IdleMarks | None = None
 
@@ -57,6 +67,10 @@ class TelemetryRecords:
         if is_new:
             self._found = {}
         self._found.update({(each.job, each.started): each for each in found})
+        is_new, ends = self._ends.fresh()
+        if is_new:
+            self._ended = {}
+        self._ended.update({(each.job, each.started): each.words for each in ends})
 
     def of(self, job_id: JobId, started_at: datetime) -> tuple[AttemptTelemetry, tuple[str, ...]] | None:
         """Return what was measured in this run, with its GPUs; None if nothing was, or it has not ended."""
@@ -66,6 +80,14 @@ class TelemetryRecords:
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
         self._journal.append([TelemetryRecord(job_id, int(started_at.timestamp()), found, gpus)])
+
+    def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
+        """Record durably why a run of a job is ended; raises OSError."""
+        self._ends.append([EndNote(job_id, int(started_at.timestamp()), words)])
+
+    def end_of(self, job_id: JobId, started_at: datetime) -> str:
+        """Return why this run was ended from here; empty if it was not."""
+        return self._ended.get((job_id, int(started_at.timestamp())), "")
 
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""

@@ -78,6 +78,8 @@ class FakeCluster:
         self.asked_twice = Event()
         """Set once two snapshots were taken since the last job was submitted."""
         self.closed = False
+        self.refuses_cancel = ""
+        """Words with which it refuses to cancel jobs."""
         self.found: tuple[ClusterFault, ...] = ()
         """Faults that `faults` returns."""
         self._clock = clock
@@ -197,6 +199,8 @@ class FakeCluster:
             return self._clock.now() + (timedelta() if is_free else timedelta(hours=1))
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        if self.refuses_cancel:
+            raise ClusterRefusedError(self.refuses_cancel)
         return self._change(ids, None, lambda job: not job.state.is_terminal, self._cancelled)
 
     def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:

@@ -377,6 +377,18 @@ def test_doctor_tells_what_the_cluster_has_and_what_is_in_the_way(run: Run, clus
     assert "GPUs" not in result.out
 
 
+def test_doctor_names_settings_without_effect(
+    run: Run, cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "idle.toml"
+    path.write_text('[scheduler]\nidle_gpus_end = "1h"\n[report]\nweekly = "Mon 08:00"\n')
+    monkeypatch.setenv("GPUTUI_CONFIG", str(path))
+    assert [line for line in run("doctor").out.splitlines() if line.startswith("warn  settings")] == [
+        "warn  settings    scheduler.idle_gpus_end has no effect: cluster.probe is off",
+        "warn  settings    report.weekly has no effect: [hooks] has no receivers",
+    ]
+
+
 def test_doctor_without_gpus_and_without_an_answer(run: Run, use: MakeCluster, clock: FakeClock) -> None:
     use(FakeCluster(clock, {"cpu1": 0}))
     result = run("doctor")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ from gputui.cluster.told_ends import ToldEnds
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job_spec import Submission
-from gputui.domain.settings import HookSettings
+from gputui.domain.settings import HookSettings, ReportSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.cluster.duties import SharedDuty, Turn
 from gputui.engine.cluster.hooks import GAP, SILENT_AFTER, STUCK_AFTER, ClusterHooks
@@ -23,9 +23,13 @@ from gputui.engine.cluster.store import ClusterStore
 from gputui.engine.feed import Feed
 from gputui.engine.hooks.announcer import Announcer, RecordEnds
 from gputui.engine.hooks.delivery import NotDeliveredError
+from gputui.engine.hooks.weekly import weekly_of
 from tests.cluster.fake import FakeCluster
 from tests.engine.fakes import InlineExecutor
-from tests.factories import FakeClock, spec
+from tests.factories import NOW, FakeClock, spec
+
+WEEKLY = Settings(report=ReportSettings(weekly=f"{NOW.astimezone():%a %H:%M}"))
+"""A report that is due when the clock of the tests starts."""
 
 
 class Ear:
@@ -54,7 +58,9 @@ class Process:
         sinks = [("webhook", lambda _: True, site.ear)]
 
         def announcer(record: RecordEnds) -> Announcer:
-            return Announcer(record, settings, sinks, lambda _: InlineExecutor())
+            report = site.report
+            weekly = weekly_of(WEEKLY, site.directory, lambda *_: report, InlineExecutor()) if report else None
+            return Announcer(record, settings, sinks, lambda _: InlineExecutor(), weekly=weekly)
 
         def begin(_: Snapshot) -> ClusterHooks:
             ledger = ToldEnds(site.directory)
@@ -75,6 +81,7 @@ class Site:
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock)
         self.ear = Ear()
+        self.report: Mapping[str, object] = {}
 
     def process(self, **settings: object) -> Process:
         made = Process(self, replace(HookSettings(), **settings))
@@ -261,3 +268,14 @@ def test_a_queue_in_which_nothing_starts_is_told_once(site: Site) -> None:
 
 def test_a_queue_of_held_jobs_is_not_stuck(site: Site) -> None:
     assert stuck(site, lambda job: site.cluster.hold([job])) == []
+
+
+def test_the_weekly_report_of_a_cluster_is_sent_once(site: Site) -> None:
+    """The report itself is that of the command; here it is a fixed one."""
+    site.report = {"table": "TENANT JOBS", "report": {"total": {"gpu_hours": 12.5, "jobs": 3}}}
+    first, second = site.process(), site.process()
+    site.passes(first, second)
+    first.end()
+    site.passes(second, polls=4)
+    [event] = site.ear.heard
+    assert (event.name, event.data["table"]) == ("weekly_report", "TENANT JOBS")

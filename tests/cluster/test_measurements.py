@@ -13,14 +13,17 @@ from gputui import bootstrap
 from gputui.bootstrap import cluster_duties
 from gputui.cluster.telemetry_records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuProcess, ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry_words import unread_words
 from gputui.engine.cluster.duties import SharedDuty, Turn
+from gputui.engine.cluster.idle_ends import IdleEnds
 from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs, measured
 from gputui.engine.cluster.store import ClusterStore
 from tests.cluster.commands import Run
@@ -38,6 +41,7 @@ class Site:
     """A cluster whose nodes are read, and processes that measure its jobs when their turn comes."""
 
     def __init__(self, directory: Path) -> None:
+        self.ends_idle_after: timedelta | None = None
         self.directory = directory
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock)
@@ -50,13 +54,14 @@ class Site:
 
     def new_store(self) -> ClusterStore:
         ticks = count(0, 10)
-        joined = MeasuredJobs(TelemetryRecords(self.directory))
+        joined = MeasuredJobs(TelemetryRecords(self.directory), self.ends_idle_after, lambda: self.cluster.user)
         return ClusterStore(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=lambda: joined)
 
     def new_process(self) -> SharedDuty:
         def begin(_: Snapshot) -> ClusterTelemetry:
-            records = TelemetryRecords(self.directory)
-            return ClusterTelemetry(records, self.directory, SETTINGS, self.clock, InlineExecutor())
+            records, worker = TelemetryRecords(self.directory), InlineExecutor()
+            ends = IdleEnds(self.cluster, records, self.ends_idle_after, self.clock, worker)
+            return ClusterTelemetry(records, self.directory, SETTINGS, self.clock, worker, ends=ends)
 
         return SharedDuty("telemetry", Turn(self.directory / "telemetry.duty"), begin)
 
@@ -233,6 +238,54 @@ def test_marks_of_a_process_that_has_ended_do_not_last(site: Site) -> None:
     site.process.close()
     site.clock.advance(60)
     assert not idle_gpus(site.new_store().snapshot().gpus, site.clock.now())
+
+
+def test_an_own_job_that_leaves_all_its_gpus_idle_is_ended_some_time_after_the_warning(site: Site) -> None:
+    site.ends_idle_after = timedelta(minutes=10)
+    site.store = site.new_store()
+    own = site.submit(1)
+    [other] = site.cluster.submit_as("bob", Submission(spec(gpus=1)))
+    site.load = {}
+    site.passes(320)
+    ends = ": it is ended if that lasts for another 10m00s"
+    texts = [notice.text for notice in site.new_store().snapshot().notices]
+    assert texts == [
+        f"job {own} train (alice) leaves its 1 GPU idle{ends}",
+        f"job {other} train (alice) leaves its 1 GPU idle",
+    ]
+    site.passes(580)
+    assert site.job(own).state is JobState.RUNNING
+    site.passes(30)
+    states = [site.job(each).state for each in (own, other)]
+    assert states == [JobState.CANCELLED, JobState.RUNNING]
+    words = "its GPUs were idle for 15m00s: no use, and no change of memory (scheduler.idle_gpus_end)"
+    assert [site.job(own).cause, site.job(own).attempts[-1].cause] == [Cause(CauseCode.TIME_LIMIT, words)] * 2
+
+
+def test_a_new_process_warns_again_before_it_ends_a_job(site: Site) -> None:
+    site.ends_idle_after = timedelta(minutes=10)
+    job_id = site.submit(1)
+    site.load = {}
+    site.passes(800)
+    site.process.close()
+    site.process = site.new_process()
+    site.passes(500)
+    assert site.job(job_id).state is JobState.RUNNING
+    site.passes(120)
+    assert site.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_job_that_the_engine_does_not_cancel_is_tried_again_and_told(site: Site) -> None:
+    site.ends_idle_after = timedelta(0)
+    job_id = site.submit(1)
+    site.load = {}
+    site.cluster.refuses_cancel = "not now"
+    site.passes(320)
+    [notice] = site.process.notices()
+    assert notice.text == f"job {job_id} leaves its GPUs idle and cannot be ended: not now"
+    site.cluster.refuses_cancel = ""
+    site.passes(70)
+    assert (site.job(job_id).state, site.process.notices()) == (JobState.CANCELLED, ())
 
 
 def test_it_is_said_why_nothing_was_measured(site: Site) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.cluster import ENGINES, Capability, Caps, ClusterFault
 from gputui.domain.gpu import GpuState, ProbeCode
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.units import plural
 
 _NAMED = 8
 _SLURM_GPUS = "declare them: NodeName=… Gres=gpu:MODEL:N in slurm.conf, gres.conf"
 _PLUGIN = "install NVIDIA's device plugin on the nodes: it tells Kubernetes of nvidia.com/gpu"
+_PROBE = 'probe = "ssh" in [cluster], with gputui on the nodes and ssh to them without a question'
 _NO_READINGS = "no readings: "
 _HINTS = {
     "gputui is not installed": "install gputui on the nodes, or set cluster.probe_command to where it is",
@@ -73,8 +75,7 @@ def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
     """Judge which nodes were read; `probe` is the setting."""
     having = [node for node in nodes if node.gpus]
     if probe == "off":
-        hint = 'probe = "ssh" in [cluster], with gputui on the nodes and ssh to them without a question'
-        yield DoctorCheck("readings", CheckLevel.OK, "none of the nodes' GPUs: cluster.probe is off", hint)
+        yield DoctorCheck("readings", CheckLevel.OK, "none of the nodes' GPUs: cluster.probe is off", _PROBE)
         return
     unread = [node for node in having if node.probe.code is not ProbeCode.OK]
     read = len(having) - len(unread)
@@ -83,6 +84,17 @@ def of_readings(nodes: Iterable[Node], probe: str) -> Iterator[DoctorCheck]:
     why = "Their GPUs are shown as the engine has allocated them, without load, memory and faults."
     for words, names in _by_reason(unread).items():
         yield warn("readings", f"no readings of {_listed(names)}: {words}", why, _hint(words))
+
+
+def of_settings(settings: Settings) -> Iterator[DoctorCheck]:
+    """Name the settings that have no effect on a cluster as the others are."""
+    if settings.scheduler.idle_gpus_end is not None and settings.cluster.probe == "off":
+        why = "Nobody sees which GPUs are idle, so no job is ended for that."
+        yield warn("settings", "scheduler.idle_gpus_end has no effect: cluster.probe is off", why, _PROBE)
+    if settings.report.weekly and not settings.hooks.has_receivers:
+        why = "Nobody gets the weekly report."
+        hint = "name a command, a webhook or mail in [hooks]"
+        yield warn("settings", "report.weekly has no effect: [hooks] has no receivers", why, hint)
 
 
 def _by_reason(nodes: Iterable[Node]) -> dict[str, list[str]]:

@@ -14,10 +14,11 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
+from gputui.domain.attempt import BootTime
 from gputui.domain.entries import Entries
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import Event, end_id, gpus_idle, node_changes, queue_stuck, untold
-from gputui.domain.idle_gpus import idle_sentence
+from gputui.domain.idle_gpus import IdleSpells
 from gputui.domain.policy.reasons import gated_jobs
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, plural
@@ -165,8 +166,13 @@ class ClusterHooks:
         settings: HookSettings,
         clock: Clock,
         worker: Executor,
+        *,
+        ends_idle_after: timedelta | None = None,
     ) -> None:
-        """`announcer` makes the announcer, given the function that records ends."""
+        """`announcer` makes the announcer, given the function that records ends.
+
+        `ends_idle_after` is the time after which own jobs are ended that leave all their GPUs idle.
+        """
         self._cluster = cluster
         self._ledger = ledger
         self._settings = settings
@@ -174,8 +180,7 @@ class ClusterHooks:
         self._finder = EndFinder(cluster.history, worker)
         self._stuck = StuckQueue()
         self._nodes: tuple[Node, ...] | None = None
-        self._idle: dict[tuple[JobId, int], bool] = {}
-        """Jobs and attempts that leave GPUs idle, with whether these are all of theirs."""
+        self._idle = IdleSpells(ends_idle_after, lambda job: job.submitted_by == cluster.user)
         self._worker = worker
         self._announcer = announcer(self._record)
 
@@ -225,18 +230,10 @@ class ClusterHooks:
     def _tell_of_idle(self, jobs: Iterable[Job], views: Iterable[GpuView], now: datetime) -> None:
         """Tell of each job that leaves GPUs idle, and once more if it leaves all of them idle."""
         idle = {view.gpu.uuid: view.idle_since for view in views if view.idle_since is not None}
-        found: dict[tuple[JobId, int], bool] = {}
-        for job in jobs if idle else ():
-            gpus = tuple(uuid for uuid in job.gpus if uuid in idle)
-            if not gpus or job.state is not JobState.RUNNING:
-                continue
-            key, is_whole = (job.id, job.attempts[-1].number), len(gpus) == len(job.gpus)
-            found[key] = is_whole
-            if key in self._idle and (self._idle[key] or not is_whole):
-                continue
-            since = max(idle[uuid] for uuid in gpus)
-            self._announcer.announce(gpus_idle(job, idle_sentence(job, len(gpus)), gpus, since, now), now)
-        self._idle = found
+        running = [job for job in jobs if job.state is JobState.RUNNING] if idle else []
+        times = {job.id: {uuid: idle[uuid] for uuid in job.gpus if uuid in idle} for job in running}
+        for job, spell in self._idle.update(running, times, BootTime("", 0.0)):
+            self._announcer.announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
 
 
 def _eligible(snapshot: Snapshot) -> int:

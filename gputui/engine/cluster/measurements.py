@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import is_
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import efficiency_of
 from gputui.domain.idle_gpus import idle_by_gpu, idle_sentence, idle_times
 from gputui.domain.snapshot import Notice
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Node, Snapshot
     from gputui.domain.telemetry import AttemptTelemetry
     from gputui.domain.telemetry_series import Measured
+    from gputui.engine.cluster.idle_ends import IdleEnds
     from gputui.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,10 @@ class TelemetryLedger(Protocol):
         """Record durably what was measured in a run that has ended; raises OSError."""
         ...
 
+    def end_of(self, job_id: JobId, started_at: datetime) -> str:
+        """Return why this run was ended from here; empty if it was not."""
+        ...
+
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""
         ...
@@ -69,7 +75,15 @@ class TelemetryLedger(Protocol):
 class MeasuredJobs:
     """Adds to jobs what was measured, and to GPUs since when they are idle."""
 
-    def __init__(self, ledger: TelemetryLedger) -> None:
+    def __init__(
+        self,
+        ledger: TelemetryLedger,
+        ends_idle_after: timedelta | None = None,
+        user: Callable[[], str] = lambda: "",
+    ) -> None:
+        """`ends_idle_after` is the time after which jobs of this `user` are ended that leave all their GPUs idle."""
+        self._ends_idle_after = ends_idle_after
+        self._user = user
         self._ledger = ledger
         self._joined: dict[JobId, tuple[Job, Job]] = {}
         """Jobs that have telemetry, as the engine tells them and with it."""
@@ -86,7 +100,15 @@ class MeasuredJobs:
         if not idle:
             return replace(snapshot, jobs=jobs)
         nodes = tuple(_with_idle(node, idle) for node in snapshot.nodes)
-        return replace(snapshot, jobs=jobs, nodes=nodes, notices=(*snapshot.notices, *_idle_notices(jobs, idle)))
+        return replace(snapshot, jobs=jobs, nodes=nodes, notices=(*snapshot.notices, *self._notices(jobs, idle)))
+
+    def _notices(self, jobs: Iterable[Job], idle: Mapping[str, datetime]) -> Iterator[Notice]:
+        for job in jobs:
+            since = [idle[uuid] for uuid in job.gpus if uuid in idle]
+            if since and job.state is JobState.RUNNING:
+                is_ended = len(since) == len(job.gpus) and job.submitted_by == self._user()
+                words = idle_sentence(job, len(since), self._ends_idle_after if is_ended else None)
+                yield Notice("information", words, since=max(since))
 
     def _jobs_of(self, snapshot: Snapshot) -> tuple[Job, ...]:
         """Return the jobs with telemetry; the same tuple as before if none has changed, since others compare it."""
@@ -106,19 +128,24 @@ class MeasuredJobs:
         attempt = job.attempts[-1] if job.attempts else None
         if attempt is None or attempt.started_at is None or not attempt.is_over:
             return job
-        found = self._ledger.of(job.id, attempt.started_at)
-        if found is None:
-            return job
-        telemetry, gpus = found
-        told = replace(attempt, gpus=attempt.gpus or gpus, telemetry=telemetry, efficiency=efficiency_of(telemetry))
-        return job.evolve(attempts=(*job.attempts[:-1], told))
+        found, end = self._ledger.of(job.id, attempt.started_at), self._ledger.end_of(job.id, attempt.started_at)
+        if found is not None:
+            telemetry, gpus = found
+            attempt = replace(
+                attempt, gpus=attempt.gpus or gpus, telemetry=telemetry, efficiency=efficiency_of(telemetry)
+            )
+            job = job.evolve(attempts=(*job.attempts[:-1], attempt))
+        if end and job.state is JobState.CANCELLED:
+            cause = Cause(CauseCode.TIME_LIMIT, end)
+            job = job.evolve(cause=cause, attempts=(*job.attempts[:-1], replace(attempt, cause=cause)))
+        return job
 
     def _job(self, job: Job) -> Job:
         known = self._joined.get(job.id)
         if known is not None and known[0] is job:
             return known[1]
         joined = self._told(job)
-        if joined is not job:
+        if joined is not job and joined.attempts[-1].telemetry is not None:
             self._joined[job.id] = (job, joined)
         return joined
 
@@ -145,8 +172,13 @@ class ClusterTelemetry:
         clock: Clock,
         worker: Executor,
         sweep: Callable[[datetime], object] = lambda _: None,
+        ends: IdleEnds | None = None,
     ) -> None:
-        """`sweep` keeps the readings over time within their limits; called often, it does a little each time."""
+        """`sweep` keeps the readings over time within their limits; called often, it does a little each time.
+
+        `ends` ends jobs that leave their GPUs idle.
+        """
+        self._ends = ends
         self._sweep = sweep
         self._ledger = ledger
         self._directory = directory / DIRECTORY
@@ -178,13 +210,15 @@ class ClusterTelemetry:
         self._sweep(now)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return nothing: idle GPUs are in the notices of every process."""
-        return ()
+        """Return which jobs cannot be ended; idle GPUs are in the notices of every process."""
+        return self._ends.notices() if self._ends is not None else ()
 
     def close(self) -> None:
         """Save the sums for the next process."""
         self._tallies.save()
         self._worker.shutdown(wait=False)
+        if self._ends is not None:
+            self._ends.close()
 
     def _measurable(self, jobs: Iterable[Job], views: Iterable[GpuView]) -> Iterator[tuple[AttemptKey, Job]]:
         """Yield the jobs that hold GPUs; where the engine does not tell which, with those that show that they do."""
@@ -241,6 +275,8 @@ class ClusterTelemetry:
         jobs = [job for job in self._running.values() if job.state is JobState.RUNNING]
         found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
         self._ledger.mark(idle_by_gpu(jobs, found), now)
+        if self._ends is not None:
+            self._ends.update(jobs, found, now)
 
 
 def _has_begun(job: Job) -> bool:
@@ -268,10 +304,3 @@ def _with_idle(node: Node, idle: Mapping[str, datetime]) -> Node:
     if not any(view.gpu.uuid in idle for view in node.gpus):
         return node
     return replace(node, gpus=tuple(replace(view, idle_since=idle.get(view.gpu.uuid)) for view in node.gpus))
-
-
-def _idle_notices(jobs: Iterable[Job], idle: Mapping[str, datetime]) -> Iterable[Notice]:
-    for job in jobs:
-        since = [idle[uuid] for uuid in job.gpus if uuid in idle]
-        if since and job.state is JobState.RUNNING:
-            yield Notice("information", idle_sentence(job, len(since)), since=max(since))

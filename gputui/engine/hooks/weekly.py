@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.event import PAGE, Event, weekly_report
+from gputui.domain.settings import Settings
 from gputui.domain.text import plain
-from gputui.domain.weekly import WeeklyTime
+from gputui.domain.weekly import WeeklyTime, parse_weekly
 from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,16 @@ class WeeklyReport:
             _write(self._path, due.isoformat())
         except OSError as error:
             log.warning("the time of the weekly report is not kept: %s", error)
+
+
+def weekly_of(
+    settings: Settings, directory: Path, make: MakeReport, workers: Executor, wake: Callable[[], None] = lambda: None
+) -> WeeklyReport | None:
+    """Return the creator of the weekly reports that the settings ask for; None if they are off."""
+    if not settings.report.weekly:
+        return None
+    at, max_age = parse_weekly(settings.report.weekly), settings.hooks.max_age
+    return WeeklyReport(directory, at, max_age, make, workers, wake)
 
 
 def _read(path: Path) -> str:

@@ -18,7 +18,6 @@ from gputui.domain.entries import Entries
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
-from gputui.domain.weekly import parse_weekly
 from gputui.engine.feed import Feed
 from gputui.engine.files.gpu_focus import GpuFocus
 from gputui.engine.files.gpu_log import GpuLog
@@ -27,7 +26,7 @@ from gputui.engine.files.live_file import LiveFile
 from gputui.engine.files.log_retention import LogSweeper
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
-from gputui.engine.hooks.weekly import MakeReport, WeeklyReport
+from gputui.engine.hooks.weekly import MakeReport, WeeklyReport, weekly_of
 from gputui.engine.process import memory_tuning
 from gputui.engine.process.faults import Faults, SchedulingFailedError, describe_fault
 from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Loop, Waker
@@ -382,11 +381,10 @@ class Host:
 
     def _weekly(self, waker: Waker) -> WeeklyReport | None:
         """Return the creator of weekly reports; None if they are off."""
-        if not self._settings.report.weekly or self._extras.make_report is None:
+        if self._extras.make_report is None:
             return None
-        at, max_age = parse_weekly(self._settings.report.weekly), self._settings.hooks.max_age
         worker = DaemonExecutor(1, "weekly-report")
-        return WeeklyReport(self._directory, at, max_age, self._extras.make_report, worker, waker.wake)
+        return weekly_of(self._settings, self._directory, self._extras.make_report, worker, waker.wake)
 
     async def _leave(self, pools: WorkerPools, adapters: Adapters) -> None:
         """Wait for current starts, within limits; the next scheduler reconciles those that are interrupted."""

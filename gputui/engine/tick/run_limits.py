@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-
-from msgspec import Struct
 
 from gputui.domain.attempt import BootTime
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.event import Event, gpus_idle
 from gputui.domain.gpu import HealthCode
-from gputui.domain.idle_gpus import idle_by_gpu, idle_sentence, idle_times
+from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_times
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
@@ -195,74 +193,29 @@ def _cause(job: Job) -> Cause:
     return Cause(CauseCode.TIME_LIMIT, f"idle for {idle}: no output, no input{gpus} (--idle-timeout)")
 
 
-class _Spell(Struct):
-    """Period in which a job leaves GPUs idle."""
-
-    words: str
-    """Words with which it was reported."""
-    since: datetime
-    is_whole: bool = False
-    """True if all its GPUs are idle."""
-    told_at: BootTime = BootTime("", 0.0)
-
-
 class IdleGpus:
     """Watches the GPUs of all running jobs."""
 
     def __init__(self, context: TickContext, announce: Callable[[Event, datetime], None]) -> None:
         self._context = context
         self._announce = announce
-        self._spells: dict[AttemptKey, _Spell] = {}
+        self._spells = IdleSpells(context.settings.scheduler.idle_gpus_end)
 
     @property
     def notices(self) -> tuple[Notice, ...]:
         """Notices of the jobs that leave GPUs idle now."""
-        return tuple(Notice("information", spell.words, since=spell.since) for spell in self._spells.values())
+        return tuple(Notice("information", spell.words, since=spell.since) for spell in self._spells)
 
     def enforce(self, now: datetime, boot: BootTime) -> None:
         """Find idle GPUs, report each once, and end the jobs that the settings want ended."""
         running = [job for job in self._context.queue.active if job.state is JobState.RUNNING and job.gpus]
         found = {job.id: self._idle_of(job, now) for job in running}
         self._context.idle_since = idle_by_gpu(running, found)
-        keys = {_key(job) for job in running if found[job.id]}
-        self._spells = {key: spell for key, spell in self._spells.items() if key in keys}
-        stops: dict[JobId, Cause] = {}
-        for job in running:
-            if idle := found[job.id]:
-                spell = self._tell(job, idle, now, boot)
-                if self._is_over(job, spell, boot):
-                    stops[job.id] = _idle_cause(now - spell.since)
-        begin_stops(self._context, stops, now)
+        for job, spell in self._spells.update(running, found, boot):
+            self._announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
+        begin_stops(self._context, self._spells.causes(running, boot, now), now)
 
     def _idle_of(self, job: Job, now: datetime) -> dict[str, datetime]:
         """Return the time since which each idle GPU of the job has been idle."""
         after = self._context.settings.scheduler.idle_gpus_after
         return idle_times(self._context.telemetry.idle_since(job), after, now)
-
-    def _tell(self, job: Job, idle: Mapping[str, datetime], now: datetime, boot: BootTime) -> _Spell:
-        """Return the job's period; report it if it is new, or has become one that ends the job."""
-        ends_after = self._context.settings.scheduler.idle_gpus_end
-        is_whole = len(idle) == len(job.gpus)
-        spell = self._spells.get(_key(job))
-        is_new = spell is None or (is_whole and not spell.is_whole)
-        if spell is None or is_new or spell.is_whole != is_whole:
-            words = idle_sentence(job, len(idle), ends_after if is_whole else None)
-            spell = self._spells[_key(job)] = _Spell(words, max(idle.values()), is_whole, boot)
-        if is_new:
-            self._announce(gpus_idle(job, spell.words, tuple(idle), spell.since, now), now)
-        return spell
-
-    def _is_over(self, job: Job, spell: _Spell, boot: BootTime) -> bool:
-        ends_after = self._context.settings.scheduler.idle_gpus_end
-        if ends_after is None or not spell.is_whole or job.suspended or spell.told_at.boot != boot.boot:
-            return False
-        return boot.seconds - spell.told_at.seconds >= ends_after.total_seconds()
-
-
-def _idle_cause(idle: timedelta) -> Cause:
-    words = f"its GPUs were idle for {format_duration(idle)}: no use, and no change of memory"
-    return Cause(CauseCode.TIME_LIMIT, f"{words} (scheduler.idle_gpus_end)")
-
-
-def _key(job: Job) -> AttemptKey:
-    return (job.id, job.attempts[-1].number)
