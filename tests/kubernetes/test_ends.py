@@ -28,6 +28,11 @@ def ended(harness: KubernetesHarness, **end: Any) -> Job:
     return until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it has ended")
 
 
+def copies(harness: KubernetesHarness) -> int:
+    """Return how often output was asked for."""
+    return sum(request.endswith("/log") for request in harness.fake.requests)
+
+
 @pytest.mark.parametrize(
     ("end", "state", "cause"),
     [
@@ -77,6 +82,54 @@ def test_a_cancelled_job_is_shown_until_its_pod_has_ended(harness: KubernetesHar
     assert (job.state, job.cancelled_by) == (JobState.CANCELLED, "alice")
     assert texts(harness.kube, job) == [b"ready"]
     assert not harness.fake.objects.all("pods")
+
+
+def test_a_cancelled_job_has_the_exit_code_and_the_last_output_of_its_container(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    harness.fake.controller.is_slow_to_end = True
+    harness.kube.cancel([job_id])
+    harness.fake.controller.write(pod, "saved")
+    harness.fake.controller.finish(pod, 9)  # now Kubernetes calls the job failed, and still removes it
+    until(harness.kube.snapshot, lambda _: copies(harness) == 2, "its end is seen")
+    assert harness.kube.job(job_id).state is JobState.COMPLETING
+    harness.fake.controller.end_deleted()
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
+    assert (job.state, job.exit_code, job.cancelled_by) == (JobState.CANCELLED, 9, "alice")
+    assert texts(harness.kube, job) == [b"ready", b"saved"]
+
+
+def test_a_node_that_has_removed_a_container_does_not_replace_its_output(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    harness.fake.controller.is_slow_to_end = True
+    harness.kube.cancel([job_id])
+    harness.fake.controller.lost_logs.add(pod["metadata"]["uid"])
+    harness.fake.controller.finish(pod, 9)
+    until(harness.kube.snapshot, lambda _: copies(harness) == 2, "its end is seen")
+    assert texts(harness.kube, harness.kube.job(job_id)) == [b"ready"]
+    harness.fake.controller.end_deleted()
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
+    assert (job.exit_code, texts(harness.kube, job)) == (9, [b"ready"])
+
+
+def test_output_that_its_node_has_removed_is_read_from_the_copy(harness: KubernetesHarness) -> None:
+    job = ended(harness, exit_code=3)
+    harness.fake.controller.lost_logs |= {pod["metadata"]["uid"] for pod in harness.fake.objects.all("pods")}
+    assert texts(harness.kube, job) == [b"ready"]
+    with pytest.raises(NotFoundError, match="cannot be read: unable to retrieve container logs for docker://b186"):
+        texts(harness.open(), job)
+
+
+def test_a_job_whose_node_does_not_answer_says_so(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state is JobState.RUNNING, "it runs")
+    assert job.attempt is not None
+    node = harness.fake.objects.get("nodes", "", job.attempt.node)
+    away = [{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}]
+    harness.fake.objects.change("nodes", node, lambda item: item["status"].update(conditions=away))
+    expected = f"node {job.attempt.node} is not ready: Kubelet stopped posting node status."
+    until(lambda: harness.kube.snapshot().progress.get(job_id), lambda told: told == expected, "the node is away")
 
 
 def test_a_job_that_somebody_else_deletes_is_recorded_while_it_is_watched(harness: KubernetesHarness) -> None:

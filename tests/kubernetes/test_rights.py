@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from gputui.cluster.kubernetes.calls import CALLS, RbacSubject, rbac
+from gputui.cluster.kubernetes.calls import CALLS, SUBMIT, RbacSubject, rbac
+from gputui.cluster.kubernetes.kubeconfig import connect
+from gputui.cluster.kubernetes.site import Sites
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
+from tests.kubernetes.fake.server import kubeconfig
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.waiting import until
 
@@ -87,3 +92,24 @@ def test_a_service_account_is_bound_by_its_namespace() -> None:
     assert [document["kind"] for document in documents] == ["Role", "RoleBinding"]
     assert documents[1]["subjects"] == [{"kind": "ServiceAccount", "name": "gputui", "namespace": "tools"}]
     assert not any("*" in rule["verbs"] + rule["resources"] for rule in documents[0]["rules"])
+
+
+def test_missing_rights_are_asked_for_again_soon(harness: KubernetesHarness, tmp_path: Path) -> None:
+    access, now = harness.fake.access, [1000.0]
+    sites = Sites(tmp_path, lambda: now[0])
+    file = tmp_path / "kubeconfig"
+    file.write_text(kubeconfig(harness.fake.address, access.add_user("ann")))
+    server = connect(None, {"KUBECONFIG": str(file)}, 30.0)
+
+    def may_submit() -> bool:
+        found = sites.of(server, "lab")
+        now[0] = found.asked_at + 20
+        return found.may(SUBMIT)
+
+    assert not may_submit()
+    for document in rbac("lab", RbacSubject("User", "ann")):
+        access.apply(document)
+    assert may_submit()
+    access.revoke("batch", "jobs", "create")
+    assert may_submit()  # what she may do is not asked for again
+    server.close()

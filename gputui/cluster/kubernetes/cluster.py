@@ -180,10 +180,12 @@ class KubernetesCluster:
         server, _ = self._reached()
         parts = self._known(job.id)
         pod = phases.newest(parts.pods) if parts else None
-        if pod is None and (kept := self._records.log_of(job.id)) is not None:
-            return KeptLog(kept, tail)
+        path = self._records.log_of(job.id)
+        kept = KeptLog(path, tail) if path is not None else None
+        if pod is None and kept is not None:
+            return kept
         is_live = follow and parts is not None and not parts.job.has_ended
-        return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None)
+        return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None, kept)
 
     def place(self, job: Job) -> str:
         """Return the job's pod and node."""

@@ -66,7 +66,7 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
         started_at=attempt.started_at if attempt else None,
         ended_at=ended if state.is_terminal else None,
         exit_code=attempt.exit_code if attempt and state.is_terminal else None,
-        cause=phases.cause_of(job, pod),
+        cause=phases.cause_of(job, pod) if state.is_terminal else None,
         attempts=(attempt,) if attempt else (),
         submitted_by=plain(job.metadata.annotation(SUBMITTER)),
         array=ArrayRef(*place) if place else None,
@@ -91,7 +91,7 @@ def _attempt(parts: JobParts, pod: KubePod | None, state: JobState) -> Attempt |
         started_at=started,
         ended_at=(phases.end_of(job) or (end.finished_at if end else None)) if is_over else None,
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if is_over else None,
-        cause=phases.cause_of(job, pod),
+        cause=phases.cause_of(job, pod) if is_over else None,
         node=",".join(plain(name) for name in nodes),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
@@ -10,14 +11,18 @@ from gputui.cluster.journal import write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.domain.errors import ClusterError, NotFoundError
+from gputui.domain.text import plain
 
 _PATIENCE = 5.0
 """Seconds for which the node of a pod may be silent while its output is copied."""
 _PAUSE = 1.0
 """Seconds between two looks at a pod that has not started."""
+_MOST_WORDS = 300
 MOST_KEPT = 64 * 1024**2
 MOST_LINES = 50_000
 """Bytes and last lines of a job's output that are kept."""
+_STAMP = re.compile(rb"\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)( |$)")
+"""Beginning of each line of output: nodes answer with their complaints in its place, and call that a success."""
 _NOT_YET, _GONE = 400, 404
 _QUIET = frozenset({_NOT_YET, _GONE})
 
@@ -28,11 +33,20 @@ class PodLog:
     is_stamped = True
 
     def __init__(
-        self, server: ApiServer, pod: KubePod | None, tail: int | None, pod_of: Callable[[], KubePod | None] | None
+        self,
+        server: ApiServer,
+        pod: KubePod | None,
+        tail: int | None,
+        pod_of: Callable[[], KubePod | None] | None,
+        kept: KeptLog | None = None,
     ) -> None:
-        """`pod_of` returns the pod to follow, None once the job has ended without one."""
+        """`pod_of` returns the pod to follow, None once the job has ended without one.
+
+        `kept` is a copy of the output, for a node that does not have it any more or does not answer.
+        """
         if pod_of is None and pod is None:
             raise NotFoundError("Kubernetes has no pod of it any more, and its output was not kept on this machine")
+        self._kept = kept
         self._server = server
         self._pod = pod
         self._tail = tail
@@ -42,6 +56,20 @@ class PodLog:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield lines without their ends."""
+        number = 0
+        try:
+            for line in self._lines():
+                if not _STAMP.match(line):
+                    raise NotFoundError(f"its output cannot be read: {_words(line)}")
+                number += 1
+                yield line
+        except (ClusterError, NotFoundError):
+            if self._kept is None or number:
+                raise
+            yield from self._kept
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield what the node answers."""
         stream = self._opened()
         if stream is not None:
             try:
@@ -119,19 +147,25 @@ class LogKeeper:
         return self._directory / name
 
     def keep(self, server: ApiServer, pod: KubePod) -> str:
-        """Copy the output of a pod; return the name of the copy, empty if there is none.
+        """Copy the output of a pod; return the name of the copy, which may be an earlier one, empty if there is none.
 
         Raises ClusterUnavailableError: the server asks the pod's node, which may be down.
         """
         query = log_query(pod) | {"limitBytes": str(MOST_KEPT), "tailLines": str(MOST_LINES)}
+        name = f"{pod.metadata.uid}.log"
         try:
             data = server.get(log_path(pod), query, _PATIENCE)
         except ApiRefusedError:
-            return ""
-        name = f"{pod.metadata.uid}.log"
+            return name if self.path(name).exists() else ""
+        if data and not _STAMP.match(data):
+            return name if self.path(name).exists() else ""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_whole(self.path(name), data)
         return name
+
+
+def _words(line: bytes) -> str:
+    return plain(" ".join(line.decode(errors="replace").split()))[:_MOST_WORDS]
 
 
 def log_path(pod: KubePod) -> str:

@@ -35,17 +35,23 @@ def newest(pods: Iterable[KubePod]) -> KubePod | None:
 def state_of(job: KubeJob, pods: Iterable[KubePod]) -> JobState:
     """Return the state of a job with these pods."""
     known = list(pods)
+    if _ends_by_deletion(job):
+        return JobState.COMPLETING
     if is_true(job.status.conditions, "Complete"):
         return JobState.COMPLETED
     if is_true(job.status.conditions, "Failed"):
         return _failure(job, newest(known))
-    if job.metadata.deletion_timestamp is not None:
-        return JobState.COMPLETING
     states = {_of_pod(pod) for pod in known}
     if job.spec.suspend:
         return JobState.PENDING
     order = (JobState.RUNNING, JobState.CONFIGURING, JobState.PENDING, JobState.COMPLETING)
     return next((state for state in order if state in states), JobState.PENDING)
+
+
+def _ends_by_deletion(job: KubeJob) -> bool:
+    """Return whether a job is deleted that had not ended before: the ends of its pods are no ends of its own."""
+    deleted, ended = job.metadata.deletion_timestamp, end_of(job)
+    return deleted is not None and (ended is None or ended >= deleted)
 
 
 def _of_pod(pod: KubePod) -> JobState:

@@ -72,7 +72,7 @@ class KubePictures:
             leader=Leader(0, place, "", KIND, now),
             order=tuple(job.id for job in waiting),
             reasons={job.id: of_number[job.id] for job in waiting},
-            progress=_progress(parts, jobs, about),
+            progress=_progress(parts, jobs, about, objects.nodes.values()),
         )
         return KubePicture(snapshot, parts, jobs)
 
@@ -132,13 +132,21 @@ def _told_at(event: KubeEvent) -> datetime:
 
 
 def _progress(
-    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]]
+    parts: Mapping[str, JobParts],
+    jobs: Mapping[str, Job],
+    about: Mapping[str, list[KubeEvent]],
+    nodes: Iterable[KubeNode],
 ) -> dict[JobId, str]:
-    """Return what starting jobs wait for."""
+    """Return what starting jobs wait for, and on which jobs' nodes nothing is known."""
+    down = {node.metadata.name: words for node in nodes if (words := views.down_of(node))}
     found = {}
     for uid, job in jobs.items():
-        pod = phases.newest(parts[uid].pods) if job.state is JobState.CONFIGURING else None
-        if pod is not None:
+        pod = phases.newest(parts[uid].pods) if job.state.is_active else None
+        if pod is None:
+            continue
+        if pod.spec.node_name in down:
+            found[job.id] = down[pod.spec.node_name]
+        elif job.state is JobState.CONFIGURING:
             found[job.id] = reasons.progress_of(pod, about.get(pod.metadata.uid, ()))
     return found
 

@@ -17,12 +17,18 @@ HELD = Reason(_R.JOB_HELD_USER, "held (Suspended)")
 _FAULTS = {
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",
+    "RegistryUnavailable": "its image cannot be pulled",
+    "SignatureValidationFailed": "its image cannot be pulled",
+    "ImageInspectError": "its image cannot be read",
     "ErrImageNeverPull": "its image is not on the node",
     "InvalidImageName": "the name of its image is not valid",
     "CreateContainerConfigError": "its container cannot be set up",
     "CreateContainerError": "its container cannot be created",
 }
 """Words for what keeps a container from starting, by the reason for which it waits."""
+_UNDER_WAY = frozenset({"Pending", "ContainerCreating", "PodInitializing"})
+_NO_ROOM = ("Insufficient", "Too many pods", "cannot allocate all claims")
+"""Words of the scheduler about nodes that have not enough free; claims are those of dynamic resource allocation."""
 
 
 def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Reason:
@@ -42,7 +48,7 @@ def _of_pod(pod: KubePod) -> Reason:
     word, message = told(scheduled.reason, "Pending"), told(scheduled.message)
     if word == "SchedulingGated":
         return Reason(_R.BACK_OFF, f"another program keeps it back by a gate: {message} ({word})")
-    if "Insufficient" in message or not message:
+    if not message or any(words in message for words in _NO_ROOM):
         return Reason(_R.RESOURCES, sentence("waits for resources", message, word))
     return Reason(_R.NODE_UNKNOWN, sentence("no node takes it", message, word))
 
@@ -60,8 +66,8 @@ def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
     """Return what a pod with a node waits for before its container runs, from the latest of its events."""
     waiting = pod.container.waiting
     word = told(waiting.reason if waiting else None, "Pending")
-    if waiting is not None and word in _FAULTS:
-        return sentence(_FAULTS[word], told(waiting.message), word)
+    if waiting is not None and word not in _UNDER_WAY:
+        return sentence(_FAULTS.get(word, "its container cannot be started"), told(waiting.message), word)
     if (warning := next(iter(events), None)) is not None:
         return sentence("it cannot be started yet", told(warning.message), told(warning.reason, word))
     return f"its container is being made ({word})"

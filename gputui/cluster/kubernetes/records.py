@@ -47,7 +47,8 @@ class KubeRecords:
     def log_of(self, number: JobId) -> Path | None:
         """Return the copy of a job's output; None if there is none."""
         found = self._ended.of(number)
-        return self._logs.path(found.log) if found is not None and found.log else None
+        path = self._logs.path(found.log) if found is not None and found.log else None
+        return path if path is not None and path.exists() else None
 
     def seen(self, server: ApiServer, parts: Mapping[str, JobParts], jobs: Mapping[str, Job]) -> bool:
         """Record jobs submitted from here that have ended; return False if some were left for the next look."""
@@ -63,7 +64,23 @@ class KubeRecords:
                 self._ended.add([KubeEnded(uid, jobs[uid])])
             done += 1
         self._living = {uid: jobs[uid] for uid in ours if not jobs[uid].state.is_terminal}
+        for uid in ours:
+            if jobs[uid].state is JobState.COMPLETING:
+                self._complete(server, parts[uid])
         return done == len(new)
+
+    def _complete(self, server: ApiServer, parts: JobParts) -> None:
+        """Add to the record of a cancelled job how its container ended, and its last output."""
+        record, pod = self._ended.of_uid(parts.job.metadata.uid), phases.newest(parts.pods)
+        code = phases.exit_code_of(pod)
+        if record is None or code is None or record.job.exit_code is not None:
+            return
+        try:
+            log = self._copied(server, parts)
+        except ClusterUnavailableError:
+            log = record.log
+        ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
+        self._ended.add([KubeEnded(record.uid, ended.evolve(exit_code=code), log or record.log)])
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""

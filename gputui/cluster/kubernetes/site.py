@@ -20,7 +20,9 @@ from gputui.domain.errors import ClusterUnavailableError
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _KUEUE = "/apis/kueue.x-k8s.io"
 _LASTS = 600.0
-"""Seconds after which it is asked again."""
+_LASTS_LACKING = 10.0
+"""Seconds after which it is asked again; sooner if a needed right is missing: a server that has just started knows no
+rights, and an administrator may be about to grant them."""
 SUSPENDS_FROM = (1, 22)
 """First release that suspends jobs without a gate: 1.21 has the field behind one, 1.20 has none."""
 
@@ -37,6 +39,11 @@ class KubeSite(Struct, frozen=True):
     asked_at: float = 0.0
     of: str = ""
     """Address, context and namespace of which it tells."""
+
+    @property
+    def lasts(self) -> float:
+        """Seconds for which it is good."""
+        return _LASTS if all(self.may(call.name) for call in CALLS if call.is_needed) else _LASTS_LACKING
 
     def may(self, call: str) -> bool:
         """Return whether the user may make the call of that name."""
@@ -151,7 +158,7 @@ class Sites:
         """Return what the server said within the last minutes."""
         found = self._known or self._read()
         is_other = found is not None and found.of != _place(server, namespace)
-        if found is None or is_other or not 0 <= self._clock() - found.asked_at < _LASTS:
+        if found is None or is_other or not 0 <= self._clock() - found.asked_at < found.lasts:
             found = ask(server, namespace)
             write_whole(self._file, json.dumps(msgspec.to_builtins(found)).encode())
         self._known = found

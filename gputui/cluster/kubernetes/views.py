@@ -66,11 +66,11 @@ def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
     why = _why(used, total, pods, jobs)
     only = holders[0] if len(pods) == 1 and holders and used == total else None
     views = [_view(node, name, index, index < used, index >= total - broken, why, only) for index in range(total)]
-    return Node(name, tuple(views), NO_PROBE, down=_down(node), drain=drain_of(node))
+    return Node(name, tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
 
 
 def _view(node: KubeNode, name: str, index: int, is_used: bool, is_broken: bool, why: str, only: Job | None) -> GpuView:
-    drain, down = drain_of(node), _down(node)
+    drain, down = drain_of(node), down_of(node)
     state, health, words = GpuState.FREE, Health(), ""
     if down:
         state, health, words = GpuState.UNKNOWN, Health(HealthCode.UNKNOWN, down), down
@@ -104,7 +104,7 @@ def _count(node: KubeNode) -> int:
     return min(_MOST_GPUS, count((node.status.capacity or {}).get(GPU_RESOURCE, 0)))
 
 
-def _down(node: KubeNode) -> str:
+def down_of(node: KubeNode) -> str:
     """Return why a node cannot be used; empty if it can."""
     ready = condition(node.status.conditions, "Ready")
     if ready is None or ready.status == "True":

@@ -24,6 +24,8 @@ class Controller:
         self.first_lines: tuple[str, ...] = ("ready",)
         self.is_slow_to_end = False
         """Whether pods that are deleted stay until `end_deleted`."""
+        self.lost_logs: set[str] = set()
+        """Uids of pods whose containers their nodes have removed."""
         self.logs: dict[str, list[tuple[str, str]]] = {}
         self._objects = objects
         self._release = release
@@ -96,7 +98,7 @@ class Controller:
             self._objects.change("pods", pod, lambda item: item["metadata"].update(deletionTimestamp=now()))
 
     def _job(self, job: Manifest) -> None:
-        if "deletionTimestamp" in job["metadata"] or _has_ended(job):
+        if _has_ended(job):
             return
         pods = [pod for pod in self._objects.all("pods") if _owner(pod) == job["metadata"]["uid"]]
         if job["spec"].get("suspend"):
@@ -105,9 +107,9 @@ class Controller:
             self._status(job, [], [{"type": "Suspended", "status": "True", "lastTransitionTime": now()}])
             return
         done = [pod for pod in pods if pod["status"]["phase"] in {"Succeeded", "Failed"}]
-        if not pods:
+        if not pods and "deletionTimestamp" not in job["metadata"]:
             self._create_pod(job)
-        elif len(done) == len(pods):
+        elif pods and len(done) == len(pods):
             self._end(job, pods)
         else:
             self._status(job, pods, [])

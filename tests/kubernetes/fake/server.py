@@ -346,6 +346,8 @@ class _Request:
             name = self.query.get("container", "job")
             words = f'container "{name}" in pod "{self._name}" is waiting to start: ContainerCreating'
             raise ApiError(400, "BadRequest", words)
+        if pod["metadata"]["uid"] in controller.lost_logs:
+            return iter([b"unable to retrieve container logs for docker://b186be65863e"])
         written = controller.logs.setdefault(pod["metadata"]["uid"], [])
         tail = self.query.get("tailLines")
         return self._lines(pod, written, len(written) - min(len(written), int(tail)) if tail else 0)
