@@ -31,9 +31,12 @@ described=$(grep -rl --include='*.go' '+k8s:openapi-gen=' pkg staging/src cmd pl
   xargs -n 1 dirname | sort -u | sed 's#^staging/src/#k8s.io/kubernetes/vendor/#; t; s#^#k8s.io/kubernetes/#' | paste -sd,)
 ./openapi-gen -O zz_generated.openapi --go-header-file hack/boilerplate/boilerplate.generatego.txt -i "$described" \
   -p k8s.io/kubernetes/pkg/generated/openapi -r violations
-version=k8s.io/kubernetes/vendor/k8s.io/component-base/version
-for name in kube-apiserver kube-controller-manager kube-scheduler; do
-  go build -ldflags "-s -w -X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" \
+flags="-s -w"
+for package in vendor/k8s.io/component-base/version pkg/version; do  # the server tells that of the second
+  for value in gitVersion=v1.20.2 gitMajor=1 gitMinor=20; do flags+=" -X k8s.io/kubernetes/$package.$value"; done
+done
+for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
+  go build -tags providerless -ldflags "$flags" \
     -o "$target/$name" "k8s.io/kubernetes/cmd/$name"
 done
 cp "$work/root/usr/bin/etcd" "$target/"

@@ -18,6 +18,8 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 ADMIN = "admin-token"
 PATIENCE = 180.0
 _CONTROLLERS = "job,garbagecollector,namespace,ttl-after-finished"
+_OF_NODES = "nodelifecycle,podgc"
+_OF_1_20 = {"feature-gates": "TTLAfterFinished=true"}
 _UNWANTED = "ServiceAccount,TaintNodesByCondition"
 """Admission plugins that need other controllers."""
 
@@ -52,7 +54,8 @@ class ControlPlane:
     def __init__(self, programs: Path, directory: Path) -> None:
         self._programs = programs
         self._directory = directory
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._words: dict[str, list[str]] = {}
         self._users = {ADMIN: "admin"}
         self._tokens = directory / "tokens.csv"
         self.key, self.certificate = certificate(directory)
@@ -60,8 +63,11 @@ class ControlPlane:
         self.address = f"https://127.0.0.1:{self._ports[0]}"
         self._context = ssl.create_default_context(cafile=str(self.certificate))
 
-    def start(self, users: tuple[str, ...]) -> None:
-        """Start everything; `users` have tokens `NAME-token` and no rights."""
+    def start(self, users: tuple[str, ...], *, has_nodes: bool = False) -> None:
+        """Start everything; `users` have tokens `NAME-token` and no rights.
+
+        With `has_nodes` there are real nodes, which are looked after: one that is silent loses its pods within seconds.
+        """
         lines = [f'{ADMIN},admin,1,"system:masters"', *(f"{name}-token,{name},{name}" for name in users)]
         self._tokens.write_text("\n".join(lines) + "\n")
         api, store, peer, controllers, scheduler = map(str, self._ports)
@@ -93,16 +99,29 @@ class ControlPlane:
                 "service-account-issuer": "https://gputui.test",
                 "service-account-signing-key-file": key,
                 "service-account-key-file": made,
-                "feature-gates": "TTLAfterFinished=true",
-            },
+                "kubelet-client-certificate": made,
+                "kubelet-client-key": key,
+                "default-not-ready-toleration-seconds": "5",
+                "default-unreachable-toleration-seconds": "5",
+            }
+            | (_OF_1_20 | {"insecure-port": "0"} if self.is_old else {}),
         )
-        self._until(lambda: self._answers("/readyz"), "the API server is ready")
+        self.until(lambda: self._answers("/readyz"), "the API server is ready")
         file = self._directory / "kubeconfig"
         file.write_text(self.kubeconfig(ADMIN))
-        common = {"kubeconfig": str(file), "leader-elect": "false", "port": "0", "cert-dir": str(self._directory)}
-        works = {"controllers": _CONTROLLERS, "feature-gates": "TTLAfterFinished=true"}
+        common = {"kubeconfig": str(file), "leader-elect": "false", "cert-dir": str(self._directory)}
+        common |= {"port": "0"} if self.is_old else {}
+        works = {"controllers": _CONTROLLERS} | (_OF_1_20 if self.is_old else {})
+        if has_nodes:
+            works = works | {"controllers": f"{_CONTROLLERS},{_OF_NODES}", "node-monitor-grace-period": "6s"}
         self._run("kube-controller-manager", common | works | {"secure-port": controllers})
         self._run("kube-scheduler", common | {"secure-port": scheduler})
+
+    @property
+    def is_old(self) -> bool:
+        """Return whether this is 1.20, in place of a current release."""
+        words = [str(self._programs / "kube-apiserver"), "--version"]
+        return " v1.20." in subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     def kubeconfig(self, token: str, namespace: str = "default") -> str:
         """Return a kubeconfig."""
@@ -117,10 +136,28 @@ class ControlPlane:
             }
         )
 
-    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
-        """Make a request as an administrator; raises HTTPError."""
+    def restart_server(self) -> None:
+        """Kill the API server and start it again: it has forgotten all changes, and its connections are cut."""
+        self._processes["kube-apiserver"].kill()
+        self._processes["kube-apiserver"].wait(60)
+        self._launch("kube-apiserver")
+        self.until(lambda: self._answers("/readyz"), "the API server is ready again")
+
+    def compact(self) -> None:
+        """Have etcd forget all states before the present one."""
+        revision = self._etcd("range", {"key": "Lw=="})["header"]["revision"]
+        self._etcd("compaction", {"revision": revision, "physical": True})
+
+    def _etcd(self, call: str, body: Mapping[str, Any]) -> Any:
+        address = f"http://127.0.0.1:{self._ports[1]}/v3/kv/{call}"
+        request = urllib.request.Request(address, json.dumps(body).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", token: str = ADMIN) -> Any:
+        """Make a request, as an administrator unless there is another token; raises HTTPError."""
         data = json.dumps(body).encode() if body is not None else None
-        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": kind}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": kind}
         request = urllib.request.Request(self.address + path, data, headers, method=method)
         with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
             return json.loads(answer.read())
@@ -136,15 +173,19 @@ class ControlPlane:
 
     def close(self) -> None:
         """End all processes."""
-        for process in reversed(self._processes):
+        processes = list(self._processes.values())
+        for process in reversed(processes):
             process.terminate()
-        for process in self._processes:
+        for process in processes:
             process.wait(60)
 
     def _run(self, name: str, options: Mapping[str, str]) -> None:
-        words = [str(self._programs / name), *(f"--{option}={value}" for option, value in options.items())]
-        with (self._directory / f"{name}.log").open("wb") as log:
-            self._processes.append(subprocess.Popen(words, stdout=log, stderr=log))
+        self._words[name] = [str(self._programs / name), *(f"--{option}={value}" for option, value in options.items())]
+        self._launch(name)
+
+    def _launch(self, name: str) -> None:
+        with (self._directory / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(self._words[name], stdout=log, stderr=log)
 
     def _answers(self, path: str) -> bool:
         headers = {"Authorization": f"Bearer {ADMIN}"}
@@ -155,10 +196,11 @@ class ControlPlane:
         except (OSError, urllib.error.URLError):
             return False
 
-    def _until(self, is_so: Callable[[], bool], what: str) -> None:
+    def until(self, is_so: Callable[[], bool], what: str) -> None:
+        """Wait until something is true, while all processes run."""
         deadline = time.monotonic() + PATIENCE
         while not is_so():
-            over = [process.args for process in self._processes if process.poll() is not None]
+            over = [name for name, process in self._processes.items() if process.poll() is not None]
             assert not over, f"ended: {over}; see {self._directory}"
             assert time.monotonic() < deadline, f"gave up waiting until {what}; see {self._directory}"
             time.sleep(0.2)

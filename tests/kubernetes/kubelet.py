@@ -72,12 +72,14 @@ class Kubelets:
 
     def _run(self) -> None:
         while not self._closed.wait(_PAUSE):
-            for pod in self._plane.ask("GET", "/api/v1/pods")["items"]:
-                try:
+            try:
+                for pod in self._plane.ask("GET", "/api/v1/pods")["items"]:
                     self._look_after(pod)
-                except urllib.error.HTTPError as error:
-                    if error.code not in {404, 409}:  # it has changed in the meantime
-                        raise
+            except urllib.error.HTTPError as error:
+                if error.code not in {404, 409, 503}:  # it has changed in the meantime, or the server has just started
+                    raise
+            except OSError:
+                continue  # the server is being started again
 
     def _look_after(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]

@@ -7,17 +7,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
+from urllib.error import HTTPError
 
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes.calls import RbacSubject, rbac
+from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Query
+from gputui.cluster.kubernetes.calls import CALLS, RbacSubject, rbac
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import connect
+from gputui.cluster.kubernetes.objects import KubeEvent
+from gputui.cluster.kubernetes.reflector import PAGE, Reflector
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
-from gputui.domain.errors import CapabilityError, ClusterRefusedError
+from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
@@ -35,6 +39,9 @@ pytestmark = [
 ]
 
 
+T = TypeVar("T")
+
+
 class Bed:
     """A control plane with nodes, and views of it."""
 
@@ -43,7 +50,7 @@ class Bed:
         assert programs is not None
         self.directory = directory
         self.plane = ControlPlane(programs, directory)
-        self.plane.start(("ann", "eve"))
+        self.plane.start(("ann", "eve", "una", "bob", "opa"))
         self.kubelets = Kubelets(self.plane)
         self.kubelets.start()
         self.opened: list[KubernetesCluster] = []
@@ -61,9 +68,9 @@ class Bed:
         self.opened.append(made)
         return made
 
-    def grant(self, name: str, *, is_operator: bool) -> None:
+    def grant(self, name: str, *, is_operator: bool, is_wide: bool = True) -> None:
         """Apply the manifest of `gputui cluster rbac`."""
-        for document in rbac("default", RbacSubject("User", name), is_operator=is_operator):
+        for document in rbac("default", RbacSubject("User", name), is_operator=is_operator, is_wide=is_wide):
             kind, place = document["kind"].lower() + "s", document["metadata"].get("namespace")
             where = f"/namespaces/{place}" if place else ""
             with suppress(FileExistsError):  # the same role, for another user
@@ -200,3 +207,122 @@ def test_a_console_sees_changes_by_its_watch(bed: Bed, cluster: KubernetesCluste
     [job_id] = bed.open("ann-token", "ann").submit([named("watched", 1)], "watched")
     until(cluster.snapshot, lambda snapshot: snapshot.job(job_id) is not None, "the watch tells")
     until_state(cluster, job_id, JobState.RUNNING)
+
+
+def rules(bed: Bed, name: str, namespace: str) -> set[tuple[str, str, str]]:
+    """Return what the server says a user may do there, as verb, group and resource."""
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
+    path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+    told = bed.plane.ask("POST", path, review | {"spec": {"namespace": namespace}}, token=f"{name}-token")
+    assert not told["status"]["incomplete"]
+    return {
+        (verb, group, resource)
+        for rule in told["status"]["resourceRules"]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def granted(*, is_operator: bool, is_wide: bool, is_own: bool) -> set[tuple[str, str, str]]:
+    """Return the rights that the calls of gputui need in the user's namespace, or in another one."""
+    found = (call for call in CALLS if (is_wide if call.is_wide else is_own) and (is_operator or not call.is_operators))
+    names = ((call, f"{call.resource}/{call.subresource}".rstrip("/")) for call in found)
+    return {(verb, call.group, name) for call, name in names for verb in call.verbs}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_operator", "is_wide"), [("una", False, False), ("bob", False, True), ("opa", True, True)]
+)
+def test_the_server_grants_what_the_manifest_says_and_no_more(
+    bed: Bed, name: str, is_operator: bool, is_wide: bool
+) -> None:
+    basic = rules(bed, name, "default")  # what everybody may do
+    bed.grant(name, is_operator=is_operator, is_wide=is_wide)
+    wanted = granted(is_operator=is_operator, is_wide=is_wide, is_own=True)
+    until(lambda: rules(bed, name, "default") - basic, lambda found: found == wanted, "the server knows the roles")
+    elsewhere = granted(is_operator=is_operator, is_wide=is_wide, is_own=False)
+    assert rules(bed, name, "kube-system") - basic == elsewhere
+    found = {fault.name for fault in bed.open(f"{name}-token", name).faults()}
+    assert ("rights" in found) is not is_wide
+
+
+def test_requests_beyond_the_rights_are_refused(bed: Bed) -> None:
+    bed.grant("bob", is_operator=False)
+    bob = bed.open("bob-token", "bob")
+    until(bob.faults, lambda found: "rights" not in {fault.name for fault in found}, "the server knows his rights")
+    own, jobs = "/api/v1/namespaces/default", "/apis/batch/v1/namespaces"
+    for method, path in (
+        ("GET", f"{own}/secrets"),
+        ("GET", f"{own}/configmaps"),
+        ("POST", f"{own}/pods"),
+        ("DELETE", f"{own}/pods/x"),
+        ("POST", f"{own}/pods/x/eviction"),
+        ("GET", f"{own}/pods/x/portforward"),
+        ("DELETE", f"{jobs}/default/jobs"),
+        ("POST", f"{jobs}/kube-system/jobs"),
+        ("DELETE", f"{jobs}/kube-system/jobs/x"),
+        ("GET", "/api/v1/namespaces/kube-system/pods/x/log"),
+        ("GET", "/api/v1/namespaces/kube-system/pods/x/exec"),
+        ("PATCH", "/api/v1/nodes/gpu1"),
+        ("GET", "/api/v1/nodes/gpu1/proxy/pods"),
+    ):
+        with pytest.raises(HTTPError) as refused:
+            bed.plane.ask(method, path, {} if method in {"POST", "PATCH"} else None, token="bob-token")
+        assert refused.value.code == 403, (method, path)
+
+
+def test_jobs_are_watched_on_after_the_server_has_forgotten_its_changes(bed: Bed, cluster: KubernetesCluster) -> None:
+    cluster.snapshot()
+    time.sleep(1)  # past the first list, so that the next look watches
+    cluster.snapshot()
+    [job_id] = bed.open("ann-token", "ann").submit([named("before", 1)], "before")
+    until_state(cluster, job_id, JobState.RUNNING)
+    bed.plane.compact()
+    bed.plane.restart_server()
+    [later] = bed.open("ann-token", "ann").submit([named("after", 1)], "after")
+    until(lambda: seen(cluster), lambda ids: {job_id, later} <= ids, "it is listed again")
+    until_state(cluster, later, JobState.RUNNING)
+
+
+def seen(cluster: KubernetesCluster) -> set[int]:
+    """Return the jobs that are shown; none while the server does not answer, or knows no rights yet."""
+    try:
+        return {job.id for job in cluster.snapshot().jobs}
+    except ClusterError:
+        return set()
+
+
+class Compacting:
+    """Server whose etcd forgets all earlier states after each page of a list."""
+
+    def __init__(self, plane: ControlPlane, server: ApiServer) -> None:
+        self._plane = plane
+        self._server = server
+        self.refused = 0
+
+    def read(self, path: str, kind: type[T], query: Query | None = None) -> T:
+        try:
+            answer = self._server.read(path, kind, query)
+        except ApiRefusedError as error:
+            self.refused += error.status == 410
+            raise
+        note = {"metadata": {"generateName": "note-"}, "apiVersion": "v1", "kind": "ConfigMap"}
+        self._plane.ask("POST", "/api/v1/namespaces/default/configmaps", note)
+        self._plane.compact()
+        return answer
+
+
+def test_a_list_whose_next_page_etcd_has_forgotten_is_read_at_once(bed: Bed) -> None:
+    about = {"kind": "Job", "namespace": "default", "name": "x", "uid": "x"}
+    event = {"involvedObject": about, "type": "Warning", "reason": "Test", "message": "words"}
+    wanted = int(PAGE) + 1
+    for number in range(wanted):
+        meta = {"name": f"event-{number}", "namespace": "default"}
+        bed.plane.ask("POST", "/api/v1/namespaces/default/events", event | {"metadata": meta})
+    file = bed.directory / "kubeconfig-pages"
+    file.write_text(bed.plane.kubeconfig("admin-token"))
+    server = Compacting(bed.plane, connect(None, {"KUBECONFIG": str(file)}, 30.0))
+    events = Reflector(cast("ApiServer", server), "/api/v1/namespaces/default/events", KubeEvent)
+    events.list()
+    assert (len(events.items()) >= wanted, server.refused) == (True, 1)
