@@ -28,7 +28,7 @@ from bench._measure import cpu_seconds, machine
 from bench._standin import sleepers
 from gputui.bootstrap import SystemClock
 from gputui.domain.attempt import Attempt, BootTime
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuSample, ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec

@@ -49,7 +49,7 @@ def become_probe(interval: timedelta) -> NoReturn:
     """Replace this process with a probe that writes readings to stdout until stdin ends."""
     seconds = interval.total_seconds()
     times = (seconds, 2 * seconds, max(15.0, 2 * seconds))
-    words = [sys.executable, "-P", "-m", "gputui.gpus.probe", *map(str, times), "", str(_SILENT)]
+    words = [sys.executable, "-P", "-m", "gputui.bootstrap.node_probe", *map(str, times), "", str(_SILENT)]
     os.execv(sys.executable, words)
 
 

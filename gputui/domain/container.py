@@ -8,6 +8,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from gputui.domain.cause import Cause
+from gputui.domain.consumption import Consumption
 from gputui.domain.container_options import PublishedPort
 from gputui.domain.job_spec import JobId, JobSpec
 
@@ -52,19 +53,6 @@ class Launch(Struct, frozen=True):
     def tag(self) -> str:
         """Value of GPUTUI_ATTEMPT inside the attempt, which distinguishes its processes from foreign ones."""
         return f"{self.store_id}:{self.job_id}:{self.attempt}"
-
-
-class Consumption(Struct, frozen=True):
-    """Resources used by an attempt since its start, from its control group. None: not counted there."""
-
-    cpu: float | None = None
-    """CPU-seconds, user and system."""
-    memory: int | None = None
-    memory_peak: int | None = None
-    """Current and peak memory in bytes, page cache included."""
-    io_read: int | None = None
-    io_written: int | None = None
-    """Bytes read from and written to disks."""
 
 
 class ContainerState(StrEnum):

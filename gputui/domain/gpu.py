@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from gputui.domain.consumption import Consumption
 from gputui.domain.host import HostSample
 
 
@@ -121,6 +122,8 @@ class GpuProcess(Struct, frozen=True):
     """0 to 1: the share of time in which it kept the multiprocessors busy; only when asked for."""
     ticks: int | None = None
     """Start time in clock ticks since boot, which distinguishes it from a later process with the same pid."""
+    used: Consumption | None = None
+    """Use of the machine by its container or its job of Slurm, on nodes of a cluster; every few seconds."""
 
 
 class GpuSample(Struct, frozen=True):

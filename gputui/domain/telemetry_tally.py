@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Recorder, Recording, Series

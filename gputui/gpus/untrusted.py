@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, Link
 from gputui.domain.text import plain
 from gputui.gpus import wire
@@ -47,6 +48,14 @@ _FIGURES: Mapping[str, float] = {
     "nvlink_rx": 1e15,
 }
 """Highest value of each figure."""
+_USED: Mapping[str, float] = {
+    "cpu": 1e12,
+    "memory": _MOST_BYTES,
+    "memory_peak": _MOST_BYTES,
+    "io_read": 2**60,
+    "io_written": 2**60,
+}
+"""Highest value of each count of a control group."""
 _SLOW_FIGURES: Mapping[str, float] = {
     "ecc_corrected": 2**63,
     "ecc_uncorrected": 2**63,
@@ -136,7 +145,12 @@ def _process(process: GpuProcess) -> GpuProcess:
         attempt=None,
         sm=_within(process.sm, 1.0),
         ticks=None,
+        used=_used(process.used) if process.used is not None else None,
     )
+
+
+def _used(used: Consumption) -> Consumption:
+    return Consumption(**{name: _within(getattr(used, name), most) for name, most in _USED.items()})
 
 
 def _text(text: str | None, most: int) -> str | None:

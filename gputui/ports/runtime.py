@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Event
 
+    from gputui.domain.consumption import Consumption
     from gputui.domain.container import (
-        Consumption,
         ContainerRecord,
         Created,
         ExecRequest,

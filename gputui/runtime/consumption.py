@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 
 MOUNT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")

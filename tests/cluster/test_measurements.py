@@ -14,6 +14,7 @@ from gputui.bootstrap import cluster_duties
 from gputui.cluster.telemetry_records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, ProbeCode, ProbeStatus
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import Job
@@ -48,6 +49,8 @@ class Site:
         self.hides_gpus = False
         self.contained: tuple[str, ...] = ()
         """GPUs on which a process of the job's container is."""
+        self.used: Consumption | None = None
+        """Use of the machine by that container."""
         self.load = dict.fromkeys(("gpu1:0", "gpu1:1"), 0.5)
         self.store = self.new_store()
         self.process = self.new_process()
@@ -86,16 +89,18 @@ class Site:
         return job.evolve(attempts=tuple(attempts))
 
     def _read(self, node: Node) -> Node:
-        reading = sample(at=self.clock.now(), memory_used=8 * GIB, power=360.0)
+        reading = sample(at=self.clock.now(), memory_used=8 * GIB, power=360.0, processes_at=self.clock.now())
+        process = replace(CONTAINED, used=self.used)
         views = (
             replace(
                 view,
                 job_ids=() if self.hides_gpus else view.job_ids,
+                process_jobs={} if self.hides_gpus or not view.job_ids else {process.pid: view.job_ids[0]},
                 sample=replace(
                     reading,
                     uuid=view.gpu.uuid,
                     utilization=self.load.get(view.gpu.uuid, 0.0),
-                    processes=(CONTAINED,) if view.gpu.uuid in self.contained else (),
+                    processes=(process,) if view.gpu.uuid in self.contained else (),
                 ),
             )
             for view in node.gpus
@@ -133,6 +138,25 @@ def test_an_ended_job_has_the_figures_of_its_gpus_also_after_the_engine_forgot_i
     [record] = [record for record in site.new_store().records() if record.id == job_id]
     assert record.attempts[0].telemetry is not None
     assert record.attempts[0].telemetry.busy == pytest.approx(600)
+
+
+@pytest.mark.parametrize("hides_gpus", [False, True])
+def test_a_job_has_the_use_of_the_machine_by_its_container(site: Site, hides_gpus: bool) -> None:
+    site.hides_gpus, site.contained = hides_gpus, ("gpu1:0", "gpu1:1")
+    job_id = site.submit()
+    for tens in range(1, 7):
+        site.used = Consumption(cpu=15.0 * tens, memory=GIB, memory_peak=2 * GIB, io_read=tens, io_written=0)
+        site.passes(STEP)
+    site.used = None
+    site.passes(STEP)
+    site.end(job_id)
+    told = site.job(job_id).attempts[-1].telemetry
+    assert told is not None
+    assert told.cpus is not None
+    assert told.memory is not None
+    assert (told.cpu, told.cpus.mean, told.memory.peak) == (90.0, 1.5, 2 * GIB)
+    assert told.memory.mean == pytest.approx(GIB, rel=0.001)
+    assert (told.io_read, told.io_written) == (6, 0)
 
 
 def test_the_next_process_continues_the_sums_and_the_series(site: Site) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_tally import MAX_GAP, Tally, TallyRecord

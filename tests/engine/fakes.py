@@ -13,8 +13,8 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
+from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
-    Consumption,
     ContainerRecord,
     ContainerState,
     Created,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.telemetry import AttemptTelemetry

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.consumption import MOUNT, ConsumptionReader, files_in

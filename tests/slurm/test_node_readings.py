@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.terminal import Terminal
-from tests.slurm.bed import PATIENCE, Bed
+from tests.slurm.bed import IMAGE, PATIENCE, Bed
 from tests.slurm.probes import BedProbes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nvml, pytest.mark.tmux, pytest.mark.xdist_group("slurm")]
@@ -102,3 +102,30 @@ def test_the_console_shows_every_gpu_and_a_node_that_is_not_read_comes_back(
         probes.accept("gpu2")
         console.until(" 88")
         console.until_gone("node gpu2 not read")
+
+
+@pytest.mark.long
+def test_a_job_has_the_cpu_and_memory_of_its_container(
+    bed: Bed, probes: BedProbes, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    script = "x=$(head -c 30000000 /dev/zero | tr '\\0' x); while :; do :; done"
+    words = ("submit", "--gpus", "1", "--network", "none", IMAGE, "sh", "-c", script)
+    job = gputui(environ, *words).stdout.strip()
+    bed.wait(bed.containers, "its container exists")
+    [container] = bed.containers()
+    inside = ("docker", "inspect", "--format", "{{.State.Pid}}", container["ID"])
+    bed.wait(lambda: bed.run(*inside, on=container["Node"]).stdout.strip() != "0", "it runs")
+    pid = bed.run(*inside, on=container["Node"]).stdout.strip()
+    probes.drivers[container["Node"]].change(f"gpu 0 process {pid} {2**30} C", f"gpu 1 process {pid} {2**30} C")
+    server = subprocess.Popen([*GPUTUI, "serve"], env=dict(environ) | {"GPUTUI_CLUSTER_PROBE_INTERVAL": "0.5s"})
+
+    def told() -> dict[str, Any]:
+        shown = json.loads(gputui(environ, "show", job, "--json").stdout)
+        return dict(shown["attempts"][-1].get("telemetry") or {})
+
+    try:
+        bed.wait(lambda: (told().get("memory") or {}).get("peak", 0) > 30_000_000, "its memory is known")
+        assert told()["cpu"] > 0
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.container import Consumption
+from gputui.domain.consumption import Consumption
 from gputui.domain.job import Job
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured

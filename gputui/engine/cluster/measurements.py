@@ -23,7 +23,8 @@ from gputui.engine.files.tallies import AttemptKey, AttemptTallies
 
 if TYPE_CHECKING:
     from gputui.domain.attempt import Attempt
-    from gputui.domain.gpu import GpuView
+    from gputui.domain.consumption import Consumption
+    from gputui.domain.gpu import GpuProcess, GpuView
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import SchedulerSettings
@@ -244,6 +245,8 @@ class ClusterTelemetry:
             view = views.get(uuid)
             if view is not None and view.sample is not None:
                 measurement.tally.add(view.sample)
+        if (used := _use_of_machine(job, views)) is not None:
+            measurement.tally.add_host(*used)
         self._tallies.save_if_due(key, second)
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
@@ -294,6 +297,31 @@ def _shown_gpus(jobs: Iterable[Job], views: Iterable[GpuView]) -> Mapping[JobId,
             if job_id is not None:
                 found.setdefault(job_id, {})[view.gpu.uuid] = None
     return found
+
+
+def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption, float] | None:
+    """Return what the job's container, or its group in Slurm, has used, with the time; None if it was not read now.
+
+    A job on several nodes has a group on each, and with processes of several containers on its GPUs it is not known
+    which of them is its own.
+    """
+    attempt = job.attempts[-1]
+    if "," in attempt.node:
+        return None
+    found: dict[str | None, tuple[Consumption, float]] = {}
+    containers: set[str | None] = set()
+    for view in (views[uuid] for uuid in attempt.gpus if uuid in views):
+        sample = view.sample
+        for process in (sample.processes if sample is not None else None) or ():
+            if view.process_jobs.get(process.pid) == job.id or _is_inside(process, attempt):
+                containers.add(process.container_id)
+                if process.used is not None and sample is not None and sample.processes_at is not None:
+                    found[process.container_id] = (process.used, sample.processes_at.timestamp())
+    return next(iter(found.values()), None) if len(containers) == 1 else None
+
+
+def _is_inside(process: GpuProcess, attempt: Attempt) -> bool:
+    return process.container_id is not None and process.container_id == attempt.container_id
 
 
 def _key(job: Job) -> AttemptKey:

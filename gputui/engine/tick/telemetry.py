@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from gputui.domain.container import Consumption, ContainerRecord
+from gputui.domain.consumption import Consumption
+from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job

@@ -20,8 +20,13 @@ import time
 
 import pynvml
 
+from gputui.gpus.probe.group_use import GroupUse
 from gputui.gpus.probe.nvml import LostError, call, error_text, read
 from gputui.gpus.probe.sweeps import Probe, ProbeFailedError, RestartRequired, emit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gputui.gpus.probe.group_use import ReadGroup
 
 _PR_SET_PDEATHSIG = 1
 _DRIVERS_LIST = "/proc/driver/nvidia/gpus"
@@ -76,13 +81,23 @@ class Commands:
             self.pcie = None if words[1] == "-" else words[1]
 
 
-def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: str = "", patience: str = "0") -> None:
+def run(
+    sample: str = "1",
+    process: str = "2",
+    seldom: str = "15",
+    directory: str = "",
+    patience: str = "0",
+    *,
+    read_group: ReadGroup | None = None,
+) -> None:
     """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails.
 
-    `patience` ends the process after so many seconds without a command; 0: never.
+    `patience` ends the process after so many seconds without a command; 0: never. `read_group` adds to processes what
+    their control groups have used.
     """
     call("nvmlInit")
-    probe = Probe(float(sample), float(process), float(seldom), directory or _DRIVERS_LIST)
+    groups = GroupUse(read_group) if read_group is not None else None
+    probe = Probe(float(sample), float(process), float(seldom), directory or _DRIVERS_LIST, groups)
     commands = Commands(int(patience))
     probe.begin()
     while commands.wait(probe.sample.at - time.monotonic()):
@@ -99,11 +114,11 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def main(arguments: list[str]) -> int:
-    """Run the probe; return 1 after a failure, which was written as a line."""
+def main(arguments: list[str], read_group: ReadGroup | None = None) -> int:
+    """Run the probe; return 1 after a failure, which was written as a line. For `read_group` see `run`."""
     die_with_parent()
     try:
-        run(*arguments)
+        run(*arguments, read_group=read_group)
     except BrokenPipeError:
         return 0
     except RestartRequired:

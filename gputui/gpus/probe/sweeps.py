@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gputui.gpus.probe.enumerate import Device
+    from gputui.gpus.probe.group_use import GroupUse
 
 
 _SM, _MEMORY = 2, 10
@@ -152,7 +153,11 @@ class Due:
 class Probe:
     """Sweeps over all GPUs, written as lines to stdout."""
 
-    def __init__(self, sample: float, process: float, seldom: float, directory: str) -> None:
+    def __init__(
+        self, sample: float, process: float, seldom: float, directory: str, groups: GroupUse | None = None
+    ) -> None:
+        """`groups` adds to processes what their control groups have used."""
+        self._groups = groups
         self._directory = directory
         self._driven = driven_gpus(directory)
         self.sample = Due(sample)
@@ -240,6 +245,8 @@ class Probe:
             result["lists"] = True
             result["hosts_pids"] = self._processes.is_hosts_namespace()
             self._processes.forget_unseen()
+            if self._groups is not None:
+                self._groups.forget_unseen()
             result["host"] = self.host.read(time.monotonic(), seldom=seldom)
         return result
 
@@ -272,9 +279,17 @@ class Probe:
         return [
             {"pid": pid, "memory": memory, "compute": compute}
             | ({"sm": shares[pid]} if pid in shares else {})
-            | self._processes.facts(pid)
+            | self._facts(pid)
             for pid, memory, compute in found
         ]
+
+    def _facts(self, pid: int) -> dict[str, object]:
+        facts = self._processes.facts(pid)
+        if self._groups is None or not facts.get("visible", True):
+            return facts
+        container_id = facts["container_id"]
+        used = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
+        return facts | {"used": used} if used else facts
 
     def _details_of(self, uuid: str) -> DetailReadings | None:
         """Return the detail readings of a GPU with wanted process shares."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
-    Consumption,
     ContainerRecord,
     ContainerState,
     Created,

@@ -18,8 +18,8 @@ from pathlib import Path
 from threading import Event
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.consumption import Consumption
 from gputui.domain.container import (
-    Consumption,
     ContainerRecord,
     ContainerState,
     Created,
