@@ -23,6 +23,7 @@ from subprocess import CompletedProcess
 
 from tests.runtime.dockerd import STOPS, identity, remove_cgroups, stop, sweep
 from tests.slurm import files
+from tests.slurm.accounts import Accounts
 from tests.slurm.machine import Machine
 
 IMAGE = "gputui-test:latest"
@@ -36,15 +37,19 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class Bed:
     """Slurm on nodes `gpu1`, `gpu2`, … of this host."""
 
-    def __init__(self, nodes: int = 3, gpus: int = 2, **settings: object) -> None:
-        """Write its files; `patience` is the time in seconds after which a silent node is down."""
+    def __init__(self, nodes: int = 3, gpus: int = 2, *, accounts: bool = False, **settings: object) -> None:
+        """Write its files; `patience` is the time in seconds after which a silent node is down.
+
+        With `accounts` slurmdbd keeps them.
+        """
         sweep(_PREFIX, _remove)  # the processes of a bed die with its owner
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         (self.directory / "owner").write_text(identity(os.getpid()))
         self.nodes = {f"gpu{number}": f"10.77.0.{number}" for number in range(1, nodes + 1)}
         self.gpus = gpus
         defaults = {"patience": 60, "min_job_age": 300, "scheduler": "bf_interval=1,batch_sched_delay=1"}
-        files.write_cluster(self.directory, self.nodes, gpus, defaults | settings)
+        files.write_cluster(self.directory, self.nodes, gpus, defaults | settings, accounts=accounts)
+        self._has_accounts = accounts
         self._machines: dict[str, Machine] = {}
         self._cut: set[str] = set()
 
@@ -105,6 +110,10 @@ class Bed:
         for name in self.nodes:
             self._machines[name].start("dockerd", *self._engine(name), environ=environ)
         self.wait((here / "munge/socket").exists, "munge answers")
+        if self._has_accounts:
+            accounts = Accounts(head, environ, self.wait)
+            accounts.start()
+            accounts.fill(tuple(files.USERS))
         self.start_controller()
         for name in self.nodes:
             self.wait(partial(self._has_image, name), f"the engine of {name} has its image")

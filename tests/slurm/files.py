@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.runtime.rootfs import archive
+from tests.slurm.accounts import write as write_accounts
+from tests.slurm.release import unpacked, version
 
 HEAD_ADDRESS = "10.77.0.254"
 GPU_TYPE = "h200"
@@ -15,6 +17,10 @@ USERS = {"alice": 61001, "bob": 61002}
 """Users of the bed beside root, with their ids; alice may use Docker, bob may not."""
 DOCKER_GROUP = 61009
 _MOST_GPUS = 8
+_CGROUPS_FROM = (23, 2)
+"""First release whose slurmd wants cgroups of systemd's unless it is told not to."""
+_MULTIFACTOR_FROM = (23, 11)
+"""First release in which priorities are sums of weights by default: without any weight a nice value changes nothing."""
 
 SLURM_CONF = """\
 ClusterName=bed
@@ -86,7 +92,7 @@ _CLIENT_OF_USER = """\
 [ "$(id -u)" = 0 ] || PATH=/usr/bin:/bin exec ${{0##*/}} "$@"
 exec {into} env -C "$PWD" HOME={home} PATH={folder}:/usr/bin:/bin SLURM_CONF={bed}/slurm.conf ${{0##*/}} "$@"
 """
-CLIENTS = ("sacct", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
+CLIENTS = ("sacct", "sacctmgr", "salloc", "sbatch", "scancel", "scontrol", "sdiag", "sinfo", "sprio", "squeue", "srun")
 
 
 def uuid(node: str, index: int) -> str:
@@ -94,7 +100,9 @@ def uuid(node: str, index: int) -> str:
     return f"GPU-{int(node.removeprefix('gpu')):08d}-0000-0000-0000-{index:012d}"
 
 
-def write_cluster(bed: Path, nodes: dict[str, str], gpus: int, settings: Mapping[str, object]) -> None:
+def write_cluster(
+    bed: Path, nodes: dict[str, str], gpus: int, settings: Mapping[str, object], *, accounts: bool = False
+) -> None:
     """Write what all machines share; `nodes` maps names to addresses."""
     for folder in ("munge", "head/state", "bin", "no-commands", "home", "etc/docker"):
         (bed / folder).mkdir(parents=True)
@@ -109,6 +117,14 @@ def write_cluster(bed: Path, nodes: dict[str, str], gpus: int, settings: Mapping
         lines.append(f"NodeName={node} NodeAddr={address} {shape} Gres=gpu:{GPU_TYPE}:{gpus}\n")
         devices.append(f"NodeName={node} Name=gpu Type={GPU_TYPE} File={bed}/{node}/dev/nvidia[0-{gpus - 1}]\n")
         _write_node(bed / node, node, gpus)
+    if (release := unpacked()) is not None:
+        lines.insert(0, f"PluginDir={release}/plugins\n")
+    if accounts:
+        lines.append(write_accounts(bed, GPU_TYPE))
+    if version() >= _CGROUPS_FROM:
+        (bed / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    if version() >= _MULTIFACTOR_FROM:
+        lines.append("PriorityWeightPartition=1000000\n")
     (bed / "slurm.conf").write_text("".join(lines))
     (bed / "gres.conf").write_text("".join(devices))
     write_epilog(bed, None)

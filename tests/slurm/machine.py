@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.slurm.release import unpacked
+
 _SETUP = """
 set -e
 hostname {name}
@@ -29,6 +31,11 @@ mount -t tmpfs docker /etc/docker
 mount -t overlay gpus -o lowerdir={bed}/{name}/bin:/usr/local/bin /usr/local/bin
 """
 """Nothing of the host's engine is seen; nvidia-smi lies where everyone finds it."""
+_RELEASE = """
+mount -t overlay bin -o lowerdir={release}/bin:/usr/bin /usr/bin
+mount -t overlay sbin -o lowerdir={release}/sbin:/usr/sbin /usr/sbin
+"""
+"""Another release of Slurm stands where the programs of this host's are."""
 _WITH_US = ("setpriv", "--pdeathsig", "KILL")
 
 
@@ -39,7 +46,8 @@ class Machine:
         self.name = name
         self.folder = bed / name
         self.is_node = is_node
-        more = _NODE.format(bed=bed, name=name) if is_node else ""
+        more = _RELEASE.format(release=unpacked()) if unpacked() else ""
+        more += _NODE.format(bed=bed, name=name) if is_node else ""
         script = _SETUP.format(bed=bed, name=name, more=more) + (_STAY_AS_INIT if is_node else _STAY)
         kinds = ["--net", "--uts", "--mount", "--propagation", "private"]
         kinds += ["--pid", "--fork", "--kill-child", "--mount-proc"] if is_node else []

@@ -101,7 +101,7 @@ def test_a_job_with_a_terminal_is_left_attached_to_and_entered(environ: Mapping[
     words = ["run", "-it", "--network", NETWORK, "--name", "lab", IMAGE, "sh"]
     with Terminal([*GPUTUI, *words], environ, 90, 24) as terminal:
         terminal.until("/ #")
-        terminal.press("mine=kept; stty size", "Enter")
+        terminal.press("mine=kept; until stty size; do :; done", "Enter")  # docker's client sets it after the start
         terminal.until("24 90")
         terminal.press("C-p", "C-q")
         terminal.until("keeps running", "EXIT 0")
