@@ -60,7 +60,7 @@ def _gpu_hours(job: Job) -> str:
 def _gpu_seconds(attempt: Attempt) -> float:
     if attempt.started_at is None or attempt.ended_at is None:
         return 0.0
-    return (attempt.ended_at - attempt.started_at).total_seconds() * len(attempt.gpus) * attempt.gpu_share
+    return (attempt.ended_at - attempt.started_at).total_seconds() * attempt.gpu_count * attempt.gpu_share
 
 
 COLUMNS: Mapping[str, HistoryColumn] = {
@@ -71,7 +71,7 @@ COLUMNS: Mapping[str, HistoryColumn] = {
     "user": HistoryColumn(table.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
     "priority": HistoryColumn(table.TextColumn("PRI", right=True), lambda job: str(job.priority)),
     "gpus": HistoryColumn(
-        table.TextColumn("GPUS", right=True), lambda job: str(len(job.attempt.gpus) if job.attempt else 0)
+        table.TextColumn("GPUS", right=True), lambda job: str(job.attempt.gpu_count if job.attempt else 0)
     ),
     "image": HistoryColumn(table.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or "host"),
     "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),

@@ -273,7 +273,7 @@ def _count(target: UsageAccount, end: str, jobs: int) -> None:
 
 
 def _part_of(attempt: AttemptRecord, start: float, end: float) -> _Whole:
-    width = len(attempt.gpus) * attempt.gpu_share
+    width = attempt.gpu_count * attempt.gpu_share
     stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
     standing = _overlap(stopped, start, end) if stopped else 0.0
     found = measured(attempt, (end - start) * width)

@@ -68,6 +68,13 @@ class Attempt(Struct, frozen=True):
     """Line of its output that says why it failed; empty if none was found."""
     node: str = ""
     """Node of a cluster on which it runs, several with commas; empty: this machine, or unknown."""
+    unnamed_gpus: int = 0
+    """Number of GPUs that the engine of a cluster allocated to it without naming them."""
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs allocated to it."""
+        return len(self.gpus) or self.unnamed_gpus
 
     @property
     def is_over(self) -> bool:

@@ -65,6 +65,12 @@ class AttemptRecord(Struct, frozen=True):
     suspensions: tuple[tuple[datetime, datetime], ...] = ()
     efficiency: EfficiencyRecord | None = None
     telemetry: UseRecord | None = None
+    unnamed_gpus: int = 0
+
+    @property
+    def gpu_count(self) -> int:
+        """Number of GPUs allocated to it."""
+        return len(self.gpus) or self.unnamed_gpus
 
 
 class JobRecord(Struct, frozen=True):

@@ -60,7 +60,7 @@ class GpuTime:
         if attempt.started_at is None or self._since is None:
             return 0.0
         seconds = (end - max(attempt.started_at, self._since)).total_seconds()
-        return max(0.0, seconds) * len(attempt.gpus) * attempt.gpu_share
+        return max(0.0, seconds) * attempt.gpu_count * attempt.gpu_share
 
 
 COMPLETED = "Completed"

@@ -177,7 +177,7 @@ class JobSums:
     def _charge(self, job: Job, sign: int) -> None:
         """Add the GPU time of the job's attempts, or subtract it."""
         for attempt in job.attempts:
-            gpus = sign * len(attempt.gpus) * attempt.gpu_share
+            gpus = sign * attempt.gpu_count * attempt.gpu_share
             if gpus and attempt.started_at:
                 self._ledger.begin(job.spec.tenant, gpus, attempt.started_at.timestamp())
                 if attempt.ended_at:

@@ -82,7 +82,7 @@ def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
 
 def _held(job: Job) -> list[Attempt]:
     """Return its ended attempts that held GPUs."""
-    return [attempt for attempt in job.attempts if attempt.gpus and attempt.started_at and attempt.ended_at]
+    return [attempt for attempt in job.attempts if attempt.gpu_count and attempt.started_at and attempt.ended_at]
 
 
 def _kept(job: Job) -> list[Attempt]:
@@ -98,7 +98,7 @@ def _lost(job: Job) -> tuple[int, float]:
     """Return how often it was preempted before it ran to its end, and the GPU-seconds lost."""
     kept = _kept(job)
     lost = [attempt for attempt in _held(job) if attempt not in kept]
-    return len(lost), sum(len(attempt.gpus) * _seconds(attempt) for attempt in lost)
+    return len(lost), sum(attempt.gpu_count * _seconds(attempt) for attempt in lost)
 
 
 def _was_preempted(attempt: Attempt) -> bool:
@@ -108,8 +108,8 @@ def _was_preempted(attempt: Attempt) -> bool:
 def _trace_job(job: Job, submit: float) -> TraceJob:
     """Return the job with the width of its last run, and the duration of all its attempts except preempted ones."""
     attempts = _kept(job)
-    gpus = len(attempts[-1].gpus)
-    work = sum(len(attempt.gpus) * _seconds(attempt) for attempt in attempts)
+    gpus = attempts[-1].gpu_count
+    work = sum(attempt.gpu_count * _seconds(attempt) for attempt in attempts)
     limit = job.spec.time_limit
     return TraceJob(
         number=0,

@@ -10,9 +10,11 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import accounting, details, job_rows, node_rows, site, states, texts
 from gputui.cluster.slurm.job_rows import JobRow
+from gputui.cluster.slurm.jobs import job_of
 from gputui.cluster.slurm.notes import Submissions
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Polled, parted
+from gputui.cluster.slurm.reasons import reason_of
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.gpu import GpuState
@@ -185,6 +187,22 @@ def test_states_and_their_causes(word: str, state: JobState, code: CauseCode | N
     assert cause is None or word.split(" ")[0] in cause.text
 
 
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("AssocGrpGRES", "over a limit of its account: GPUs or other devices (AssocGrpGRES)"),
+        ("QOSMaxJobsPerUserLimit", "over a limit of its QOS: running jobs (QOSMaxJobsPerUserLimit)"),
+        ("AssocGrpGRESMinutes", "over a limit of its account: time on GPUs, CPUs and the like (AssocGrpGRESMinutes)"),
+        ("QOSMaxWallDurationPerJobLimit", "over a limit of its QOS: run time (QOSMaxWallDurationPerJobLimit)"),
+        ("AssociationJobLimit", "over a limit of its account: running jobs (AssociationJobLimit)"),
+        ("QOSNotAllowed", "its partition does not take its QOS (QOSNotAllowed)"),
+    ],
+)
+def test_limits_of_accounts_and_qos(word: str, text: str) -> None:
+    reason = reason_of(word, "", None, datetime.now(UTC))
+    assert (reason.code, reason.text) == (PendingReason.QUOTA_EXCEEDED, text)
+
+
 def test_a_held_or_suspended_state_shows(tmp_path: Path) -> None:
     held = replace(row(state="REQUEUE_HOLD", number="7", array="7"), reason="job_requeued_in_held_state", nodes="")
     stopped = row(state="SUSPENDED", number="8", array="8")
@@ -271,8 +289,9 @@ NEWER_JOB = (
 )
 
 
-def test_details_of_later_versions() -> None:
-    found = details.parse(NEWER_JOB, row(state="COMPLETING"))
+@pytest.mark.parametrize("more", ["", "SLUID=sDS5M87DJE7N00 ", "HetJobIdSet=33-34 "], ids=["25.11", "26.05", "het"])
+def test_details_of_later_versions(more: str) -> None:
+    found = details.parse(NEWER_JOB.replace("UserId=", f"{more}UserId=", 1), row(state="COMPLETING"))
     assert found is not None
     assert found.gpus == (("dgx01", 0), ("dgx01", 6), ("dgx01", 7), ("dgx02", 4))
     assert (found.nodes, found.requested, found.restarts) == (("dgx01", "dgx02"), 4, 2)
@@ -293,13 +312,16 @@ def test_accounts() -> None:
             "vision",
             "gpu",
         ),
-        *("dgx01", "1", "billing=8,cpu=8,gres/gpu=2,node=1", "1-00:00:00", "gputui:k", "a|b\nc"),
+        *("dgx01", "1", "billing=8,cpu=8,gres/gpu=2,node=1", "billing=8,cpu=8,gres/gpu:h100=8,gres/gpu=8,node=1"),
+        *("1-00:00:00", "gputui:k", "a|b\nc"),
     ]
     output = "".join(f"{field}{MARK}" for field in fields) + "\n"
     [ended, again] = list(accounting.parse(output * 2, MARK))
     assert ended == again
     assert (ended.row.job_id, ended.row.name, ended.row.state) == (element_id(400, 3), "a|b\nc", "CANCELLED")
-    assert (ended.detail.requested, ended.detail.signal, ended.detail.nodes) == (2, 15, ("dgx01",))
+    assert (ended.detail.requested, ended.detail.signal, ended.detail.nodes) == (8, 15, ("dgx01",))
+    attempt = job_of(ended.row, ended.detail, None).attempts[0]
+    assert (attempt.gpus, attempt.gpu_count, attempt.exit_code) == ((), 8, 143)  # accounts do not name GPUs
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
     """Return the job; `classes` are the PriorityClasses of the settings."""
     job, pod = parts.job, phases.newest(parts.pods)
     state, spec = phases.state_of(job, parts.pods), _spec(parts, classes)
-    attempt = None if state is JobState.PENDING else _attempt(parts, pod, state)
+    attempt = None if state is JobState.PENDING else _attempt(parts, pod, state, spec.gpus.minimum)
     ended = phases.end_of(job) or (attempt.ended_at if attempt else None)
     place = place_of(job)
     return Job(
@@ -73,7 +73,7 @@ def job_of(parts: JobParts, classes: Sequence[str]) -> Job:
     )
 
 
-def _attempt(parts: JobParts, pod: KubePod | None, state: JobState) -> Attempt | None:
+def _attempt(parts: JobParts, pod: KubePod | None, state: JobState, gpus: int) -> Attempt | None:
     """Return the run of the newest pod; None if the job never had one."""
     job = parts.job
     if pod is None and not job.has_ended:
@@ -93,6 +93,7 @@ def _attempt(parts: JobParts, pod: KubePod | None, state: JobState) -> Attempt |
         exit_code=(0 if code is None and state is JobState.COMPLETED else code) if is_over else None,
         cause=phases.cause_of(job, pod) if is_over else None,
         node=",".join(plain(name) for name in nodes),
+        unnamed_gpus=gpus,
     )
 
 

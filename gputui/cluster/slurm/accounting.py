@@ -14,15 +14,18 @@ from gputui.cluster.slurm.poll import Ended, mark_of
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "State", "ExitCode", "Submit", "Start", "End", "User", "Account", "Partition"),
-    *("NodeList", "NNodes", "ReqTRES", "Timelimit", "Comment", "JobName"),
+    *("NodeList", "NNodes", "ReqTRES", "AllocTRES", "Timelimit", "Comment", "JobName"),
 )
+_ENDED = ("BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO")
+"""States asked for: without any, sacct leaves out jobs that were cancelled while they were held."""
 _LONG_AGO = "1970-01-02"
 
 
 def arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:
     """Return the options of sacct for jobs that ended, with `mark` after each field."""
     start = since.strftime("%Y-%m-%dT%H:%M:%S") if since else _LONG_AGO
-    chosen = [f"--jobs={','.join(jobs)}"] if jobs else [f"--starttime={start}", "--endtime=now", "--allusers"]
+    ended = [f"--starttime={start}", "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
+    chosen = [f"--jobs={','.join(jobs)}"] if jobs else ended
     shape = ["--noheader", "--allocations", "--parsable", f"--delimiter={mark}", f"--format={','.join(_FIELDS)}"]
     return [*shape, *chosen]
 
@@ -79,6 +82,6 @@ def _ended(values: dict[str, str]) -> Ended:
         int(code) if code.isdigit() else None,
         int(signal) if signal.isdigit() else None,
         nodes=texts.hosts(row.nodes),
-        requested=texts.gpu_count(values["ReqTRES"]),
+        requested=texts.gpu_count(values["AllocTRES"] or values["ReqTRES"]),
     )
     return Ended(row, detail)

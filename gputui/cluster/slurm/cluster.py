@@ -175,11 +175,11 @@ class SlurmCluster:
         return found
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield jobs that have ended, from sacct where Slurm keeps accounts, else from our records."""
+        """Yield jobs that have ended, from our records, and from sacct where Slurm keeps accounts."""
         polled = self._latest()
         found = {each.row.job_id: each for each in self._records.all()}
         if polled.site.has_accounting:
-            found = {each.row.job_id: _merged(each, found) for each in accounting.ended_jobs(self._commands, since)}
+            found |= {each.row.job_id: _merged(each, found) for each in accounting.ended_jobs(self._commands, since)}
         for each in found.values():
             job = self._job_of(each, polled)
             if job.ended_at is not None and (since is None or job.ended_at >= since):
@@ -331,7 +331,7 @@ class SlurmCluster:
         polled = self._latest()
         if found is None and polled.site.has_accounting:
             every = accounting.ended_jobs(self._commands, None, (ids.words(job_id),))
-            found = next((each for each in every if each.row.job_id == job_id), None)
+            found = next((each for each in every if job_id in (each.row.job_id, each.row.owner)), None)
         return self._job_of(found, polled) if found else None
 
     def _job_of(self, ended: Ended, polled: Polled) -> Job:

@@ -11,8 +11,8 @@ from gputui.cluster.slurm import texts
 from gputui.cluster.slurm.job_rows import JobRow
 
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
-_BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?=UserId=)"
-_REQUESTS = ("TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
+_BEGIN = r"^JobId={} (?:(?:Array|Het)\w+=\S+ )*JobName={} (?:(?:HetJobIdSet|SLUID)=\S+ )*(?=UserId=)"
+_REQUESTS = ("AllocTRES", "TresPerJob", "TresPerNode", "TresPerTask", "ReqTRES", "TRES")
 
 
 class JobDetail(Struct, frozen=True):

@@ -45,6 +45,20 @@ _REASONS: Mapping[str, tuple[PendingReason, str]] = {
     "MaxJobCount": (_R.QUOTA_EXCEEDED, "Slurm has as many jobs as it takes"),
     "OutOfMemory": (_R.RESOURCES, "its last run ran out of memory"),
 }
+_LIMITED = (
+    ("Minutes", ": time on GPUs, CPUs and the like"),
+    ("Usage", ": use so far"),
+    ("Submit", ": jobs in the queue"),
+    ("Jobs", ": running jobs"),
+    ("GRES", ": GPUs or other devices"),
+    ("Cpu", ": CPUs"),
+    ("Mem", ": memory"),
+    ("Node", ": nodes"),
+    ("Wall", ": run time"),
+    ("Time", ": run time"),
+    ("JobLimit", ": running jobs"),
+)
+"""Parts of Slurm's words for limits of accounts and QOS, in the order of search, and what is limited."""
 _UNAVAILABLE = "ReqNodeNotAvail"
 _SPLIT = "UnavailableNodes:"
 
@@ -82,9 +96,12 @@ def _timeless(word: str, dependency: str) -> Reason:
 
 def _guessed(word: str) -> tuple[PendingReason, str]:
     """Return the kind of one of Slurm's many limits: `QOSMaxGRESPerUser`, `AssocGrpCpuLimit`."""
+    who = "its QOS" if word.startswith("QOS") else "its account"
+    if word.endswith("NotAllowed"):
+        return _R.QUOTA_EXCEEDED, f"its partition does not take {who}"
     if word.startswith(("QOS", "Assoc", "Max", "Grp")) or word.endswith("Limit"):
-        who = "its QOS" if word.startswith("QOS") else "its account"
-        return _R.QUOTA_EXCEEDED, f"over a limit of {who}"
+        what = next((what for part, what in _LIMITED if part in word), "")
+        return _R.QUOTA_EXCEEDED, f"over a limit of {who}{what}"
     if "Resv" in word or word.startswith("Reservation"):
         return _R.RESERVATION, "a reservation stands in its way"
     if "Held" in word or "Hold" in word or "held" in word:

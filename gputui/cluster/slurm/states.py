@@ -88,12 +88,17 @@ _PLAIN_CAUSES: Mapping[str, tuple[CauseCode, str]] = {
     "RECONFIG_FAIL": (CauseCode.RUNTIME_UNAVAILABLE, "{node} could not be configured"),
 }
 
+_WITHOUT_CODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
+
 
 def exit_code_of(word: str, exit_code: int | None, signal: int | None) -> int | None:
     """Return one number for exit code and signal, as shells do: 137 for SIGKILL.
 
-    None where Slurm has the 0 of a job that did not come to its end: a lost or cancelled one has no exit code.
+    None where Slurm has the 0 of a job that did not come to its end, or a 1 of its own: a lost or cancelled one has no
+    exit code.
     """
+    if word in _WITHOUT_CODE:
+        return None
     if exit_code:
         return exit_code
     if signal:
