@@ -18,6 +18,12 @@ GOOD = {
     "GresTypes": "gpu",
     "MinJobAge": "300 sec",
 }
+ACCOUNTS = {
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageTRES": "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/gpu:h200",
+    "AccountingStoreFlags": "job_comment",
+}
+WEIGHTS = {"PriorityWeightAge": "0", "PriorityWeightFairShare": "0", "PriorityWeightTRES": "(null)"}
 
 
 class Machine:
@@ -82,6 +88,9 @@ def test_a_silent_controller_and_a_silent_munge_are_told_apart(machine: Machine,
         ({"Epilog": "(null)"}, "epilog", False),
         ({"GresTypes": "(null)"}, "gres", True),
         ({"MinJobAge": "10 sec"}, "MinJobAge", False),
+        ({"PriorityType": "priority/multifactor", **WEIGHTS}, "priority", False),
+        ({**ACCOUNTS, "AccountingStorageTRES": "cpu,mem,energy,node,billing"}, "accounts", False),
+        ({**ACCOUNTS, "AccountingStoreFlags": "(null)"}, "comments", False),
     ],
 )
 def test_settings_in_the_way_are_reported(machine: Machine, changes: dict[str, str], name: str, stops: bool) -> None:
@@ -92,5 +101,10 @@ def test_settings_in_the_way_are_reported(machine: Machine, changes: dict[str, s
 
 
 def test_a_short_memory_is_no_fault_beside_slurmdbd(machine: Machine) -> None:
-    machine.answers({**GOOD, "MinJobAge": "10 sec", "AccountingStorageType": "accounting_storage/slurmdbd"})
+    machine.answers({**GOOD, "MinJobAge": "10 sec", **ACCOUNTS})
+    assert machine.found == []
+
+
+def test_one_weight_gives_jobs_priorities(machine: Machine) -> None:
+    machine.answers({**GOOD, **WEIGHTS, "PriorityType": "priority/multifactor", "PriorityWeightTRES": "gres/gpu=1000"})
     assert machine.found == []

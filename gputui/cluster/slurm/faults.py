@@ -74,12 +74,44 @@ def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
             "GresTypes=gpu and NodeName=… Gres=gpu:MODEL:N in slurm.conf, the device files in gres.conf",
             stops_jobs=True,
         )
-    age = values.get("MinJobAge", "").partition(" ")[0]
+    if values.get("PriorityType") == "priority/multifactor" and not any(_weights(values)):
+        yield ClusterFault(
+            "priority",
+            "Slurm gives all jobs the same priority",
+            "Without weights a lower priority changes nothing: jobs start in the order of their submission.",
+            "PriorityWeightFairshare, PriorityWeightPartition, … in slurm.conf: gputui takes up to 50000 off their sum",
+        )
     has_accounting = values.get("AccountingStorageType", "").endswith("slurmdbd")
+    if has_accounting:
+        yield from _of_accounts(values)
+    age = values.get("MinJobAge", "").partition(" ")[0]
     if age.isdigit() and int(age) < SHORT_MEMORY and not has_accounting:
         yield ClusterFault(
             "MinJobAge",
             f"Slurm forgets jobs {age} s after their end, and has no slurmdbd",
             "Their exit codes are lost unless gputui sees them in time.",
             "MinJobAge=300 in slurm.conf, or slurmdbd",
+        )
+
+
+def _weights(values: Mapping[str, str]) -> Iterator[bool]:
+    for name, value in values.items():
+        if name.startswith("PriorityWeight"):
+            yield value.strip() not in _NONE | {"0"}
+
+
+def _of_accounts(values: Mapping[str, str]) -> Iterator[ClusterFault]:
+    if not re.search(r"\bgres/gpu\b", values.get("AccountingStorageTRES", "")):
+        yield ClusterFault(
+            "accounts",
+            "Slurm's accounts do not count GPUs",
+            "history and report know no GPUs of jobs that gputui did not see running.",
+            "AccountingStorageTRES=gres/gpu in slurm.conf",
+        )
+    if "job_comment" not in values.get("AccountingStoreFlags", ""):
+        yield ClusterFault(
+            "comments",
+            "Slurm's accounts keep no comments of jobs",
+            "By its comment a job is known as one of gputui's after Slurm has forgotten it.",
+            "AccountingStoreFlags=job_comment in slurm.conf",
         )
