@@ -107,7 +107,7 @@ def test_a_node_is_read_over_ssh_without_further_settings(
 ) -> None:
     standin = StandIn(tmp_path / "behaviour")
     own = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", **standin.environment}
-    node = Sshd("SetEnv " + " ".join(f"{name}={value}" for name, value in own.items()))
+    node = Sshd(own)
     monkeypatch.setenv("PATH", node.path)
     cluster = ClusterSettings("slurm", probe="ssh")
     here = replace(options, settings=replace(Settings(), cluster=cluster))

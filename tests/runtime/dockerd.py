@@ -144,7 +144,7 @@ class Dockerd:
         here = self.directory
         paths = [f"--data-root={here}/data", f"--exec-root={here}/exec", f"--pidfile={here}/docker.pid"]
         rest = [f"--host={self.host}", "--group=root", f"--cgroup-parent={_cgroup(here)}", "--log-level=warn"]
-        nvidia = ["--add-runtime=nvidia=runc"]
+        nvidia = ["--add-runtime=nvidia=runc", "--iptables=false", "--ip6tables=false"]
         return [*into, "dockerd", *paths, *rest, *nvidia, *(["--live-restore"] if live_restore else [])]
 
     def _forget_containerd(self) -> None:

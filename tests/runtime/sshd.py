@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ PidFile {here}/pid
 StrictModes no
 UsePAM no
 PermitRootLogin yes
-{more}
+SetEnv {environ}
 """
 _CLIENT = """Host lab
     HostName 127.0.0.1
@@ -43,15 +43,23 @@ Host nowhere
 
 
 class Sshd:
-    """OpenSSH server on loopback; the host `lab` of `environ`'s ssh command."""
+    """OpenSSH server on loopback; the host `lab` of the ssh command on `path`."""
 
-    def __init__(self, *more: str) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        """Start the server.
+
+        Args:
+            environ: Further environment of the commands that it runs. Their HOME is an empty directory: bash reads the
+                start-up files of a user for each command over ssh, and those may start dozens of processes.
+        """
         self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir="/tmp"))
         self.port = _free_port()
         for name in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.directory / name)]
             subprocess.run(words, check=True)
-        facts = {"port": self.port, "here": self.directory, "user": getpass.getuser(), "more": "\n".join(more)}
+        words = [f"{name}={value}" for name, value in {"HOME": f"{self.directory}/home", **(environ or {})}.items()]
+        facts = {"port": self.port, "here": self.directory, "user": getpass.getuser(), "environ": " ".join(words)}
+        (self.directory / "home").mkdir()
         (self.directory / "sshd_config").write_text(_SERVER.format(**facts))
         (self.directory / "config").write_text(_CLIENT.format(**facts))
         self.trust(self.directory / "host.pub")
@@ -91,7 +99,8 @@ class Sshd:
         """End every connection, as a failing network does."""
         for pid in self.sessions():
             for each in (*_children(pid), pid):
-                os.kill(each, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # a client may have left meanwhile
+                    os.kill(each, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the server and every connection, as a machine does that is switched off; `start` begins again."""

@@ -90,6 +90,8 @@ def comparable(inspected: dict[str, Any]) -> dict[str, Any]:
     host["DeviceRequests"] = [(each["Driver"], each["Capabilities"], each["Options"] or {}) for each in requests]
     host["Ulimits"] = sorted(host["Ulimits"] or (), key=str)
     host["Binds"] = sorted(host["Binds"] or ())  # docker's client sends them in any order
+    for field in ("CapAdd", "CapDrop"):  # clients before 23.0 do not add the prefix
+        host[field] = [name if name == "ALL" else f"CAP_{name.removeprefix('CAP_')}" for name in host[field] or ()]
     networks = inspected["NetworkSettings"]["Networks"]
     return {
         "config": _said(config, _STREAMS),

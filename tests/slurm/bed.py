@@ -123,7 +123,8 @@ class Bed:
         here = self.directory / name
         paths = [f"--data-root={here}/docker", "--exec-root=/run/docker", "--pidfile=/run/dockerd.pid"]
         sockets = ["--host=unix:///var/run/docker.sock", f"--host={self.docker_host(name)}", "--group=bed-docker"]
-        return [*paths, *sockets, f"--cgroup-parent=/{self.directory.name}", "--log-level=warn"]
+        rest = ["--log-level=warn", "--iptables=false", "--ip6tables=false"]
+        return [*paths, *sockets, f"--cgroup-parent=/{self.directory.name}", *rest]
 
     def _has_image(self, name: str) -> bool:
         words = ("docker", "import", str(self.directory / "image.tar"), IMAGE)

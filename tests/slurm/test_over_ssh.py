@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.ssh, pytest.mark.xdist_group("slurm
 @pytest.fixture
 def login(bed: Bed) -> Iterator[Sshd]:
     """Yield a login node whose users have formats of their own in their environment."""
-    own = f"PATH={bed.directory}/bin:/usr/bin:/bin SLURM_CONF={bed.configuration} SQUEUE_FORMAT=%i SBATCH_HOLD=1"
-    sshd = Sshd(f"SetEnv {own}")
+    own = {"SLURM_CONF": str(bed.configuration), "SQUEUE_FORMAT": "%i", "SBATCH_HOLD": "1"}
+    sshd = Sshd({"PATH": f"{bed.directory}/bin:/usr/bin:/bin", **own})
     yield sshd
     sshd.close()
 
