@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -26,6 +27,10 @@ _NOT_RUN = (126, 127)
 """Exit codes of shells and docker exec for a command that could not be run."""
 _ENDED_WITH_JOB = (128 + signal.SIGHUP, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 """Exit codes of a shell that was ended from outside, as by the end of its job."""
+_NO_CONNECTION = 255
+"""Exit code of ssh that could not connect, or lost its connection."""
+_REFUSED_WITHIN = 10.0
+"""Seconds within which a shell that ends with an error counts as one that was refused: the reason is to be read."""
 _LONGEST_LINE = 4096
 """Bytes of a line that a terminal delivers at once."""
 
@@ -39,11 +44,14 @@ class TerminalLoan:
         """True while another program uses the terminal."""
         self._is_back = asyncio.Event()
 
-    async def run(self, arguments: Sequence[str], words: str, question: Callable[[int], str] = lambda code: "") -> int:
+    async def run(
+        self, arguments: Sequence[str], words: str, question: Callable[[int, float], str] = lambda code, seconds: ""
+    ) -> int:
         """Run a program to its end, with exclusive use of the terminal; return its exit code.
 
-        `words` are shown above it. `question` gets the exit code; its text, if any, is shown below, and the console
-        waits for Enter: keys that are meant for the program must not become commands of the console.
+        `words` are shown above it. `question` gets the exit code and the seconds for which it ran; its text, if any, is
+        shown below, and the console waits for Enter: keys that are meant for the program must not become commands of
+        the console, and its last words are to be read.
         Raises SuspendNotSupported, or OSError. The event loop keeps running, so that SIGTERM and SIGHUP are handled:
         when the console ends, the program is hung up. Screen updates are batched meanwhile, and the screen is redrawn
         afterwards.
@@ -52,9 +60,10 @@ class TerminalLoan:
         try:
             with app.batch_update(), app.suspend(), self._away():
                 print(f"\n{words}\n", file=sys.__stdout__, flush=True)
+                begun = time.monotonic()
                 process = await asyncio.create_subprocess_exec(*arguments)
                 code = await _wait_or_hang_up(process)
-                if asked := question(code):
+                if asked := question(code, time.monotonic() - begun):
                     print(f"\n{asked}", file=sys.__stdout__, flush=True)
                     await _enter_pressed()
                 return code
@@ -120,10 +129,12 @@ def loan_of(app: App[Any]) -> TerminalLoan | None:
     return found if isinstance(found, TerminalLoan) else None
 
 
-def _of_ended_shell(code: int) -> str:
-    if code not in _ENDED_WITH_JOB:
-        return ""
-    return f"the shell was ended (exit code {code}), as happens when the job ends; Enter brings the console back"
+def _of_ended_shell(code: int, seconds: float) -> str:
+    if code in _ENDED_WITH_JOB:
+        return f"the shell was ended (exit code {code}), as happens when the job ends; Enter brings the console back"
+    if code == _NO_CONNECTION or (code and seconds < _REFUSED_WITHIN):
+        return f"the shell ended with exit code {code}; Enter brings the console back"
+    return ""
 
 
 async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:

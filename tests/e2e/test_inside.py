@@ -76,8 +76,11 @@ def test_a_shell_in_a_host_job_has_its_gpus_and_directory(tmp_path: Path) -> Non
 
 @pytest.mark.tmux
 def test_keys_for_a_shell_that_ended_with_its_host_job_do_not_reach_the_console(tmp_path: Path) -> None:
+    """A shell that is refused is asked about too, so that the reason can be read."""
+    config = tmp_path / "config.toml"
+    config.touch()
     environ = {
-        "GPUTUI_CONFIG": "/dev/null",
+        "GPUTUI_CONFIG": str(config),
         "GPUTUI_STATE": str(tmp_path / "state"),
         "GPUTUI_PROBE": "sim:1",
         "GPUTUI_RUNTIME": "process",
@@ -89,6 +92,12 @@ def test_keys_for_a_shell_that_ended_with_its_host_job_do_not_reach_the_console(
         subprocess.run([*submit, each], env={**os.environ, **environ}, check=True, capture_output=True, timeout=60)
     with Terminal(CONSOLE, environ, 120, 36) as terminal:
         terminal.until("running    50 sh", "waiting    50 sh")
+        config.write_text("nonsense")
+        terminal.press("x")
+        terminal.until("gputui: error", "the shell ended with exit code 2; Enter brings the console back")
+        config.write_text("")
+        terminal.press("Enter")
+        terminal.until("running    50 sh", "q quit")
         terminal.press("x")
         terminal.until_that(lambda shown: shown.rstrip().endswith("#"), "prompt")
         (tmp_path / "go").touch()
