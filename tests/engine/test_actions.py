@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.controls import find_gpu
@@ -58,6 +59,18 @@ def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -
         world.actions.hold([running])
     with pytest.raises(GputuiError, match="waiting already"):
         world.actions.requeue([waiting])
+
+
+def test_a_job_that_is_being_cancelled_can_neither_be_held_nor_moved(world: World) -> None:
+    """Nothing schedules here, so it waits until somebody does."""
+    other, job_id = world.submit(), world.submit()
+    world.actions.cancel([job_id])
+    place = Placing((job_id,), Placed(other, other, -1.0, 0.0, "alice", None, 50, 0, None))
+    with pytest.raises(GputuiError, match=f"job {job_id} is being cancelled"):
+        world.actions.hold([job_id])
+    with pytest.raises(GputuiError, match=f"job {job_id} is being cancelled"):
+        world.actions.place([place])
+    assert not world.job(job_id).held
 
 
 def test_every_action_is_audited_with_user_time_and_values(world: World) -> None:

@@ -13,8 +13,8 @@ from gputui.domain.container import RuntimeFeatures, RuntimeStatus
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
-from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.domain.settings import SchedulerSettings, Settings, Window
+from gputui.domain.snapshot import Controls, Leader, Node, Snapshot, WindowState, WindowView
 from gputui.request import further_options
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.preferences import Preferences
@@ -103,6 +103,20 @@ def test_suitable_gpus_are_shown() -> None:
     assert words(gpu_line(few, picture)) == "GPUs  1 of 2 suitable GPUs free: 2"
     none = draft_submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
     assert words(gpu_line(none, picture)) == "GPUs  0 of 0 suitable GPUs free"
+
+
+def test_gpus_that_are_reserved_for_others_now_are_not_counted_as_free() -> None:
+    hour = timedelta(hours=1)
+    course = Window("course", NOW - hour, NOW + hour, 1, tenant="bob", priority=80)
+    reserved = WindowView(course, WindowState.ACTIVE, gpus=(uuid(0),))
+    later = WindowView(replace(course, start=NOW + hour / 2), WindowState.UPCOMING, gpus=(uuid(1),))
+    picture = snapshot([], [view(0), view(1)], windows=(reserved, later))
+    spec = draft_submission(GOOD, HERE, NOW).spec
+    assert words(gpu_line(spec, picture)) == "GPUs  1 of 2 suitable GPUs free: 1, 1 reserved for others"
+    for own in (replace(spec, tenant="bob"), replace(spec, priority=80)):
+        assert words(gpu_line(own, picture)) == "GPUs  2 of 2 suitable GPUs free: 0,1"
+    released = snapshot([], [view(0)], windows=(replace(reserved, state=WindowState.RELEASED),))
+    assert words(gpu_line(spec, released)) == "GPUs  1 of 1 suitable GPU free: 0"
 
 
 def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: Any) -> Snapshot:

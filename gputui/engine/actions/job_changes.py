@@ -82,6 +82,8 @@ def held(job: Job, by: str, at: datetime) -> Job:
     if job.state is not JobState.PENDING:
         hint = "cancel or requeue it"
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
+    if job.cancel_requested:
+        raise GputuiError(f"job {job.shown_id} is being cancelled")
     if job.held and job.hold_reason is None:
         return job  # still held by the first user who held it
     return job.evolve(held=True, hold_reason=None, held_by=by, held_at=at)
@@ -107,6 +109,8 @@ def moved(job: Job, placed: Placed, by: str) -> Job:
     """Return the waiting job beside another; raises GputuiError if it is not waiting."""
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
+    if job.cancel_requested:
+        raise GputuiError(f"job {job.shown_id} is being cancelled")
     return ranked(job, job.put(placed), by)
 
 

@@ -21,6 +21,18 @@ def reservations_by_gpu(snapshot: Snapshot) -> dict[str, list[WindowView]]:
     return found
 
 
+def kept_from(snapshot: Snapshot, tenant: str, priority: int) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that are reserved now for other jobs than such ones."""
+    now = snapshot.taken_at
+    return frozenset(
+        uuid
+        for view in snapshot.windows
+        if view.state is not WindowState.RELEASED and view.window.start <= now < view.window.end
+        if not view.window.admits(tenant, priority)
+        for uuid in view.gpus
+    )
+
+
 def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
     """Return `reserved for alice until 16:00` or `... from 14:00`, for the first relevant window within a day."""
     for view in windows:

@@ -29,6 +29,7 @@ from gputui.domain.units import format_duration, plural
 from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED
 from gputui.tui.present.times import clock
@@ -131,7 +132,7 @@ def _why(changed: Snapshot, job: Job, settings: Settings, now: datetime) -> tupl
 
 
 def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
-    """Return the line on suitable GPUs: `3 of 6 suitable GPUs free: 0,2,5`."""
+    """Return the line on suitable GPUs: `3 of 6 suitable GPUs free: 0,2,5, 1 reserved for others`."""
     if spec is None:
         return cell("GPUs  –", DIM)
     if not spec.gpus.minimum:
@@ -141,11 +142,23 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
         return (("GPUs  ", DIM), ("this server has none", RED))
     fitting = {gpu.uuid for gpu in suitable_gpus(spec.gpus, (view.gpu for view in views))}
     able = [view for view in views if view.gpu.uuid in fitting]
-    free = [view for view in able if view.state is GpuState.FREE]
+    kept = kept_from(snapshot, spec.tenant, spec.priority)
+    unused = [view for view in able if view.state is GpuState.FREE]
+    free = [view for view in unused if view.gpu.uuid not in kept]
     words = f"{len(free)} of {plural(len(able), 'suitable GPU')} free" + (": " if free else "")
     enough = len(free) >= (len(views) if spec.gpus.everything else spec.gpus.minimum)
     style = GREEN if enough else AMBER if len(able) >= spec.gpus.minimum else RED
-    return (("GPUs  ", DIM), (words, style), (_named(free, snapshot), PLAIN), (_sharing(spec, able), DIM))
+    return (
+        ("GPUs  ", DIM),
+        (words, style),
+        (_named(free, snapshot), PLAIN),
+        (_reserved(unused, free) + _sharing(spec, able), DIM),
+    )
+
+
+def _reserved(unused: Sequence[GpuView], free: Sequence[GpuView]) -> str:
+    count = len(unused) - len(free)
+    return f", {count} reserved for others" if count else ""
 
 
 def _sharing(spec: JobSpec, able: Sequence[GpuView]) -> str:
