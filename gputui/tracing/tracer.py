@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 QUEUE = 16384
 """Maximum number of spans that wait to be sent; further ones are dropped."""
-CLOSE_WITHIN = 3.0
+CLOSE_WITHIN = 1.0
 """Seconds in which the last spans may be sent when the scheduler ends."""
 
 
