@@ -207,3 +207,5 @@ class Shell(Struct, frozen=True):
     arguments: tuple[str, ...]
     where: str
     """Description of the place where the shell opens."""
+    is_remote: bool = False
+    """True if gputui runs on another machine, whose terminal shows its errors too."""

@@ -82,7 +82,7 @@ class ServersAccess:
         if not server.address:
             return Shell(tuple(command_of(server, *words)), f"on {server.name}")
         address = parse_ssh_address(server.address, server.name)
-        return Shell(("ssh", "-t", *address.words, f"{server.command} {shlex.join(words)}"), f"on {server.name}")
+        return Shell(("ssh", "-t", *address.words, f"{server.command} {shlex.join(words)}"), f"on {server.name}", True)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the present processes of the job."""

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from textual.app import App, SuspendNotSupported
 
+from gputui.domain.container import Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.text import plain
@@ -29,10 +32,22 @@ _ENDED_WITH_JOB = (128 + signal.SIGHUP, 128 + signal.SIGKILL, 128 + signal.SIGTE
 """Exit codes of a shell that was ended from outside, as by the end of its job."""
 _NO_CONNECTION = 255
 """Exit code of ssh that could not connect, or lost its connection."""
+_ERRORS = (1, 2)
+"""Exit codes of gputui for errors."""
 _REFUSED_WITHIN = 10.0
-"""Seconds within which a shell that ends with an error counts as one that was refused: the reason is to be read."""
+"""Seconds within which a shell on another machine that ends with such a code counts as refused."""
 _LONGEST_LINE = 4096
 """Bytes of a line that a terminal delivers at once."""
+
+
+class ProgramEnd(Struct, frozen=True):
+    """End of a program on the terminal."""
+
+    code: int
+    seconds: float
+    """Time for which it ran."""
+    has_told: bool
+    """True if it wrote to its standard error, which a shell on a terminal does not: only the command that opens it."""
 
 
 class TerminalLoan:
@@ -45,13 +60,13 @@ class TerminalLoan:
         self._is_back = asyncio.Event()
 
     async def run(
-        self, arguments: Sequence[str], words: str, question: Callable[[int, float], str] = lambda code, seconds: ""
+        self, arguments: Sequence[str], words: str, question: Callable[[ProgramEnd], str] | None = None
     ) -> int:
         """Run a program to its end, with exclusive use of the terminal; return its exit code.
 
-        `words` are shown above it. `question` gets the exit code and the seconds for which it ran; its text, if any, is
-        shown below, and the console waits for Enter: keys that are meant for the program must not become commands of
-        the console, and its last words are to be read.
+        `words` are shown above it. `question` is called with its end; the text, if any, is shown below, and the console
+        waits for Enter: keys that are meant for the program must not become commands of the console, and its last words
+        are to be read.
         Raises SuspendNotSupported, or OSError. The event loop keeps running, so that SIGTERM and SIGHUP are handled:
         when the console ends, the program is hung up. Screen updates are batched meanwhile, and the screen is redrawn
         afterwards.
@@ -60,13 +75,13 @@ class TerminalLoan:
         try:
             with app.batch_update(), app.suspend(), self._away():
                 print(f"\n{words}\n", file=sys.__stdout__, flush=True)
-                begun = time.monotonic()
-                process = await asyncio.create_subprocess_exec(*arguments)
-                code = await _wait_or_hang_up(process)
-                if asked := question(code, time.monotonic() - begun):
+                if question is None:
+                    return await _wait_or_hang_up(await asyncio.create_subprocess_exec(*arguments))
+                end = await _ended(arguments)
+                if asked := question(end):
                     print(f"\n{asked}", file=sys.__stdout__, flush=True)
                     await _enter_pressed()
-                return code
+                return end.code
         finally:
             app.refresh(layout=True)
 
@@ -92,6 +107,28 @@ class TerminalLoan:
     def end(self) -> None:
         """End the app, even while another program uses the terminal."""
         self._is_back.set()
+
+
+async def _ended(arguments: Sequence[str]) -> ProgramEnd:
+    """Run a program, and pass its errors on to the terminal; return its end."""
+    begun = time.monotonic()
+    process = await asyncio.create_subprocess_exec(*arguments, stderr=asyncio.subprocess.PIPE)
+    assert process.stderr is not None
+    passing = asyncio.create_task(_pass_on(process.stderr))
+    code = await _wait_or_hang_up(process)
+    with suppress(TimeoutError):  # a child of it may have its stderr for ever
+        await asyncio.wait_for(passing, _PARTING)
+    return ProgramEnd(code, time.monotonic() - begun, passing.done() and not passing.cancelled() and passing.result())
+
+
+async def _pass_on(errors: asyncio.StreamReader) -> bool:
+    """Write errors to the terminal as they come, until their end; return whether there were any."""
+    has_told = False
+    while text := await errors.read(_LONGEST_LINE):
+        has_told = True
+        if sys.__stderr__ is not None:
+            os.write(sys.__stderr__.fileno(), text)
+    return has_told
 
 
 async def _wait_or_hang_up(process: asyncio.subprocess.Process) -> int:
@@ -129,10 +166,13 @@ def loan_of(app: App[Any]) -> TerminalLoan | None:
     return found if isinstance(found, TerminalLoan) else None
 
 
-def _of_ended_shell(code: int, seconds: float) -> str:
+def _of_ended_shell(shell: Shell, end: ProgramEnd) -> str:
+    """Return the question below a shell that was refused, or ended from outside; empty below others."""
+    code = end.code
     if code in _ENDED_WITH_JOB:
         return f"the shell was ended (exit code {code}), as happens when the job ends; Enter brings the console back"
-    if code == _NO_CONNECTION or (code and seconds < _REFUSED_WITHIN):
+    is_error = code in _ERRORS and end.seconds < _REFUSED_WITHIN if shell.is_remote else code and end.has_told
+    if code == _NO_CONNECTION or is_error:
         return f"the shell ended with exit code {code}; Enter brings the console back"
     return ""
 
@@ -145,7 +185,7 @@ async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
     try:
         shell = await asyncio.to_thread(job_access.shell, job)
         words = f"job {job_title(job)}: {plain(shell.where, 200)}; exit or Ctrl-D brings the console back"
-        code = await terminal.run(shell.arguments, words, _of_ended_shell)
+        code = await terminal.run(shell.arguments, words, partial(_of_ended_shell, shell))
     except GputuiError as error:
         app.post_message(ActionFailed(GputuiError(error.what, where=where, hint=error.hint)))
     except SuspendNotSupported:
