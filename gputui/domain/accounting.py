@@ -24,6 +24,8 @@ OUTCOMES = (COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING)
 """Outcomes of attempts. All but the first and the last are wasted."""
 NOTHING = "none"
 """Group of jobs without GPU, image, name or user."""
+UNNAMED = "unknown"
+"""Group of the GPU time on GPUs which their cluster does not name."""
 _OUTCOME = {
     CauseCode.PREEMPTED: PREEMPTED,
     CauseCode.CANCELLED: CANCELLED,
@@ -330,7 +332,7 @@ def _by_gpu(period: Period, zone: tzinfo | None) -> _Split:
 
     def split(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
         if not attempt.gpus:
-            return ((NOTHING, low, high, 1.0),)
+            return ((UNNAMED if attempt.unnamed_gpus else NOTHING, low, high, 1.0),)
         return [(uuid, low, high, 1 / len(attempt.gpus)) for uuid in attempt.gpus]
 
     return split

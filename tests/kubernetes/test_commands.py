@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,18 @@ def test_jobs_are_submitted_shown_and_cancelled(gputui: Run, harness: Kubernetes
     assert gputui("cancel", job_id).code == 0
     assert "cancelled" in gputui("show", job_id).out
     assert gputui("history").code == 0
+
+
+def test_gpu_time_is_counted_though_kubernetes_does_not_name_gpus(gputui: Run, harness: KubernetesHarness) -> None:
+    job_id = re.findall(r"\b\d{12}\b", gputui("submit", "--gpus", "2", "busybox", "true").out)[0]
+    pod = harness.fake.objects.all("pods")[0]
+    long_ago = (datetime.now(UTC) - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    harness.fake.objects.change("pods", pod, lambda item: item["status"].update(startTime=long_ago))
+    harness.fake.controller.finish(harness.fake.objects.all("pods")[0], 0)
+    done = gputui("history", "--columns", "id,gpus,gpu_hours")
+    assert done.out.splitlines()[-1].split() == [job_id, "2", "6.00"]
+    by_gpu = gputui("report", "--since", "-1d", "--by", "gpu").out
+    assert ["unknown", "1", "6.00"] in [line.split()[:3] for line in by_gpu.splitlines()]
 
 
 def test_a_command_and_a_terminal_in_a_pod(gputui: Run, harness: KubernetesHarness) -> None:
