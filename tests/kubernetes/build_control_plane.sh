@@ -1,7 +1,7 @@
 #!/bin/bash
-# build_control_plane.sh DIR: builds Kubernetes 1.20 from Debian 12's source package, with etcd beside, into DIR.
+# build_control_plane.sh DIR: builds Kubernetes 1.20 with its kubelet from Debian 12's source package, with etcd beside, into DIR.
 # Needs network and 3 GB; takes about 5 minutes on 2 cores. Installs nothing. Then:
-#   GPUTUI_TEST_LANE=long GPUTUI_TEST_KUBERNETES=DIR .venv/bin/pytest -q tests/kubernetes/test_control_plane.py
+#   GPUTUI_TEST_LANE=long GPUTUI_TEST_KUBERNETES=DIR .venv/bin/pytest -q tests/kubernetes/test_control_plane.py tests/kubernetes/test_node.py
 set -euo pipefail
 target=$(mkdir -p "$1" && cd "$1" && pwd)
 work=$(mktemp -d)
@@ -36,8 +36,7 @@ for package in vendor/k8s.io/component-base/version pkg/version; do  # the serve
   for value in gitVersion=v1.20.2 gitMajor=1 gitMinor=20; do flags+=" -X k8s.io/kubernetes/$package.$value"; done
 done
 for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
-  go build -tags providerless -ldflags "$flags" \
-    -o "$target/$name" "k8s.io/kubernetes/cmd/$name"
+  go build -tags providerless -ldflags "$flags" -o "$target/$name" "k8s.io/kubernetes/cmd/$name"
 done
 cp "$work/root/usr/bin/etcd" "$target/"
 ls -l "$target"

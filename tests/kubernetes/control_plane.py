@@ -30,6 +30,13 @@ def binaries() -> Path | None:
     return Path(named) if named and all((Path(named) / name).exists() for name in PROGRAMS) else None
 
 
+def is_of_1_20() -> bool:
+    """Return whether the programs are those of 1.20, and not of a current release."""
+    programs = binaries()
+    words = [str(programs / "kube-apiserver"), "--version"] if programs is not None else ["echo"]
+    return " v1.20." in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 def certificate(directory: Path) -> tuple[Path, Path]:
     """Return key and certificate for loopback."""
     key, made = directory / "tls.key", directory / "tls.crt"
@@ -87,7 +94,6 @@ class ControlPlane:
             {
                 "etcd-servers": etcd,
                 "secure-port": api,
-                "insecure-port": "0",
                 "bind-address": "127.0.0.1",
                 "endpoint-reconciler-type": "none",
                 "tls-cert-file": made,
@@ -104,24 +110,18 @@ class ControlPlane:
                 "default-not-ready-toleration-seconds": "5",
                 "default-unreachable-toleration-seconds": "5",
             }
-            | (_OF_1_20 | {"insecure-port": "0"} if self.is_old else {}),
+            | (_OF_1_20 | {"insecure-port": "0"} if is_of_1_20() else {}),
         )
         self.until(lambda: self._answers("/readyz"), "the API server is ready")
         file = self._directory / "kubeconfig"
         file.write_text(self.kubeconfig(ADMIN))
         common = {"kubeconfig": str(file), "leader-elect": "false", "cert-dir": str(self._directory)}
-        common |= {"port": "0"} if self.is_old else {}
-        works = {"controllers": _CONTROLLERS} | (_OF_1_20 if self.is_old else {})
+        common |= {"port": "0"} if is_of_1_20() else {}
+        works = {"controllers": _CONTROLLERS} | (_OF_1_20 if is_of_1_20() else {})
         if has_nodes:
             works = works | {"controllers": f"{_CONTROLLERS},{_OF_NODES}", "node-monitor-grace-period": "6s"}
         self._run("kube-controller-manager", common | works | {"secure-port": controllers})
         self._run("kube-scheduler", common | {"secure-port": scheduler})
-
-    @property
-    def is_old(self) -> bool:
-        """Return whether this is 1.20, in place of a current release."""
-        words = [str(self._programs / "kube-apiserver"), "--version"]
-        return " v1.20." in subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     def kubeconfig(self, token: str, namespace: str = "default") -> str:
         """Return a kubeconfig."""
@@ -177,7 +177,11 @@ class ControlPlane:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(60)
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:  # a server waits for the ends of its watches
+                process.kill()
+                process.wait(60)
 
     def _run(self, name: str, options: Mapping[str, str]) -> None:
         self._words[name] = [str(self._programs / name), *(f"--{option}={value}" for option, value in options.items())]

@@ -84,6 +84,8 @@ class Kubelets:
     def _look_after(self, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]
         if "deletionTimestamp" in meta:
+            if pod["status"]["phase"] == "Running":
+                self.finish(pod, 143)
             path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
             self._plane.ask("DELETE", path, {"gracePeriodSeconds": 0})
         elif pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending":

@@ -17,7 +17,7 @@ from typing import Any
 
 import docker
 
-from tests.kubernetes.control_plane import ADMIN, ControlPlane, binaries, free_ports
+from tests.kubernetes.control_plane import ADMIN, ControlPlane, binaries, free_ports, is_of_1_20
 from tests.kubernetes.kubelet import GPU
 from tests.runtime.dockerd import IMAGE, STOPS, Dockerd, stop
 
@@ -60,13 +60,7 @@ _MERGE = "application/merge-patch+json"
 def has_kubelet() -> bool:
     """Return whether there is a kubelet that runs containers of Docker."""
     programs = binaries()
-    return programs is not None and (programs / "kubelet").exists() and _is_of_docker(programs)
-
-
-def _is_of_docker(programs: Path) -> bool:
-    """Return whether the kubelet is old enough to have Docker built in."""
-    done = subprocess.run([str(programs / "kubelet"), "--version"], capture_output=True, text=True, check=False)
-    return ".".join(done.stdout.split("v")[-1].split(".")[:2]) == "1.20"
+    return programs is not None and (programs / "kubelet").exists() and is_of_1_20()
 
 
 class Node:
@@ -166,6 +160,7 @@ class Node:
             "network-plugin": "",
             "pod-infra-container-image": _PAUSE,
             "cgroup-driver": "cgroupfs",
+            "cluster-dns": "10.0.0.10",
             "cgroups-per-qos": "false",
             "enforce-node-allocatable": "",
             "eviction-hard": "memory.available<1Mi",

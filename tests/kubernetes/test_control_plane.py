@@ -1,11 +1,11 @@
-"""The adapter over a real control plane of Kubernetes 1.20, with stand-ins for its nodes."""
+"""The adapter over a real control plane of Kubernetes 1.20, or of a later release, with stand-ins for its nodes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.error import HTTPError
@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Query
-from gputui.cluster.kubernetes.calls import CALLS, RbacSubject, rbac
+from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.objects import KubeEvent
@@ -25,10 +25,11 @@ from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedEr
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
-from gputui.domain.settings import ClusterSettings, Settings
+from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import spec
-from tests.kubernetes.control_plane import ControlPlane, binaries
+from tests.kubernetes.bed import Bed
+from tests.kubernetes.control_plane import ControlPlane, binaries, is_of_1_20
 from tests.kubernetes.kubelet import Kubelets
 from tests.kubernetes.waiting import until
 
@@ -39,58 +40,32 @@ pytestmark = [
 ]
 
 
+only_of_1_20 = pytest.mark.skipif(not is_of_1_20(), reason="a later release")
+only_of_later = pytest.mark.skipif(is_of_1_20(), reason="1.20")
 T = TypeVar("T")
 
 
-class Bed:
-    """A control plane with nodes, and views of it."""
+class StandInBed(Bed):
+    """A control plane with stand-ins for nodes."""
 
     def __init__(self, directory: Path) -> None:
-        programs = binaries()
-        assert programs is not None
-        self.directory = directory
-        self.plane = ControlPlane(programs, directory)
-        self.plane.start(("ann", "eve", "una", "bob", "opa"))
+        super().__init__(directory)
         self.kubelets = Kubelets(self.plane)
         self.kubelets.start()
-        self.opened: list[KubernetesCluster] = []
 
-    def open(self, token: str, user: str, settings: ClusterSettings | None = None) -> KubernetesCluster:
-        number = len(self.opened)
-        file = self.directory / f"kubeconfig-{number}"
-        file.write_text(self.plane.kubeconfig(token))
-        made = KubernetesCluster(
-            lambda: connect(None, {"KUBECONFIG": str(file)}, 30.0),
-            replace(Settings(), cluster=settings or ClusterSettings()),
-            self.directory / f"state-{number}",
-            user=user,
-        )
-        self.opened.append(made)
-        return made
-
-    def grant(self, name: str, *, is_operator: bool, is_wide: bool = True) -> None:
-        """Apply the manifest of `gputui cluster rbac`."""
-        for document in rbac("default", RbacSubject("User", name), is_operator=is_operator, is_wide=is_wide):
-            kind, place = document["kind"].lower() + "s", document["metadata"].get("namespace")
-            where = f"/namespaces/{place}" if place else ""
-            with suppress(FileExistsError):  # the same role, for another user
-                self.plane.create(f"/apis/rbac.authorization.k8s.io/v1{where}/{kind}", document)
-
-    def pod(self, cluster: KubernetesCluster, job: Job) -> dict[str, Any]:
-        assert job.attempt is not None
+    def pod(self, job: Job) -> dict[str, Any]:
+        """Return the pod of a job."""
         found = self.plane.ask("GET", "/api/v1/namespaces/default/pods")["items"]
         return next(pod for pod in found if job.name in pod["metadata"]["name"])
 
     def close(self) -> None:
-        for cluster in self.opened:
-            cluster.close()
         self.kubelets.close()
-        self.plane.close()
+        super().close()
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    made = Bed(tmp_path_factory.mktemp("kubernetes"))
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInBed]:
+    made = StandInBed(tmp_path_factory.mktemp("kubernetes"))
     made.grant("ann", is_operator=True)
     yield made
     made.close()
@@ -113,12 +88,12 @@ def named(name: str, gpus: int = 0) -> Submission:
     return Submission(replace(spec(gpus), name=name))
 
 
-def test_jobs_run_and_end(bed: Bed, cluster: KubernetesCluster) -> None:
+def test_jobs_run_and_end(bed: StandInBed, cluster: KubernetesCluster) -> None:
     first, second = cluster.submit([named("good", 2), named("bad", 1)], "ends")
     assert cluster.submit([named("good", 2), named("bad", 1)], "ends") == (first, second)
     for job_id, code in ((first, 0), (second, 3)):
         job = until_state(cluster, job_id, JobState.RUNNING)
-        bed.kubelets.finish(bed.pod(cluster, job), code)
+        bed.kubelets.finish(bed.pod(job), code)
     assert until_state(cluster, first, JobState.COMPLETED).exit_code == 0
     failed = until_state(cluster, second, JobState.FAILED)
     assert (failed.exit_code, failed.cause and failed.cause.code) == (3, CauseCode.NON_ZERO_EXIT)
@@ -135,7 +110,7 @@ def test_jobs_wait_with_the_words_of_the_scheduler(cluster: KubernetesCluster) -
     assert "3 Insufficient nvidia.com/gpu" in reasons[job_id].text
 
 
-def test_a_cancelled_job_is_gone_with_its_pod(bed: Bed, cluster: KubernetesCluster) -> None:
+def test_a_cancelled_job_is_gone_with_its_pod(bed: StandInBed, cluster: KubernetesCluster) -> None:
     [job_id] = cluster.submit([named("gone", 1)], "cancelled")
     until_state(cluster, job_id, JobState.RUNNING)
     assert cluster.cancel([job_id]) == (job_id,)
@@ -169,11 +144,59 @@ def test_a_drained_node_takes_no_jobs(cluster: KubernetesCluster) -> None:
         cluster.drain(["gpu99"], "x")
 
 
+@only_of_1_20
 def test_1_20_cannot_hold(cluster: KubernetesCluster) -> None:
     with pytest.raises(CapabilityError, match="suspends jobs from release"):
         cluster.submit([Submission(spec(), held=True)], "held")
     assert not cluster.caps.has(Capability.HOLD)
     assert [fault.name for fault in cluster.faults()] == ["version"]
+
+
+@only_of_later
+def test_jobs_are_held_and_released(cluster: KubernetesCluster) -> None:
+    assert cluster.faults() == ()
+    [job_id] = cluster.submit([Submission(replace(spec(1), name="held"), held=True)], "held")
+    assert until(lambda: cluster.job(job_id), lambda job: job.held, "it is held").state is JobState.PENDING
+    assert cluster.release([job_id]) == (job_id,)
+    until_state(cluster, job_id, JobState.RUNNING)
+    [wide] = cluster.submit([named("kept", 9)], "kept")
+    waits = partial(reason_of, cluster, wide)
+    until(waits, lambda words: "Insufficient" in words, "it waits")
+    assert cluster.hold([wide]) == (wide,)
+    assert until(lambda: cluster.job(wide), lambda job: job.held, "it is held").state is JobState.PENDING
+    assert cluster.release([wide]) == (wide,)
+    until(waits, lambda words: "Insufficient" in words, "it waits again")
+
+
+def reason_of(cluster: KubernetesCluster, job_id: int) -> str:
+    """Return why a job waits; empty if it does not."""
+    found = cluster.snapshot().reasons.get(job_id)
+    return found.text if found is not None else ""
+
+
+@only_of_later
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("delete", "its pod on node {} was deleted in Kubernetes"),
+        ("evict", "removed from node {}: Eviction API: evicting (EvictionByEvictionAPI)"),
+    ],
+)
+def test_a_job_fails_with_its_pod_and_says_why(
+    bed: StandInBed, cluster: KubernetesCluster, how: str, words: str
+) -> None:
+    [job_id] = cluster.submit([named(how, 1)], how)
+    job = until_state(cluster, job_id, JobState.RUNNING)
+    path = f"/api/v1/namespaces/default/pods/{bed.pod(job)['metadata']['name']}"
+    if how == "delete":
+        bed.plane.ask("DELETE", path)
+    else:
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": path.rpartition("/")[2]}}
+        bed.plane.ask("POST", f"{path}/eviction", eviction)
+    job = until_state(cluster, job_id, JobState.FAILED)
+    assert job.attempt is not None
+    assert (job.cause and job.cause.text, job.exit_code) == (words.format(job.attempt.node), 143)
+    assert [line.partition(b" ")[2] for line in cluster.log(job, tail=None, follow=False)] == [b"ready"]
 
 
 def test_whoever_has_no_rights_is_told(bed: Bed) -> None:
@@ -183,16 +206,16 @@ def test_whoever_has_no_rights_is_told(bed: Bed) -> None:
     assert any(fault.stops_jobs for fault in eve.faults())
     bed.grant("eve", is_operator=False)
     again = bed.open("eve-token", "eve")
-    until(again.faults, lambda found: {fault.name for fault in found} == {"version"}, "the server knows her rights")
+    until(again.faults, lambda found: "rights" not in {fault.name for fault in found}, "the server knows her rights")
     with pytest.raises(CapabilityError, match="patch nodes"):
         again.drain(["gpu1"], "x")
 
 
-def test_an_ended_job_is_known_after_its_time_to_live(bed: Bed) -> None:
+def test_an_ended_job_is_known_after_its_time_to_live(bed: StandInBed) -> None:
     ann = bed.open("ann-token", "ann", ClusterSettings(keep_ended=timedelta(seconds=3)))
     [job_id] = ann.submit([named("brief")], "brief")
     job = until_state(ann, job_id, JobState.RUNNING)
-    bed.kubelets.finish(bed.pod(ann, job), 0)
+    bed.kubelets.finish(bed.pod(job), 0)
     until_state(ann, job_id, JobState.COMPLETED)
     until(ann.snapshot, lambda snapshot: snapshot.job(job_id) is None, "Kubernetes has removed it")
     known = ann.job(job_id)
@@ -270,6 +293,7 @@ def test_requests_beyond_the_rights_are_refused(bed: Bed) -> None:
         with pytest.raises(HTTPError) as refused:
             bed.plane.ask(method, path, {} if method in {"POST", "PATCH"} else None, token="bob-token")
         assert refused.value.code == 403, (method, path)
+        refused.value.close()
 
 
 def test_jobs_are_watched_on_after_the_server_has_forgotten_its_changes(bed: Bed, cluster: KubernetesCluster) -> None:

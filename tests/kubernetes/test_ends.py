@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
-from gputui.domain.cause import CauseCode
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from tests.factories import spec
+from tests.kubernetes.fake.objects import now
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.waiting import until
 
@@ -139,6 +140,22 @@ def test_a_job_that_somebody_else_deletes_is_recorded_while_it_is_watched(harnes
         harness.fake.objects.remove("jobs", item)
     job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
     assert (job.state, job.cause and job.cause.text) == (JobState.CANCELLED, "deleted in Kubernetes")
+
+
+def test_a_job_whose_pod_is_gone_has_the_cause_that_the_pod_told(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    until(harness.kube.snapshot, lambda _: any("watch" in each for each in harness.fake.requests), "it is watched")
+    objects, pod = harness.fake.objects, harness.pod(harness.kube.job(job_id))
+    disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "Taint"}
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "lastTransitionTime": now()}
+    with objects.lock:
+        objects.change("pods", pod, lambda item: item["status"].update(conditions=[disrupted], phase="Failed"))
+        objects.change("jobs", objects.all("jobs")[0], lambda item: item["status"].update(conditions=[failed]))
+        objects.remove("pods", pod)
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it has ended")
+    assert job.attempt is not None
+    assert (job.state, job.attempt.node) == (JobState.FAILED, "gpu1")
+    assert job.cause == Cause(CauseCode.CONTAINER_LOST, "removed from node gpu1: Taint (DeletionByTaintManager)")
 
 
 def test_the_output_of_a_job_that_has_not_started_is_waited_for(harness: KubernetesHarness) -> None:

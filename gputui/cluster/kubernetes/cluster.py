@@ -25,6 +25,7 @@ from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KubeRecords
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
+from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
@@ -160,7 +161,10 @@ class KubernetesCluster:
     def job(self, job_id: JobId) -> Job:
         """Return a job that Kubernetes has, else one from our records."""
         snapshot = self.snapshot()
-        found = snapshot.job(job_id) or self._records.of(job_id)
+        found, record = snapshot.job(job_id), self._records.of(job_id)
+        is_unclear = found is not None and found.cause is not None and found.cause.code is CauseCode.END_UNKNOWN
+        if found is None or (is_unclear and record is not None and record.state is found.state):
+            found = record
         if found is None:
             found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
         if found is None:

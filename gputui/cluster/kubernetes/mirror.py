@@ -14,6 +14,8 @@ from gputui.cluster.kubernetes.site import KubeSite
 
 FRESH = 0.5
 """Seconds for which a list is used as it is: most commands look once, and need no watch."""
+_MOST_GONE = 1000
+"""Number of pods that are remembered after they are gone."""
 _SILENCE = 10.0
 """Seconds after which the server is asked whether it still answers: a watch is silent while nothing happens."""
 
@@ -40,7 +42,8 @@ class KubeMirror:
             removed=lambda job: self.on_job_removed(job),
         )
         self.nodes = Reflector(server, f"{core}/nodes", KubeNode)
-        self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod)
+        self._gone: dict[str, KubePod] = {}
+        self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod, removed=self._remember)
         warnings = {"fieldSelector": "type=Warning"}
         self._events = Reflector(server, self._path(core, "events", calls.ALL_EVENTS), KubeEvent, query=warnings)
         self._workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
@@ -72,7 +75,16 @@ class KubeMirror:
             self._events.items(),
             self._workloads.items(),
             self._site.kueue,
+            dict(self._gone),
         )
+
+    def _remember(self, pod: KubePod) -> None:
+        """Keep the last state of a pod of a job: it tells how the job ended."""
+        if pod.job_uid:
+            self._gone.pop(pod.job_uid, None)
+            self._gone[pod.job_uid] = pod
+            while len(self._gone) > _MOST_GONE:
+                del self._gone[next(iter(self._gone))]
 
     def put_workload(self, data: bytes) -> None:
         """Take over a workload that the server answered after a change."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,9 +37,18 @@ class KubeMeta(Struct, frozen=True, rename="camel"):
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
+    """Time at which it is to be gone: its grace period after the request."""
+    deletion_grace_period_seconds: int | None = None
     labels: Texts | None = None
     annotations: Texts | None = None
     owner_references: tuple[KubeOwner, ...] | None = None
+
+    @property
+    def deleted_at(self) -> datetime | None:
+        """Time at which somebody deleted it; None if nobody did."""
+        if self.deletion_timestamp is None:
+            return None
+        return self.deletion_timestamp - timedelta(seconds=self.deletion_grace_period_seconds or 0)
 
     def label(self, name: str) -> str:
         """Return a label; empty if it has none."""

@@ -133,9 +133,17 @@ def _of_infrastructure(pod: KubePod) -> Cause | None:
     if disrupted is not None and disrupted.status == "True":
         words, word = told(disrupted.message, "no reason"), told(disrupted.reason, "DisruptionTarget")
         return Cause(CauseCode.CONTAINER_LOST, f"removed from {where}: {words} ({word})")
+    if _is_deleted(pod):
+        return Cause(CauseCode.CONTAINER_LOST, f"its pod on {where} was deleted in Kubernetes")
     if reason and pod.container.terminated is None:  # the node has its own look at what it may run
         return Cause(CauseCode.RUNTIME_ERROR, f"refused by {where}: {told(pod.status.message, reason)} ({reason})")
     return None
+
+
+def _is_deleted(pod: KubePod) -> bool:
+    """Return whether somebody deleted a pod whose container had not ended."""
+    deleted, end = pod.metadata.deleted_at, pod.container.terminated
+    return deleted is not None and (end is None or end.finished_at is None or end.finished_at >= deleted)
 
 
 def _is_preempted(disrupted: KubeCondition | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gputui.cluster.kubernetes import phases, reasons, views
 from gputui.cluster.kubernetes.jobs import JobParts, job_of
@@ -34,6 +34,8 @@ class KubeObjects(Struct, frozen=True):
     workloads: Mapping[str, KubeWorkload]
     kueue: str = ""
     """Path of Kueue's API; empty where it is not installed."""
+    gone: Mapping[str, KubePod] = field(default_factory=dict)
+    """Last states of pods that are gone, by the uid of their job."""
 
 
 class KubePicture(Struct, frozen=True):
@@ -90,6 +92,8 @@ class KubePictures:
             meta = job.metadata
             known = self._submissions.of_job(uid, meta.label(KEY), meta.namespace)
             own = tuple(sorted(pods.get(uid, ()), key=lambda pod: pod.metadata.name))
+            if not own and job.has_ended and uid in objects.gone:
+                own = (objects.gone[uid],)
             found[uid] = JobParts(job, numbers[uid], own, workloads.get(uid), known, objects.kueue)
         return found
 

@@ -66,6 +66,9 @@ class PodChannel:
         self._has_input = has_input
         self._redraws = redraws
         self._status: _EndStatus | None = None
+        self._unsure: tuple[int, int] | None = None
+        """Size that was set before the program has begun."""
+        self._has_begun = False
         self.is_tty = is_tty
         self.on_input: Callable[[], None] = lambda: None
         self._can_end_input = connection.headers.get("sec-websocket-protocol") == _V5
@@ -100,7 +103,10 @@ class PodChannel:
         if stream == _STATUS:
             with suppress(msgspec.DecodeError, ValueError):
                 self._status = msgspec.json.decode(content, type=_EndStatus)
-        return [(stream == _STDERR, content)] if content and stream in {_STDOUT, _STDERR} else []
+        if not content or stream not in {_STDOUT, _STDERR}:
+            return []
+        self._confirm_size()
+        return [(stream == _STDERR, content)]
 
     def _check(self) -> None:
         """Raise ClusterRefusedError with the server's words if it did not run the command."""
@@ -125,9 +131,20 @@ class PodChannel:
             return
         sizes = [(rows + 1, columns), (rows, columns)] if self._redraws else [(rows, columns)]
         self._redraws = False
+        self._unsure = (rows, columns) if not self._has_begun else None
         for height, width in sizes:
-            with suppress(OSError):
-                self._send(_RESIZE, json.dumps({"Width": width, "Height": height}).encode())
+            self._resize(height, width)
+
+    def _confirm_size(self) -> None:
+        """Set the size once more as soon as the program has said something: what came before its start is lost."""
+        self._has_begun = True
+        if self._unsure is not None:
+            self._resize(*self._unsure)
+            self._unsure = None
+
+    def _resize(self, rows: int, columns: int) -> None:
+        with suppress(OSError):
+            self._send(_RESIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
     def _send(self, stream: int, data: bytes) -> None:
         from websocket import WebSocketException

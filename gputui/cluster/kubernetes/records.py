@@ -34,6 +34,8 @@ class KubeRecords:
         self._logs = LogKeeper(directory / "logs")
         self._living: dict[str, Job] = {}
         self._tries: dict[str, int] = {}
+        self._completed: set[str] = set()
+        """Uids of pods whose output was copied before their job had ended."""
 
     def of(self, number: JobId) -> Job | None:
         """Return the record of a job."""
@@ -70,17 +72,22 @@ class KubeRecords:
         return done == len(new)
 
     def _complete(self, server: ApiServer, parts: JobParts) -> None:
-        """Add to the record of a cancelled job how its container ended, and its last output."""
+        """Copy the output of a container that has ended: its pod may be removed before its job has ended.
+
+        Add to the record of a cancelled job how it ended.
+        """
         record, pod = self._ended.of_uid(parts.job.metadata.uid), phases.newest(parts.pods)
         code = phases.exit_code_of(pod)
-        if record is None or code is None or record.job.exit_code is not None:
+        if pod is None or code is None or pod.metadata.uid in self._completed:
             return
+        self._completed.add(pod.metadata.uid)
         try:
             log = self._copied(server, parts)
         except ClusterUnavailableError:
-            log = record.log
-        ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
-        self._ended.add([KubeEnded(record.uid, ended.evolve(exit_code=code), log or record.log)])
+            log = ""
+        if record is not None and record.job.exit_code is None:
+            ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
+            self._ended.add([KubeEnded(record.uid, ended.evolve(exit_code=code), log or record.log)])
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""
