@@ -10,7 +10,7 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.keyed import keyed
-from gputui.domain.snapshot import EMPTY, Notice, ServerView, Snapshot
+from gputui.domain.snapshot import CONNECTING, EMPTY, Notice, ServerView, Snapshot
 from gputui.domain.units import format_duration
 
 LATE = timedelta(seconds=10)
@@ -40,6 +40,8 @@ def standing(snapshot: Snapshot) -> tuple[Notice, ...]:
 
 def _of_server(server: ServerView, now: datetime) -> list[Notice]:
     """Return the pressing notices of one of several servers; of one that does not answer only that."""
+    if server.problem == CONNECTING:
+        return [Notice("information", f"{server.name}: connecting")]
     if server.problem:
         short = f"{server.name} silent"
         return [Notice("error", f"{server.name} does not answer: {server.problem}", short=short, since=server.seen_at)]

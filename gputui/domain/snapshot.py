@@ -251,6 +251,10 @@ class Snapshot(Struct, frozen=True, weakref=True):
         return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
 
 
+CONNECTING = "connecting"
+"""Problem of a server that has not answered yet, and may at any moment."""
+
+
 class ServerView(Struct, frozen=True):
     """Independent server among several in a console."""
 

@@ -24,7 +24,7 @@ from msgspec import Raw
 from gputui import __version__
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ServerSettings, Settings
-from gputui.domain.snapshot import EMPTY, ServerView, Snapshot
+from gputui.domain.snapshot import CONNECTING, EMPTY, ServerView, Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.text import plain
 from gputui.servers.deltas import SnapshotDecoder
@@ -54,6 +54,8 @@ HELLO_WITHIN = 30.0
 """Seconds for the first message."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the first new try, and at most."""
+_EXIT_WITHIN = 5.0
+"""Seconds from the end of its output to that of the process."""
 ANSWER_WITHIN = 90.0
 """Seconds for an answer; the server's lock of the queue is waited for up to 60."""
 _GARBLED = 20
@@ -106,9 +108,11 @@ class ServerConnection:
         """Number of connections so far."""
         self._snapshot: Snapshot = EMPTY
         self._seen_at: datetime | None = None
-        self._problem = "connecting"
+        self._problem = CONNECTING
         self._process: subprocess.Popen[bytes] | None = None
         self._heard_at = 0.0
+        self._silence = ""
+        """Why the present connection was cut from here; empty if it was not."""
         self._waiting: dict[int, _Waiting] = {}
         self._numbers = count(1)
         self._lock = threading.Lock()
@@ -216,14 +220,17 @@ class ServerConnection:
             )
         except OSError as error:
             return f"{error.filename}: {error.strerror}"
-        self._process, self._heard_at = process, time.monotonic()
+        self._process, self._heard_at, self._silence = process, time.monotonic(), ""
         errors: deque[bytes] = deque(maxlen=20)
         reader = threading.Thread(target=_read_errors, args=(process, errors), name="server-errors", daemon=True)
         watch = threading.Thread(target=self._watch, args=(process,), name="server-watch", daemon=True)
         reader.start()
         watch.start()
         try:
-            why = self._read(process)
+            why = self._read(process) or self._silence
+            if not why:  # it has closed its output, and is about to end with the reason in its exit code
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_EXIT_WITHIN)
         except Exception as error:  # a border: whatever a server sends must not end its thread
             log.exception("%s", self.name)
             why = f"{type(error).__name__}: {error}"
@@ -281,7 +288,8 @@ class ServerConnection:
             now = time.monotonic()
             patience = SILENT_AFTER if self.is_up else HELLO_WITHIN + CONNECT_TIMEOUT
             if now - self._heard_at > patience:
-                log.warning("%s has been silent for %.0fs", self.name, now - self._heard_at)
+                self._silence = f"it sent nothing for {now - self._heard_at:.0f}s, and the connection was cut"
+                log.warning("%s: %s", self.name, self._silence)
                 self._end_process()
                 return
             if self.is_up and now - asked_at > ASK_EVERY:
@@ -325,8 +333,6 @@ class ServerConnection:
         if code == 255 and self._server.address:
             command = parse_ssh_address(self._server.address, self.name).command
             return f"{last or 'ssh cannot connect'} (`{command}` must work without a question)"
-        if code < 0 and not last:
-            return "the connection was silent, and was cut"
         return last or ("the connection was closed" if code == 0 else f"exit code {code}")
 
 

@@ -29,6 +29,8 @@ if host == "garbled":
         say("\\x1b[2Jnothing" if number % 2 else '{{"update": {{"jobs": 7}}}}')
 elif host == "old":
     end(2, "gputui: error: no such command 'remote' (did you mean requeue?)")
+elif host == "slowly":
+    os.close(1); os.dup2(2, 1); time.sleep(0.3); end(127, "sh: 1: gputui: not found")
 elif host == "missing":
     end(127, "sh: 1: gputui: not found")
 elif host == "refused":
@@ -105,6 +107,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         ("garbled", "sends lines that are not gputui's"),
         ("old", "too old for this console"),
         ("missing", "gputui is not found there; set the server's `command`"),
+        ("slowly", "gputui is not found there; set the server's `command`"),
         ("refused", "Connection refused (`ssh refused` must work without a question)"),
         ("ancient", "gputui 0.1 there is too old"),
         ("future", "gputui 9.9 there is too new for this console"),
