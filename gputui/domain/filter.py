@@ -20,7 +20,7 @@ from msgspec import Struct
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.server_ids import shown_id
+from gputui.domain.server_ids import server_of, shown_id
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
@@ -324,6 +324,9 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
         "label": FilterField("of its container", "label:project=x", _label),
         "comment": FilterField("a note about it", "comment~ablation", _texts(lambda job: (job.spec.comment,))),
         "gpus": FilterField("number it holds, or asks for at most", "gpus>=4", _number(gpu_count_of)),
+        "server": FilterField(
+            "of several in one console (--on)", "server:gpu1", _texts(lambda job: (server_of(job.id),))
+        ),
         "node": FilterField("node of a cluster on which it runs or ran", "node:gpu3", _texts(_nodes)),
         "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _texts(lambda job: job.gpus)),
         "priority": FilterField("0 to 100", "priority>50", _number(lambda job: job.priority)),

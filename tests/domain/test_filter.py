@@ -15,6 +15,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, MAX_LENGTH, FilterSubject, parse_filter, searched_text
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import GpuRequest
+from gputui.domain.server_ids import shared_id
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import state_words
 from tests.factories import NOW, array, job, running, uuid
@@ -92,6 +93,13 @@ def ids(text: str) -> list[int]:
 )
 def test_a_filter_shows_matching_jobs(text: str, expected: list[int]) -> None:
     assert ids(text) == expected
+
+
+def test_jobs_of_several_servers_are_filtered_by_server() -> None:
+    there = [job(shared_id(number, f"gpu{number}", 7)) for number in (1, 2, 12)]
+    for text, expected in (("server:gpu1", [0]), ("server=gpu1,gpu12", [0, 2]), ("-server~gpu1", [1])):
+        chosen = parse_filter(text)
+        assert [place for place, each in enumerate(there) if chosen.matches(FilterSubject(each, NOW))] == expected
 
 
 @pytest.mark.parametrize(
