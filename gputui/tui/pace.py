@@ -98,6 +98,7 @@ class Repaints:
         self._painted_at = self._snapshot_at = float("-inf")
         self._taken_at = EMPTY.taken_at
         """Time of the latest drawn snapshot."""
+        self._size = (0, 0)
 
     def note(self) -> None:
         """Record that the screen is redrawn now."""
@@ -110,6 +111,11 @@ class Repaints:
             return False
         self._taken_at, self._snapshot_at = after.taken_at, self._clock()
         return True
+
+    def wants_size(self, size: tuple[int, int]) -> bool:
+        """Return whether a size (columns, lines) is new: a start tells it three times."""
+        before, self._size = self._size, size
+        return size != before
 
     def wants_tick(self) -> bool:
         """Return whether to draw because time has passed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input
@@ -192,9 +192,10 @@ class Main(GpuScreen):
         self.refresh_time()
         self.logs.catch_up()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """Choose texts that fit, once all widgets have their new sizes."""
-        self.call_after_refresh(self.refresh_time)
+        if self._repaints.wants_size(event.size):
+            self.call_after_refresh(self.refresh_time)
 
     # subject and footer
 
