@@ -12,7 +12,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.telemetry_tally import MAX_GAP
+from gputui.domain.telemetry import MAX_GAP
 from gputui.domain.units import format_duration, plural
 
 _MINUTE = timedelta(minutes=1)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+MAX_GAP = 30.0
+"""Maximum seconds for which one reading counts; after that the value is unknown."""
+
 
 class Spread(Struct, frozen=True):
     """Distribution of a reading over the time for which it is known."""

@@ -14,11 +14,9 @@ from msgspec import Struct, field
 
 from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
-from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Recorder, Recording, Series
 
-MAX_GAP = 30.0
-"""Maximum seconds for which one reading counts; after that the value is unknown."""
 MAX_PAUSE = 60.0
 """Maximum seconds between two readings of a control group for computing a rate."""
 IDLE = 0.01

@@ -12,8 +12,8 @@ import pytest
 
 from gputui.domain.consumption import Consumption
 from gputui.domain.gpu import GpuProcess, GpuSample
-from gputui.domain.telemetry import AttemptTelemetry, Spread
-from gputui.domain.telemetry_tally import MAX_GAP, Tally, TallyRecord
+from gputui.domain.telemetry import MAX_GAP, AttemptTelemetry, Spread
+from gputui.domain.telemetry_tally import Tally, TallyRecord
 from tests.factories import GIB, NOW, sample, uuid
 
 BEGAN = NOW.timestamp()
