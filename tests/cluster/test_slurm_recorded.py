@@ -298,6 +298,40 @@ def test_details_of_later_versions(more: str) -> None:
     assert (found.exit_code, found.signal, found.output) == (0, 15, "/home/ann/my work/a.out")
 
 
+SHARING = {
+    "26.05": ("gpu:h200:2(IDX:0-1),shard:h200:6(4/4,0/4,2/4),mps:0", {0: 1.0, 2: 0.5}),
+    "models": ("gpu:a100:0(IDX:N/A),gpu:h200:0(IDX:N/A),mps:a100:0(0/100),mps:h200:50(50/100)", {1: 0.5}),
+    "22.05": ("gpu:h200:0(IDX:N/A),shard:h200:2(IDX:0,2),mps:a100:0(IDX:N/A)", {0: 1.0, 2: 1.0}),
+    "other": ("gpu:h200:2(S:0-1),craynetwork:4", {}),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), SHARING.values(), ids=SHARING)
+def test_gpus_shared_by_shards_and_mps(text: str, found: dict[int, float]) -> None:
+    assert texts.shared_gpus(text) == found
+
+
+def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None:
+    [node] = node_rows.parse(
+        "NodeName=dgx01 Gres=gpu:h100:4,shard:16 GresUsed=gpu:h100:1(IDX:3),shard:3(3/4,0/4) State=MIXED"
+    )
+    assert (node.used, node.used_count) == ((3, 0), 2)
+    text = NEWER_JOB.replace("GRES=gpu:h100:3(IDX:0,6-7)", "GRES=shard:3(3/4,0/4)").replace(
+        "GRES=gpu:h100:1(IDX:4)", "GRES="
+    )
+    found = details.parse(text, row(state="COMPLETING"))
+    assert found is not None
+    assert (found.gpus, found.share) == ((("dgx01", 0),), 0.75)
+
+
+def test_gpus_for_each_task() -> None:
+    told = "TresPerJob=gres/gpu:h100:4 TresPerTask=cpu=4"
+    text = NEWER_JOB.replace(",gres/gpu:h100=4", "").replace(",gres/gpu=4", "").replace(told, "TresPerTask=gres/gpu=3")
+    found = details.parse(text, row(state="COMPLETING"))
+    assert found is not None
+    assert found.requested == 6
+
+
 def test_accounts() -> None:
     fields = [
         *(

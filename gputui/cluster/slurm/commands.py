@@ -145,6 +145,8 @@ class SlurmCommands:
         if result.code == _NOT_FOUND and "not found" in result.err:
             raise self._away(f"{name} is not installed there", "is Slurm's client installed on the login node?")
         if result.code and (_AWAY.search(result.err) or result.code < 0):
+            if name == "sacct":
+                raise self._away(f"Slurm's accounts do not answer: {result.words}", "is slurmdbd up?")
             raise self._away(f"Slurm does not answer: {result.words}", "is slurmctld up? Try: scontrol ping")
 
     def _away(self, what: str, hint: str | None = None) -> ClusterUnavailableError:

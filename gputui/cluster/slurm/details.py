@@ -31,6 +31,8 @@ class JobDetail(Struct, frozen=True):
     output: str = ""
     """Path of its standard output, as Slurm tells it."""
     directory: str = ""
+    share: float = 1.0
+    """Share of its GPUs, where Slurm divides them into shards or by MPS."""
 
 
 def parse(text: str, row: JobRow) -> JobDetail | None:
@@ -55,6 +57,7 @@ def parse(text: str, row: JobRow) -> JobDetail | None:
         signal=int(signal) if signal.isdigit() else None,
         restarts=int(restarts) if (restarts := _value(head, "Restarts") or "").isdigit() else 0,
         gpus=_gpus(head),
+        share=_share(head),
         nodes=texts.hosts(_value(head, "NodeList") or ""),
         requested=_requested(fields, head, row),
         output=_last(fields, "StdOut"),
@@ -86,8 +89,19 @@ def _gpus(head: str) -> tuple[tuple[str, int], ...]:
     found = []
     for match in _NODES.finditer(head):
         places = [index for _, _, indices in texts.gpu_lists(match[2]) for index in indices]
+        places += [index for index in texts.shared_gpus(match[2]) if index not in places]
         found += [(node, index) for node in texts.hosts(match[1]) for index in places]
     return tuple(found)
+
+
+def _share(head: str) -> float:
+    """Return the mean share of the job's GPUs; 1 with any whole one."""
+    shares: list[float] = []
+    for match in _NODES.finditer(head):
+        if texts.gpu_count(match[2]):
+            return 1.0
+        shares += texts.shared_gpus(match[2]).values()
+    return sum(shares) / len(shares) if shares else 1.0
 
 
 def _requested(fields: str, head: str, row: JobRow) -> int | None:
@@ -96,5 +110,10 @@ def _requested(fields: str, head: str, row: JobRow) -> int | None:
     for name in _REQUESTS:
         value = _value(head, name) or _last(fields, name)
         if count := texts.gpu_count(value):
-            return count * nodes if name == "TresPerNode" else count
+            return count * {"TresPerNode": nodes, "TresPerTask": _tasks(head)}.get(name, 1)
     return 0
+
+
+def _tasks(head: str) -> int:
+    told = _value(head, "NumTasks") or ""
+    return int(told) if told.isdigit() else 1

@@ -82,6 +82,7 @@ def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped
         cause=_cause(row, detail, limit),
         node=",".join(nodes),
         suspended_at=started if is_stopped else None,
+        gpu_share=detail.share,
         unnamed_gpus=0 if detail.gpus else _gpu_count(row, detail),
     )
 

@@ -21,7 +21,7 @@ class NodeRow(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     """Models of its GPUs by index; empty words where Slurm knows none."""
     used: tuple[int, ...] = ()
-    """Indices of the allocated ones."""
+    """Indices of the allocated ones, also of those that jobs share by shards or MPS."""
     used_count: int = 0
     """Number of the allocated ones, also where Slurm does not tell which."""
     reason: str = ""
@@ -42,14 +42,16 @@ def _row(record: str) -> NodeRow | None:
         return None
     models = [model for model, count, _ in texts.gpu_lists(_value(head, "Gres")) for _ in range(min(count, 1024))]
     used = texts.gpu_lists(_value(head, "GresUsed"))
+    whole = [index for _, _, indices in used for index in indices]
+    shared = [index for index in texts.shared_gpus(_value(head, "GresUsed")) if index not in whole]
     has_used = "GresUsed=" in head
     reason = _REASON.search(record)
     return NodeRow(
         name,
         tuple(flag.strip("*~#!%$@^-") for flag in state.split("+")) + (("NOT_RESPONDING",) if "*" in state else ()),
         tuple(models),
-        tuple(index for _, _, indices in used for index in indices if index < len(models)),
-        sum(count for _, count, _ in used) if has_used else 0,
+        tuple(index for index in (*whole, *shared) if index < len(models)),
+        sum(count for _, count, _ in used) + len(shared) if has_used else 0,
         " ".join(reason[1].split()) if reason else "",
         reason[2] if reason else "",
         int(reason[3]) if reason and reason[3].isdigit() else None,

@@ -221,7 +221,9 @@ def _with_gpus(detail: JobDetail, before: JobDetail | None) -> JobDetail:
     """Return the details with the GPUs of the same run, which Slurm no longer names once it has ended."""
     if before is None or detail.gpus:
         return detail
-    return replace(detail, gpus=before.gpus, nodes=detail.nodes or before.nodes, requested=before.requested)
+    return replace(
+        detail, gpus=before.gpus, share=before.share, nodes=detail.nodes or before.nodes, requested=before.requested
+    )
 
 
 def _ended(asked: Iterable[JobRow], runs: Mapping[str, JobDetail]) -> Iterable[Ended]:

@@ -17,8 +17,10 @@ _OVERLAPS_FROM = (20, 11)
 _SCRIPT = (
     "id -un; id -u; printf '%s\\n' \"${HOME:-/}\"; scontrol show config || exit; "
     'case $(scontrol show config 2>/dev/null | grep "^AccountingStorageType ") in *slurmdbd*) '
-    'echo "AdminLevel = $(sacctmgr -nP show user "$(id -un)" format=AdminLevel 2>/dev/null | head -n 1)";; esac'
+    'echo "AdminLevel = $(timeout 5 sacctmgr -nP show user "$(id -un)" format=AdminLevel 2>/dev/null | head -n 1)"'
+    ";; esac"
 )
+"""The user's level in the accounts is not waited for long: the queue is there without slurmdbd."""
 _OPERATORS = frozenset({"Operator", "Administrator", "Admin"})
 
 

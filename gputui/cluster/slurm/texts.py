@@ -13,6 +13,8 @@ _GRES = re.compile(
     r"(?:gres[:/])?gpu(?:[:=/](?P<type>[^:,=()\s]*[^\d:,=()\s][^:,=()\s]*))?(?:[:=](?P<count>\d+))?(?P<rest>\([^)]*\))?"
 )
 _IDX = re.compile(r"IDX:([\d,-]+)")
+_SHARED = re.compile(r"(?:gres[:/])?(?P<kind>shard|mps)[:\w.-]*\((?P<places>[^)]*)\)")
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})")
 MOST_HOSTS = 100_000
 
 
@@ -117,4 +119,23 @@ def gpu_lists(text: str) -> list[tuple[str, int, tuple[int, ...]]]:
             continue
         places = _IDX.search(match["rest"] or "")
         found.append((match["type"] or "", int(match["count"] or 1), tuple(numbers(places[1])) if places else ()))
+    return found
+
+
+def shared_gpus(text: str) -> dict[int, float]:
+    """Return the GPUs of which a list of resources has parts, as shards or by MPS, with the share of each.
+
+    `shard:h200:3(3/4,0/4),mps:a100:0(0/100)` tells of every GPU in turn; before Slurm 23.02 `shard:3(IDX:0)` tells only
+    which GPUs, whose share then counts as 1.
+    """
+    found: dict[int, float] = {}
+    seen: dict[str, int] = {}
+    for match in _SHARED.finditer(some(text)):
+        kind, places = match["kind"], match["places"]
+        parts = [(int(used), int(total)) for used, total in _PART.findall(places)]
+        first = seen.get(kind, 0)
+        seen[kind] = first + len(parts)
+        found |= {first + place: used / total for place, (used, total) in enumerate(parts) if used and total}
+        if named := _IDX.search(places):
+            found |= dict.fromkeys(numbers(named[1]), 1.0)
     return found
