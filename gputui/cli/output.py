@@ -192,6 +192,7 @@ def _attempt(attempt: Attempt) -> Json:
     return {
         "number": attempt.number,
         "gpus": list(attempt.gpus),
+        "gpu_count": attempt.gpu_count,
         "node": attempt.node or None,
         "container_id": attempt.container_id,
         "claimed_at": _time(attempt.claimed_at),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.slurm.machine import Machine
@@ -59,6 +61,7 @@ class Accounts:
         self._wait = wait
         self._environ = environ
         self._data = head.folder / "mariadb"
+        self._daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start both, and wait until they answer."""
@@ -68,6 +71,7 @@ class Accounts:
         self._data.mkdir()
         options = [f"--datadir={self._data}", f"--lc-messages-dir={share}", "--skip-log-bin", "--user=root"]
         options += ["--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0"]
+        options.append("--loose-innodb-snapshot-isolation=OFF")  # which Slurm does not bear
         tables = [path.read_text() for kind in ("tables", "tables_data") for path in share.glob(f"*_system_{kind}.sql")]
         script = "\n".join(("create database mysql;", "use mysql;", *tables))
         words = [str(program), "--no-defaults", "--bootstrap", *options]
@@ -75,11 +79,21 @@ class Accounts:
         options += [f"--socket={self._data}/socket", "--bind-address=127.0.0.1", "--skip-grant-tables"]
         self._head.start(str(program), "--no-defaults", *options, environ=self._environ)
         self._wait((self._data / "socket").exists, "MariaDB answers")  # else slurmdbd pauses before it tries again
-        self._head.start("slurmdbd", "-D", environ=self._environ)
+        self._daemon = self._head.start("slurmdbd", "-D", environ=self._environ)
         self._wait(self._answers, "slurmdbd answers")
 
     def _answers(self) -> bool:
         return self._manage("show", "cluster", check=False).returncode == 0
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Keep slurmdbd from answering for a while."""
+        assert self._daemon is not None
+        self._daemon.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._daemon.send_signal(signal.SIGCONT)
 
     def fill(self, users: tuple[str, ...]) -> None:
         """Make an account with users in it."""

@@ -50,6 +50,7 @@ class Bed:
         defaults = {"patience": 60, "min_job_age": 300, "scheduler": "bf_interval=1,batch_sched_delay=1"}
         files.write_cluster(self.directory, self.nodes, gpus, defaults | settings, accounts=accounts)
         self._has_accounts = accounts
+        self.accounts: Accounts | None = None
         self._machines: dict[str, Machine] = {}
         self._cut: set[str] = set()
 
@@ -111,9 +112,9 @@ class Bed:
             self._machines[name].start("dockerd", *self._engine(name), environ=environ)
         self.wait((here / "munge/socket").exists, "munge answers")
         if self._has_accounts:
-            accounts = Accounts(head, environ, self.wait)
-            accounts.start()
-            accounts.fill(tuple(files.USERS))
+            self.accounts = Accounts(head, environ, self.wait)
+            self.accounts.start()
+            self.accounts.fill(tuple(files.USERS))
         self.start_controller()
         for name in self.nodes:
             self.wait(partial(self._has_image, name), f"the engine of {name} has its image")
