@@ -105,8 +105,7 @@ class Main(GpuScreen):
 
     def compose(self) -> ComposeResult:
         """Yield the widgets from top to bottom."""
-        yield self.around.bar
-        yield self.around.notices
+        yield from (self.around.bar, self.around.notices)
         with Vertical():
             yield self.grid
             yield self.around.summary
@@ -192,7 +191,8 @@ class Main(GpuScreen):
         self.refresh_time()
         self.logs.catch_up()
 
-    def on_resize(self, event: events.Resize) -> None:
+    @on(events.Resize)
+    def fit_texts(self, event: events.Resize) -> None:
         """Choose texts that fit, once all widgets have their new sizes."""
         if self._repaints.wants_size(event.size):
             self.call_after_refresh(self.refresh_time)
