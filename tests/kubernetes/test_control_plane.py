@@ -197,6 +197,10 @@ def test_a_job_fails_with_its_pod_and_says_why(
     assert job.attempt is not None
     assert (job.cause and job.cause.text, job.exit_code) == (words.format(job.attempt.node), 143)
     assert [line.partition(b" ")[2] for line in cluster.log(job, tail=None, follow=False)] == [b"ready"]
+    words = "its pod was preempted, evicted or removed with its node: " if how == "evict" else "; its pod is gone"
+    told = bed.open("ann-token", "ann").job(job_id).cause  # of whoever did not watch
+    assert told is not None
+    assert words in told.text
 
 
 def test_whoever_has_no_rights_is_told(bed: Bed) -> None:

@@ -54,6 +54,16 @@ def test_the_container_of_the_job_is_not_one_that_a_mesh_puts_before_it() -> Non
     assert pod_of(theirs, default="main").main.name == "main"
 
 
+def test_a_job_tells_that_its_pod_was_taken_away_once_that_is_gone() -> None:
+    words = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule at index 0"
+    failed = {"type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": words}
+    item = {"metadata": {"name": "train"}, "status": {"conditions": [failed]}}
+    job = Reader(KubeJob).read(json.dumps(item).encode())
+    assert job is not None
+    told = f"its pod was preempted, evicted or removed with its node: {words} (PodFailurePolicy)"
+    assert cause_of(job, None) == Cause(CauseCode.CONTAINER_LOST, told)
+
+
 @pytest.mark.parametrize(
     ("status", "cause"),
     [

@@ -67,6 +67,30 @@ def test_a_pod_that_cannot_be_started_has_the_words_of_its_warning(harness: Kube
     until(lambda: harness.kube.snapshot().progress.get(job_id), lambda told: told == expected, "the warning is seen")
 
 
+def test_an_old_warning_of_the_scheduler_is_no_obstacle_once_a_node_has_the_pod(harness: KubernetesHarness) -> None:
+    harness.fake.controller.unpullable.add("busybox")
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    making = {"waiting": {"reason": "ContainerCreating"}}
+    harness.fake.objects.change("pods", pod, lambda item: item["status"]["containerStatuses"][0].update(state=making))
+    event = {"metadata": {"name": "e1", "namespace": "lab"}, "type": "Warning", "reason": "FailedScheduling"}
+    about = {"kind": "Pod", "uid": pod["metadata"]["uid"]}
+    harness.fake.objects.create("events", event | {"involvedObject": about, "message": "0/3 nodes are available"})
+    expected = "its container is being made (ContainerCreating)"
+    until(lambda: harness.kube.snapshot().progress.get(job_id), lambda told: told == expected, "the event is seen")
+
+
+def test_a_pod_for_which_others_are_preempted_says_where(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(3))], "k1")
+    pod = harness.pod(harness.kube.job(job_id))
+    harness.fake.objects.change("pods", pod, lambda item: item["status"].update(nominatedNodeName="gpu2"))
+    until(
+        lambda: reason(harness, job_id).text,
+        lambda text: text.startswith("node gpu2 is being freed for it: 0/3 nodes are available"),
+        "the node is told",
+    )
+
+
 def test_a_job_of_kueue_waits_for_quota_and_starts(make: MakeHarness) -> None:
     harness = make(settings=KUEUE, kueue=2)
     first, second = harness.kube.submit([Submission(spec(2)), Submission(spec(1))], "k1")

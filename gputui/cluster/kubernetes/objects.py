@@ -246,6 +246,8 @@ class KubePodStatus(Struct, frozen=True, rename="camel"):
     message: str | None = None
     conditions: Conditions = None
     start_time: datetime | None = None
+    nominated_node_name: str | None = None
+    """Node on which other pods are being preempted for it."""
     container_statuses: tuple[KubeContainerStatus, ...] | None = None
 
 

@@ -104,6 +104,9 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
     failed = condition(job.status.conditions, "Failed")
     words = told(failed.message if failed else None, "failed")
     reason = told(failed.reason if failed else None, "Failed")
+    if reason == "PodFailurePolicy" and "DisruptionTarget" in words:
+        what = "its pod was preempted, evicted or removed with its node"
+        return Cause(CauseCode.CONTAINER_LOST, sentence(what, words, reason))
     if pod is None:
         return Cause(CauseCode.END_UNKNOWN, f"{words} ({reason}); its pod is gone")
     return Cause(CauseCode.RUNTIME_ERROR, f"{words} ({reason})")

@@ -49,7 +49,9 @@ def _of_pod(pod: KubePod) -> Reason:
     if word == "SchedulingGated":
         return Reason(_R.BACK_OFF, f"another program keeps it back by a gate: {message} ({word})")
     if not message or any(words in message for words in _NO_ROOM):
-        return Reason(_R.RESOURCES, sentence("waits for resources", message, word))
+        place = told(pod.status.nominated_node_name)
+        words = f"node {place} is being freed for it" if place else "waits for resources"
+        return Reason(_R.RESOURCES, sentence(words, message, word))
     return Reason(_R.NODE_UNKNOWN, sentence("no node takes it", message, word))
 
 
@@ -68,6 +70,7 @@ def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
     word = told(waiting.reason if waiting else None, "Pending")
     if waiting is not None and word not in _UNDER_WAY:
         return sentence(_FAULTS.get(word, "its container cannot be started"), told(waiting.message), word)
-    if (warning := next(iter(events), None)) is not None:
+    told_since = (event for event in events if event.reason != "FailedScheduling")  # since then a node has taken it
+    if (warning := next(told_since, None)) is not None:
         return sentence("it cannot be started yet", told(warning.message), told(warning.reason, word))
     return f"its container is being made ({word})"

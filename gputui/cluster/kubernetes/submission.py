@@ -24,6 +24,8 @@ _KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,38}[A-Za-z0-9])?", re.ASCII)
 _OPTION = re.compile(r"(?P<option>--[a-z-]+)(?:=\S*)?: (?P<why>.*)")
 LATER_QUEUE = "gputui.queue"
 """Annotation with the queue of a job that is held: Kueue takes no notice of it before it has Kueue's label."""
+_DISRUPTED = {"rules": [{"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]}
+"""Rule by which a job tells that its pod was taken away, even once that is gone; early releases drop it."""
 _EXISTS = 409
 
 
@@ -79,7 +81,7 @@ class KubeSubmitter:
             meta.setdefault("annotations", {})[SUBMITTER] = self._user
             if submission.held and has_kueue and QUEUE in meta["labels"]:
                 meta["annotations"][LATER_QUEUE] = meta["labels"].pop(QUEUE)
-            document["spec"]["ttlSecondsAfterFinished"] = seconds
+            document["spec"] |= {"ttlSecondsAfterFinished": seconds, "podFailurePolicy": _DISRUPTED}
         return documents
 
     def _has_begun(self, keys: Sequence[str]) -> bool:

@@ -278,6 +278,7 @@ class _Request:
         if self._kind == "jobs" and "spec" in item:
             unknown = {"suspend"} if self._fake.release < (1, 21) else set()
             unknown |= {"ttlSecondsAfterFinished"} if self._fake.release < (1, 21) else set()
+            unknown |= {"podFailurePolicy"} if self._fake.release < (1, 26) else set()
             item["spec"] = {name: value for name, value in item["spec"].items() if name not in unknown}
         return item
 
