@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.slurm import accounting, details, job_rows, node_rows, site, states, texts
+from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.jobs import job_of
 from gputui.cluster.slurm.notes import Submissions
@@ -203,6 +205,17 @@ def test_limits_of_accounts_and_qos(word: str, text: str) -> None:
     assert (reason.code, reason.text) == (PendingReason.QUOTA_EXCEEDED, text)
 
 
+def test_what_slurm_words_as_a_signal_and_is_none() -> None:
+    unwritable = states.cause_of("FAILED", 0, 53, nodes=("gpu3",))
+    assert unwritable is not None
+    assert unwritable.text == "could not be started on node gpu3: its output cannot be written there"
+    unfit = states.cause_of("CANCELLED", 0, 0, reason="DependencyNeverSatisfied")
+    assert unfit is not None
+    assert unfit.text == "cancelled by Slurm: a job that it depends on failed (DependencyNeverSatisfied)"
+    asked = (("FAILED", 53), ("OUT_OF_MEMORY", 125), ("FAILED", 9))
+    assert [states.exit_code_of(word, 0, signal) for word, signal in asked] == [None, None, 137]
+
+
 def test_a_held_or_suspended_state_shows(tmp_path: Path) -> None:
     held = replace(row(state="REQUEUE_HOLD", number="7", array="7"), reason="job_requeued_in_held_state", nodes="")
     stopped = row(state="SUSPENDED", number="8", array="8")
@@ -356,6 +369,31 @@ def test_accounts() -> None:
     assert (ended.detail.requested, ended.detail.signal, ended.detail.nodes) == (8, 15, ("dgx01",))
     attempt = job_of(ended.row, ended.detail, None).attempts[0]
     assert (attempt.gpus, attempt.gpu_count, attempt.exit_code) == ((), 8, 143)  # accounts do not name GPUs
+
+
+SACCT = """#!/bin/sh
+for word; do
+  case $word in
+    --json) echo '{"jobs": [{"job_id": 401, "exit_code": {"status": ["ERROR"], "return_code": %s}}]}'; exit;;
+    --delimiter=*) mark=${word#*=};;
+  esac
+done
+for field in 401 400_3 FAILED 9:0 1747000000 1747000010 1747000070 ann lab gpu dgx01 1 - - 1:00:00 - train; do
+  printf '%%s' "$field$mark"
+done
+"""
+
+
+@pytest.mark.parametrize("code", ["137", '{"set": true, "infinite": false, "number": 137}'], ids=["22.05", "24.11"])
+def test_accounts_of_one_job_have_its_whole_exit_code(tmp_path: Path, code: str) -> None:
+    (tmp_path / "sacct").write_text(SACCT % code)
+    (tmp_path / "sacct").chmod(0o755)
+    commands = SlurmCommands(None, 60, {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    for asked in (element_id(400, 3), 400):
+        found = accounting.ended_job(commands, asked)
+        assert found is not None
+        assert (found.row.job_id, found.detail.exit_code) == (element_id(400, 3), 137)
+    assert accounting.ended_job(commands, 7) is None
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_jobs_that_slurm_has_forgotten(accounting: Bed, alice: Person) -> None:
     ours = alice.submit("ours", gpus=2, code=3)
     every = submit(accounting, "--gres=gpu:1", "--exclusive", "--wrap=true")
     killed = submit(accounting, "--gpus=1", "--wrap=kill -9 $$", user="bob")
-    array = submit(accounting, "--gres=gpu:1", "--array=0-1", "--wrap=exit $SLURM_ARRAY_TASK_ID")
+    array = submit(accounting, "--gres=gpu:1", "--array=0-1", "--wrap=exit $((SLURM_ARRAY_TASK_ID * 200))")
     held = submit(accounting, "--gres=gpu:1", "--hold", "--wrap=true")
     both = submit(accounting, "--gres=gpu:1", "--wrap=true", ":", "--gres=gpu:2")
     ended = submit(accounting, "--gres=gpu:1", "--wrap=sleep 600")
@@ -76,7 +76,7 @@ def test_jobs_that_slurm_has_forgotten(accounting: Bed, alice: Person) -> None:
         int(every): ("COMPLETED", 0, [2]),
         int(killed): ("FAILED", 137, [1]),
         element_id(int(array), 0): ("COMPLETED", 0, [1]),
-        element_id(int(array), 1): ("FAILED", 1, [1]),
+        element_id(int(array), 1): ("FAILED", 200 - 128, [1]),  # as sacct tells it
         int(held): ("CANCELLED", None, []),
         int(both): ("COMPLETED", 0, [1]),
         int(both) + 1: ("COMPLETED", 0, [2]),
@@ -84,7 +84,7 @@ def test_jobs_that_slurm_has_forgotten(accounting: Bed, alice: Person) -> None:
     }
     assert {job["tenant"] for job in history.values()} == {ACCOUNT}
     assert history[int(killed)]["submitted_by"] == "bob"
-    assert "ended by              exit code 1" in alice.run("show", f"{array}_1", environ=seen).out
+    assert "ended by              exit code 200" in alice.run("show", f"{array}_1", environ=seen).out
     assert f"element 0 of array {array}" in alice.run("show", array, environ=seen).out
 
 

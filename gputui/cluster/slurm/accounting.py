@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from gputui.cluster.slurm import texts
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import Ended, mark_of
+from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "State", "ExitCode", "Submit", "Start", "End", "User", "Account", "Partition"),
@@ -18,6 +24,31 @@ _FIELDS = (
 )
 _ENDED = ("BF", "CA", "CD", "DL", "F", "NF", "OOM", "PR", "TO")
 """States asked for: without any, sacct leaves out jobs that were cancelled while they were held."""
+
+
+class _Number(Struct, frozen=True):
+    number: int = 0
+
+
+class _ExitCode(Struct, frozen=True):
+    return_code: int | _Number = 0
+
+    @property
+    def code(self) -> int:
+        """Number, which an object holds from Slurm 23.02 on."""
+        return self.return_code if isinstance(self.return_code, int) else self.return_code.number
+
+
+class _Job(Struct, frozen=True):
+    job_id: int
+    exit_code: _ExitCode = _ExitCode()
+
+
+class _Jobs(Struct, frozen=True):
+    jobs: tuple[_Job, ...] = ()
+
+
+_JOBS = msgspec.json.Decoder(_Jobs)
 _LONG_AGO = "1970-01-02"
 
 
@@ -34,6 +65,25 @@ def ended_jobs(commands: SlurmCommands, since: datetime | None, jobs: tuple[str,
     """Yield jobs that ended; all users' as far as Slurm shows them."""
     mark = mark_of()
     yield from parse(commands.ask("sacct", *arguments(mark, since, jobs)), mark)
+
+
+def ended_job(commands: SlurmCommands, job_id: JobId) -> Ended | None:
+    """Return a job that ended, or an element of an array, with its whole exit code; None if accounts do not have it."""
+    every = ended_jobs(commands, None, (ids.words(job_id),))
+    found = next((each for each in every if job_id in (each.row.job_id, each.row.owner)), None)
+    if found is None or found.row.life is JobState.COMPLETED:
+        return found
+    return replace(found, detail=replace(found.detail, exit_code=_whole_code(commands, found)))
+
+
+def _whole_code(commands: SlurmCommands, ended: Ended) -> int | None:
+    """Return the exit code of a job. sacct takes 128 from codes that are not less, except in JSON."""
+    told = commands.run("sacct", "--allocations", "--json", f"--jobs={ended.row.number}")
+    try:
+        codes = [job.exit_code.code for job in _JOBS.decode(told.out).jobs if str(job.job_id) == ended.row.number]
+    except msgspec.MsgspecError:
+        return ended.detail.exit_code  # Slurm was built without JSON
+    return next((code for code in codes if code), ended.detail.exit_code)
 
 
 def parse(output: str, mark: str) -> Iterator[Ended]:

@@ -330,8 +330,7 @@ class SlurmCluster:
         found = self._records.of(job_id)
         polled = self._latest()
         if found is None and polled.site.has_accounting:
-            every = accounting.ended_jobs(self._commands, None, (ids.words(job_id),))
-            found = next((each for each in every if job_id in (each.row.job_id, each.row.owner)), None)
+            found = accounting.ended_job(self._commands, job_id)
         return self._job_of(found, polled) if found else None
 
     def _job_of(self, ended: Ended, polled: Polled) -> Job:

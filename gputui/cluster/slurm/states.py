@@ -65,6 +65,8 @@ def cause_of(
         return Cause(CauseCode.TIME_LIMIT, f"ran into its time limit{f' of {limit}' if limit else ''} (TIMEOUT)")
     if state == "OUT_OF_MEMORY":
         return Cause(CauseCode.OUT_OF_MEMORY, "ran over its memory limit (OUT_OF_MEMORY)")
+    if state == "CANCELLED" and reason == _UNSATISFIED:
+        return Cause(CauseCode.CANCELLED, f"cancelled by Slurm: a job that it depends on failed ({reason})")
     if state in _PLAIN_CAUSES:
         code, text = _PLAIN_CAUSES[state]
         return Cause(code, f"{text.format(node=f'node {where}' if where else 'a node')} ({state})")
@@ -72,6 +74,10 @@ def cause_of(
         return None
     if not nodes:
         return Cause(CauseCode.RUNTIME_ERROR, f"Slurm could not start it ({reason or state})")
+    if signal == _NO_OUTPUT:
+        return Cause(
+            CauseCode.RUNTIME_ERROR, f"could not be started on node {where}: its output cannot be written there"
+        )
     if signal and not exit_code:
         return Cause(CauseCode.SIGNALLED, f"ended by {signal_name(signal)}")
     return cause_of_exit(exit_code) if exit_code else Cause(CauseCode.NON_ZERO_EXIT, "failed (FAILED)")
@@ -88,6 +94,10 @@ _PLAIN_CAUSES: Mapping[str, tuple[CauseCode, str]] = {
     "RECONFIG_FAIL": (CauseCode.RUNTIME_UNAVAILABLE, "{node} could not be configured"),
 }
 
+_UNSATISFIED = "DependencyNeverSatisfied"
+_NO_OUTPUT = 53
+"""Signal that Slurm names for a batch script whose output file it cannot open."""
+_LAST_SIGNAL = 64
 _WITHOUT_CODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 
 
@@ -97,10 +107,10 @@ def exit_code_of(word: str, exit_code: int | None, signal: int | None) -> int | 
     None where Slurm has the 0 of a job that did not come to its end, or a 1 of its own: a lost or cancelled one has no
     exit code.
     """
-    if word in _WITHOUT_CODE:
+    if word in _WITHOUT_CODE or signal == _NO_OUTPUT:
         return None
     if exit_code:
         return exit_code
-    if signal:
+    if signal and signal <= _LAST_SIGNAL:  # 125 stands for memory that ran out
         return 128 + signal
     return exit_code if state_of(word) is JobState.COMPLETED else None
