@@ -77,7 +77,7 @@ def ended_job(commands: SlurmCommands, job_id: JobId) -> Ended | None:
 
 
 def _whole_code(commands: SlurmCommands, ended: Ended) -> int | None:
-    """Return the exit code of a job. sacct takes 128 from codes that are not less, except in JSON."""
+    """Return the exit code of a job. sacct of 24.11 takes 128 from codes that are not less, except in JSON."""
     told = commands.run("sacct", "--allocations", "--json", f"--jobs={ended.row.number}")
     try:
         codes = [job.exit_code.code for job in _JOBS.decode(told.out).jobs if str(job.job_id) == ended.row.number]
