@@ -24,7 +24,7 @@ pytestmark = [
 
 LONG = 4 * PATIENCE
 _IN_JSON = (24, 11)
-"""Release whose sacct tells exit codes from 128 on in JSON, as that of 22.05 does not; that of 26.05 tells them always."""
+"""Release whose sacct tells exit codes from 128 on in JSON alone; that of 22.05 never does, that of 26.05 always."""
 
 
 @pytest.fixture(scope="module")
