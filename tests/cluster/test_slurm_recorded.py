@@ -19,6 +19,7 @@ from gputui.cluster.slurm.poll import Polled, parted
 from gputui.cluster.slurm.reasons import reason_of
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, element_id, is_element
+from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
@@ -382,6 +383,23 @@ for field in 401 400_3 FAILED 9:0 1747000000 1747000010 1747000070 ann lab gpu d
   printf '%%s' "$field$mark"
 done
 """
+
+
+REFUSING = """#!/bin/sh
+echo x >>{calls}
+[ "$(wc -l <{calls})" -gt 2 ] || {{ echo 'sacct: error: Too wide of a date range in query' >&2; exit 1; }}
+"""
+
+
+def test_a_limit_on_the_range_of_queries(tmp_path: Path) -> None:
+    (tmp_path / "sacct").write_text(REFUSING.format(calls=tmp_path / "calls"))
+    (tmp_path / "sacct").chmod(0o755)
+    commands = SlurmCommands(None, 60, {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    with pytest.raises(ClusterRefusedError) as refused:
+        list(accounting.ended_jobs(commands, datetime(2026, 1, 1, tzinfo=UTC)))
+    assert "--since" in (refused.value.hint or "")
+    assert list(accounting.ended_jobs(commands, None)) == []
+    assert (tmp_path / "calls").read_text().split() == ["x"] * 3
 
 
 @pytest.mark.parametrize("code", ["137", '{"set": true, "infinite": false, "number": 137}'], ids=["22.05", "24.11"])

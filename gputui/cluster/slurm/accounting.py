@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import Ended, mark_of
+from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
@@ -49,22 +50,32 @@ class _Jobs(Struct, frozen=True):
 
 
 _JOBS = msgspec.json.Decoder(_Jobs)
-_LONG_AGO = "1970-01-02"
+_RANGES = tuple(map(timedelta, (366, 31, 7, 1)))
+"""Days back for which all jobs are asked, until slurmdbd's MaxQueryTimeRange allows it: some sites have millions."""
+_TOO_WIDE = "date range"
 
 
 def arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:
     """Return the options of sacct for jobs that ended, with `mark` after each field."""
-    start = since.strftime("%Y-%m-%dT%H:%M:%S") if since else _LONG_AGO
-    ended = [f"--starttime={start}", "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
+    start = [f"--starttime={since:%Y-%m-%dT%H:%M:%S}"] if since else []
+    ended = [*start, "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
     chosen = [f"--jobs={','.join(jobs)}"] if jobs else ended
     shape = ["--noheader", "--allocations", "--parsable", f"--delimiter={mark}", f"--format={','.join(_FIELDS)}"]
     return [*shape, *chosen]
 
 
 def ended_jobs(commands: SlurmCommands, since: datetime | None, jobs: tuple[str, ...] = ()) -> Iterator[Ended]:
-    """Yield jobs that ended; all users' as far as Slurm shows them."""
-    mark = mark_of()
-    yield from parse(commands.ask("sacct", *arguments(mark, since, jobs)), mark)
+    """Yield jobs that ended, all users' as far as Slurm shows them; without `since`, those of a year at most."""
+    mark, now = mark_of(), datetime.now(UTC)
+    for start in [since] if since or jobs else [now - each for each in _RANGES]:
+        told = commands.run("sacct", *arguments(mark, start, jobs))
+        if _TOO_WIDE not in told.err:
+            break
+    if _TOO_WIDE in told.err:
+        raise ClusterRefusedError(told.words, where="sacct", hint="slurmdbd has a MaxQueryTimeRange: --since -7d")
+    if told.code:
+        raise ClusterRefusedError(told.words, where="sacct")
+    yield from parse(told.out, mark)
 
 
 def ended_job(commands: SlurmCommands, job_id: JobId) -> Ended | None:
