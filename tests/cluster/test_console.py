@@ -14,6 +14,8 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.feed import Feed
+from gputui.tui.present.gpu_nodes import GpuNode, node_line
+from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_trouble import remedy_lines
 from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
@@ -249,6 +251,14 @@ def test_a_sick_gpu_of_a_node_tells_how_to_keep_jobs_off_its_node() -> None:
     assert "1. gputui drain gpu5 --reason …" in told[0]
     assert f"sudo nvidia-smi -i {gpu.drivers_uuid} -r" in told[2]
     assert "gputui resume gpu5" in told[3]
+
+
+def test_the_line_of_a_node_tells_who_uses_gpus_that_its_engine_does_not_name() -> None:
+    why = "1 of 2 in use: job 7 train has 1"
+    used = GpuView(Gpu("gpu5:0", 0), GpuState.ALLOCATED, Health(), why=why)
+    free = GpuView(Gpu("gpu5:1", 1), GpuState.FREE, Health())
+    node = GpuNode("gpu5", (GpuRow(used), GpuRow(free)))
+    assert why in "".join(words for words, _ in node_line(node, [node], is_open=False))
 
 
 async def test_the_page_of_a_waiting_job_shows_the_engines_order_and_start_and_no_score_of_ours() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gputui.cluster.kubernetes.logs import log_query
-from gputui.cluster.kubernetes.objects import KubeJob, KubePod, Reader
+from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, Reader
 from gputui.cluster.kubernetes.phases import cause_of, exit_code_of
+from gputui.cluster.kubernetes.views import nodes_of
 from gputui.domain.cause import Cause, CauseCode
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached its limit"}
@@ -52,6 +53,38 @@ def test_the_container_of_the_job_is_not_one_that_a_mesh_puts_before_it() -> Non
     theirs = {"containers": [container("proxy"), container("main")]}
     assert pod_of(theirs).main.name == "proxy"
     assert pod_of(theirs, default="main").main.name == "main"
+
+
+def node_of(capacity: dict[str, str], **labels: str) -> KubeNode:
+    item = {"metadata": {"name": "gpu1", "labels": labels}, "status": {"capacity": capacity, "allocatable": capacity}}
+    found = Reader(KubeNode).read(json.dumps(item).encode())
+    assert found is not None
+    return found
+
+
+def test_instances_and_shares_of_gpus_are_shown_beside_whole_ones() -> None:
+    capacity = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "2", "nvidia.com/mig-1g.10gb": "2", "cpu": "8"}
+    node = node_of(capacity, **{"nvidia.com/gpu.memory": "81920", "nvidia.com/mig-1g.10gb.memory": "9728"})
+    limits = {"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu.shared": "1", "nvidia.com/gpu": "0", "memory": "1Gi"}
+    spec = {"nodeName": "gpu1", "containers": [{"name": "main", "resources": {"limits": limits}}]}
+    owner = {"kind": "PyTorchJob", "name": "bert", "uid": "o1", "controller": True}
+    meta = {"name": "bert-0", "namespace": "vision", "ownerReferences": [owner]}
+    pod = Reader(KubePod).read(json.dumps({"metadata": meta, "spec": spec, "status": {"phase": "Running"}}).encode())
+    assert pod is not None
+    assert pod.spec.gpus == 2
+    [shown] = nodes_of([node], [pod], {})
+    states = [(view.gpu.uuid, view.gpu.mig_profile, view.state.value) for view in shown.gpus]
+    assert states == [
+        ("gpu1:0", None, "FREE"),
+        ("gpu1:1", None, "ALLOCATED"),
+        ("gpu1:2", None, "FREE"),
+        ("gpu1:3", "1g.10gb", "ALLOCATED"),
+        ("gpu1:4", "1g.10gb", "FREE"),
+    ]
+    who = "in use: pod vision/bert-0 of PyTorchJob bert has 1"
+    assert shown.gpus[1].why == f"1 of 2 shares of GPUs {who}"
+    assert shown.gpus[3].why == f"1 of 2 instances 1g.10gb {who}"
+    assert [(view.gpu.memory_total or 0) // 1024**3 for view in (shown.gpus[0], shown.gpus[3])] == [80, 9]
 
 
 def test_a_job_tells_that_its_pod_was_taken_away_once_that_is_gone() -> None:

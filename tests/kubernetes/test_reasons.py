@@ -167,8 +167,8 @@ def test_gpus_of_a_node_are_counted(harness: KubernetesHarness) -> None:
     assert [view.state for view in node.gpus] == [*[GpuState.ALLOCATED] * 3, GpuState.FREE]
     assert not any(view.job_ids for view in node.gpus)
     assert set(node.gpus[0].why.removeprefix("3 of 4 in use: ").split(", ")) == {
-        f"job {first} has 1",
-        f"job {second} has 2",
+        f"job {first} train has 1",
+        f"job {second} train has 2",
     }
     assert (node.gpus[0].gpu.uuid, node.gpus[0].gpu.model) == ("gpu4:0", "NVIDIA H200")
 

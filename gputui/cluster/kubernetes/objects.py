@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
@@ -11,7 +12,8 @@ import msgspec
 from msgspec import Struct, field
 
 Texts = Mapping[str, str]
-GPU_RESOURCE = "nvidia.com/gpu"
+_GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[a-z0-9.+_-]+)", re.ASCII)
+"""Resources of NVIDIA's device plugin: whole GPUs, shares of them, and instances of MIG."""
 CONTAINER = "job"
 """Name of the container of a job that was submitted from here."""
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
@@ -26,6 +28,7 @@ class KubeOwner(Struct, frozen=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
+    controller: bool | None = None
 
 
 class KubeMeta(Struct, frozen=True, rename="camel"):
@@ -96,9 +99,15 @@ class KubeResources(Struct, frozen=True):
     requests: Mapping[str, Any] | None = None
 
     @property
-    def gpus(self) -> int:
-        """Number of GPUs; both fields have it, where both do."""
-        return count((self.limits or {}).get(GPU_RESOURCE, (self.requests or {}).get(GPU_RESOURCE, 0)))
+    def gpus(self) -> Counter[str]:
+        """Number of GPUs by resource; both fields have it, where both do."""
+        return gpus_in({**(self.requests or {}), **(self.limits or {})})
+
+
+def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
+    """Return the number of GPUs by resource."""
+    found = {name: count(value) for name, value in sorted((resources or {}).items()) if _GPU_RESOURCE.fullmatch(name)}
+    return Counter({name: number for name, number in found.items() if number})
 
 
 def count(value: object) -> int:
@@ -121,9 +130,9 @@ class KubeContainer(Struct, frozen=True):
     """`Always` for one of the init containers that runs beside those of the pod."""
 
     @property
-    def gpus(self) -> int:
-        """Number of its GPUs."""
-        return self.resources.gpus if self.resources else 0
+    def gpus(self) -> Counter[str]:
+        """Number of its GPUs by resource."""
+        return self.resources.gpus if self.resources else Counter()
 
 
 class KubePodSpec(Struct, frozen=True, rename="camel"):
@@ -138,14 +147,20 @@ class KubePodSpec(Struct, frozen=True, rename="camel"):
 
     @property
     def gpus(self) -> int:
+        """Number of GPUs that the node gives to it."""
+        return self.gpus_by_resource.total()
+
+    @property
+    def gpus_by_resource(self) -> Counter[str]:
         """Number of GPUs that the node gives to it: init containers run before the others, one after the other."""
-        beside = most = 0
+        beside: Counter[str] = Counter()
+        most: Counter[str] = Counter()
         for each in self.init_containers or ():
             if each.restart_policy == "Always":
                 beside += each.gpus
             else:
-                most = max(most, beside + each.gpus)
-        return max(most, beside + sum(each.gpus for each in self.containers or ()))
+                most |= beside + each.gpus
+        return most | sum((each.gpus for each in self.containers or ()), beside)
 
     def main(self, meta: KubeMeta) -> KubeContainer:
         """Return the container that the pod is for: other programs may have put theirs before it."""
@@ -261,6 +276,11 @@ class KubePod(KubeObject, frozen=True):
     def job_uid(self) -> str:
         """Uid of the job that owns it; empty if none does."""
         return next((each.uid for each in self.metadata.owner_references or () if each.kind == "Job"), "")
+
+    @property
+    def owner(self) -> KubeOwner | None:
+        """Object whose controller made it; None if none did."""
+        return next((each for each in self.metadata.owner_references or () if each.controller), None)
 
     @property
     def is_over(self) -> bool:

@@ -5,10 +5,12 @@ Kubernetes gives a pod a number of GPUs and tells nobody which: the first GPUs o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from gputui.cluster.kubernetes.objects import GPU_RESOURCE, KubeNode, KubePod, condition, count
+from msgspec import Struct
+
+from gputui.cluster.kubernetes.objects import KubeNode, KubePod, condition, count, gpus_in
 from gputui.cluster.kubernetes.phases import told
 from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
@@ -21,6 +23,7 @@ _PRODUCT, _MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 _CORDONED = "node.kubernetes.io/unschedulable"
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_GPUS = 1024
+_MIG, _SHARED = "mig-", ".shared"
 
 
 def gpu_label(node: str, index: int) -> str:
@@ -58,18 +61,54 @@ def drains_of(nodes: Iterable[KubeNode]) -> Mapping[str, Drain]:
     }
 
 
+class _Kind(Struct, frozen=True):
+    """GPUs of a node that its device plugin offers as one resource."""
+
+    resource: str
+    total: int
+    used: int
+    broken: int
+    why: str
+    """Sentence about who uses them."""
+    only: Job | None
+    """Job that has all of them."""
+
+
 def _node(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Node:
-    name, total = plain(node.metadata.name), _count(node)
-    used = min(total, sum(pod.spec.gpus for pod in pods))
-    broken = total - min(total, max(used, count((node.status.allocatable or {}).get(GPU_RESOURCE, total))))
-    holders = [jobs[pod.job_uid] for pod in pods if pod.job_uid in jobs]
-    why = _why(used, total, pods, jobs)
-    only = holders[0] if len(pods) == 1 and holders and used == total else None
-    views = [_view(node, name, index, index < used, index >= total - broken, why, only) for index in range(total)]
-    return Node(name, tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
+    views: list[GpuView] = []
+    for kind in _kinds(node, pods, jobs):
+        views += [_view(node, kind, place, len(views) + place) for place in range(kind.total)]
+    return Node(plain(node.metadata.name), tuple(views), NO_PROBE, down=down_of(node), drain=drain_of(node))
 
 
-def _view(node: KubeNode, name: str, index: int, is_used: bool, is_broken: bool, why: str, only: Job | None) -> GpuView:
+def _kinds(node: KubeNode, pods: list[KubePod], jobs: Mapping[str, Job]) -> Iterator[_Kind]:
+    allocatable, left = node.status.allocatable or {}, _MOST_GPUS
+    for resource, number in gpus_in(node.status.capacity).items():
+        total = min(left, number)
+        left -= total
+        users = [(pod, found) for pod in pods if (found := pod.spec.gpus_by_resource[resource])]
+        used = min(total, sum(found for _, found in users))
+        broken = total - min(total, max(used, count(allocatable.get(resource, total))))
+        why = f"{used} of {total}{_words_of(resource)} in use: {', '.join(_users(users, jobs))}"
+        only = jobs.get(users[0][0].job_uid) if len(users) == 1 and used == total else None
+        yield _Kind(resource, total, used, broken, why, only)
+
+
+def _profile(resource: str) -> str:
+    """Return the profile of an instance of MIG; empty for other resources."""
+    name = resource.partition("/")[2].removesuffix(_SHARED)
+    return name.removeprefix(_MIG) if name.startswith(_MIG) else ""
+
+
+def _words_of(resource: str) -> str:
+    profile, is_shared = _profile(resource), resource.endswith(_SHARED)
+    what = f" instances {profile}" if profile else ""
+    return f" shares of{what or ' GPUs'}" if is_shared else what
+
+
+def _view(node: KubeNode, kind: _Kind, place: int, index: int) -> GpuView:
+    name, why, only = plain(node.metadata.name), kind.why, kind.only
+    is_used, is_broken = place < kind.used, place >= kind.total - kind.broken
     drain, down = drain_of(node), down_of(node)
     state, health, words = GpuState.FREE, Health(), ""
     if down:
@@ -83,7 +122,7 @@ def _view(node: KubeNode, name: str, index: int, is_used: bool, is_broken: bool,
         state, words = GpuState.DRAINED, f"node {name} is drained: {drain.reason}"
     job = only if is_used and not down else None
     return GpuView(
-        _gpu(node, name, index),
+        _gpu(node, kind.resource, index),
         state,
         health,
         why=words,
@@ -94,14 +133,16 @@ def _view(node: KubeNode, name: str, index: int, is_used: bool, is_broken: bool,
     )
 
 
-def _gpu(node: KubeNode, name: str, index: int) -> Gpu:
-    size = count(node.metadata.label(_MEMORY))
+def _gpu(node: KubeNode, resource: str, index: int) -> Gpu:
+    profile = _profile(resource)
+    size = count(node.metadata.label(f"nvidia.com/{_MIG}{profile}.memory" if profile else _MEMORY))
     model = plain(node.metadata.label(_PRODUCT)).replace("-", " ") or None
-    return Gpu(gpu_label(name, index), index, model, memory_total=size * 1024**2 or None)
+    label = gpu_label(plain(node.metadata.name), index)
+    return Gpu(label, index, model, memory_total=size * 1024**2 or None, mig_profile=profile or None)
 
 
 def _count(node: KubeNode) -> int:
-    return min(_MOST_GPUS, count((node.status.capacity or {}).get(GPU_RESOURCE, 0)))
+    return min(_MOST_GPUS, gpus_in(node.status.capacity).total())
 
 
 def down_of(node: KubeNode) -> str:
@@ -112,14 +153,16 @@ def down_of(node: KubeNode) -> str:
     return f"node {plain(node.metadata.name)} is not ready: {told(ready.message, ready.reason, 'no reason given')}"
 
 
-def _why(used: int, total: int, pods: Iterable[KubePod], jobs: Mapping[str, Job]) -> str:
-    """Return who uses GPUs of a node."""
-    users = []
-    for pod in pods:
-        job = jobs.get(pod.job_uid)
-        who = f"job {job.shown_id}" if job else f"pod {plain(pod.metadata.namespace)}/{plain(pod.metadata.name)}"
-        users.append(f"{who} has {pod.spec.gpus}")
-    return f"{used} of {total} in use: {', '.join(users)}"
+def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Iterator[str]:
+    """Yield who uses GPUs of a node, and how many."""
+    for pod, number in users:
+        job, owner = jobs.get(pod.job_uid), pod.owner
+        if job is not None:
+            who = f"job {job.shown_id} {plain(job.name)}"
+        else:
+            who = f"pod {plain(pod.metadata.namespace)}/{plain(pod.metadata.name)}"
+            who += f" of {plain(owner.kind)} {plain(owner.name)}" if owner is not None else ""
+        yield f"{who} has {number}"
 
 
 def _noted_at(text: str) -> datetime | None:

@@ -153,11 +153,19 @@ def _jobs(node: GpuNode) -> Iterator[Span]:
             counts[job_id] = counts.get(job_id, 0) + 1
         if row.job is not None:
             names[row.job.id] = (row.job.shown_id, f"{plain(row.job.name, 40)} {plain(row.job.spec.tenant, 20)}")
+    if not counts:
+        yield from _users(node)
     for place, (job_id, count) in enumerate(counts.items()):
         shown, words = names.get(job_id, (str(job_id), ""))
         yield (" · " if place else "", DIM)
         yield (f"#{shown}", BLUE)
         yield (f"×{count} {words}" if count > 1 else f" {words}", PLAIN)
+
+
+def _users(node: GpuNode) -> Iterator[Span]:
+    """Yield who uses GPUs of a node whose engine does not tell which."""
+    whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
+    yield from ((f"{' · ' if place else ''}{plain(why, 200)}", PLAIN) for place, why in enumerate(dict.fromkeys(whys)))
 
 
 def _drain(node: GpuNode) -> Iterator[Span]:

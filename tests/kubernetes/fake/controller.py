@@ -242,7 +242,8 @@ def gpus_of(pod: Manifest) -> int:
 
 
 def _owner(pod: Manifest) -> str:
-    return next((str(each["uid"]) for each in pod["metadata"].get("ownerReferences", [])), "")
+    owners = pod["metadata"].get("ownerReferences", [])
+    return next((str(each["uid"]) for each in owners if each["kind"] == "Job"), "")
 
 
 def _owner_or_free(pod: Manifest) -> bool:
