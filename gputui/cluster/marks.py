@@ -6,8 +6,8 @@ has a key that nobody can guess, and is a control string that terminals ignore.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 
 _LONGEST_CODE = 8
 
@@ -19,7 +19,7 @@ class CommandMarks:
     """
 
     def __init__(self, *, ends_line: bool) -> None:
-        self.key = secrets.token_hex(12)
+        self.key = os.urandom(12).hex()
         self.has_begun = False
         self.code: int | None = None
         """Exit code of the command; None: it has not ended."""

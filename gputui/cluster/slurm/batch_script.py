@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator
-from importlib import resources
+from pathlib import Path
 
 from gputui.cluster.bash import array, word
 from gputui.cluster.docker_words import gpu_value, option_words, profiles
@@ -44,7 +44,7 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
 
 def shell_text(name: str) -> str:
     """Return a file of bash of this package."""
-    return resources.files(__package__).joinpath(name).read_text()
+    return Path(__file__).with_name(name).read_text()
 
 
 def gpu_note(output: str, job: str) -> str:

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.slurm import accounting, faults, ids, rights
 from gputui.cluster.slurm import jobs as translation
 from gputui.cluster.slurm.batch_script import gpu_note
@@ -20,7 +20,6 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.details import JobDetail, with_noted_gpus
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
-from gputui.cluster.slurm.node_checker import NodeChecker
 from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.picture import Pictures
 from gputui.cluster.slurm.poll import Ended, Poll, Polled
@@ -35,6 +34,10 @@ from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+
+if TYPE_CHECKING:
+    from gputui.cluster.command_channel import CommandChannel
+    from gputui.cluster.slurm.node_checker import NodeChecker
 
 _PAUSE, _CONTINUE = 20, 28
 """SIGTSTP and SIGWINCH, on which the batch script pauses its container, and continues a paused one."""
@@ -234,6 +237,8 @@ class SlurmCluster:
 
     def checker(self) -> NodeChecker:
         """Return the check of its nodes by probe jobs."""
+        from gputui.cluster.slurm.node_checker import NodeChecker  # for one command
+
         return NodeChecker(self._commands, self._all_settings, self._latest, self._poll.forget)
 
     def close(self) -> None:

@@ -7,12 +7,14 @@ import re
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import CommandMarks
-from gputui.cluster.ssh import SshConnection
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
+
+if TYPE_CHECKING:
+    from gputui.cluster.command_channel import CommandChannel
+    from gputui.cluster.marks import CommandMarks
+    from gputui.cluster.ssh import SshConnection
 
 OWN_VARIABLES = re.compile(r"(SQUEUE|SBATCH|SLURM|SLURMD|SALLOC|SINFO|SACCT|SCANCEL|SCONTROL|SPRIO|SRUN)_\w+", re.ASCII)
 """Variables by which a user changes what the commands do or print."""
@@ -100,6 +102,7 @@ class SlurmCommands:
         refused: Callable[[str], GputuiError],
     ) -> CommandChannel:
         """Start a command whose streams a user talks to; `refused` words the complaints of one that did not begin."""
+        from gputui.cluster.command_channel import CommandChannel  # few commands need terminals
 
         def error(complaint: str, code: int) -> GputuiError:
             result = Result("", complaint, code)

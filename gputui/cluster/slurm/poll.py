@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -185,7 +184,7 @@ class Poll:
 
 def mark_of() -> str:
     """Return a word that nobody can guess, which parts records in the output of commands."""
-    return f"m{secrets.token_hex(8)}"
+    return f"m{os.urandom(8).hex()}"
 
 
 def parted(output: str, mark: str) -> list[str]:

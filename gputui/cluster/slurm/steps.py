@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.marks import CommandMarks
 from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import shell_text
@@ -19,6 +19,9 @@ from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import ClusterRefusedError, GputuiError
 from gputui.domain.job_spec import Interactive
 from gputui.domain.process_table import COLUMNS, parse_ps
+
+if TYPE_CHECKING:
+    from gputui.cluster.command_channel import CommandChannel
 
 _OWN = ("Access/permission denied", "Invalid user")
 
