@@ -152,7 +152,16 @@ class Bed:
         """Plug in the cable of a node again, and have slurmctld look at once instead of within a minute or two."""
         self._machines["head"].run("ip", "link", "set", name, "up")
         self._cut.discard(name)
+        self._reconfigure()
+
+    def _reconfigure(self) -> None:
+        """Have all daemons read their files; from Slurm 23.11 on nodes are unknown until they have registered again."""
         self.run("scontrol", "reconfigure")
+        self.wait(self._knows_all_nodes, "all nodes are known")
+
+    def _knows_all_nodes(self) -> bool:
+        states = self.states()
+        return bool(states) and not any(state.startswith("unk") for state in states.values())
 
     def run(
         self,
@@ -225,7 +234,7 @@ class Bed:
     def set_epilog(self, program: Path | None) -> None:
         """Have the nodes run a program after each job."""
         files.write_epilog(self.directory, program)
-        self.run("scontrol", "reconfigure")
+        self._reconfigure()
 
     def clear(self) -> None:
         """Cancel all jobs, plug all cables, resume all nodes, and wait until they are idle without any container."""
