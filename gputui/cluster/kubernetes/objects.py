@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Struct, field
 
 Texts = Mapping[str, str]
+_NVIDIA = "nvidia.com/"
+_NO_GPUS: Counter[str] = Counter()
 _GPU_RESOURCE = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-[a-z0-9.+_-]+)", re.ASCII)
 """Resources of NVIDIA's device plugin: whole GPUs, shares of them, and instances of MIG."""
 CONTAINER = "job"
@@ -101,13 +103,15 @@ class KubeResources(Struct, frozen=True):
     @property
     def gpus(self) -> Counter[str]:
         """Number of GPUs by resource; both fields have it, where both do."""
-        return gpus_in({**(self.requests or {}), **(self.limits or {})})
+        return gpus_in(self.limits) or gpus_in(self.requests)
 
 
 def gpus_in(resources: Mapping[str, Any] | None) -> Counter[str]:
     """Return the number of GPUs by resource."""
-    found = {name: count(value) for name, value in sorted((resources or {}).items()) if _GPU_RESOURCE.fullmatch(name)}
-    return Counter({name: number for name, number in found.items() if number})
+    found = [name for name in resources or () if name.startswith(_NVIDIA) and _GPU_RESOURCE.fullmatch(name)]
+    if not found or not resources:
+        return _NO_GPUS
+    return Counter({name: number for name in sorted(found) if (number := count(resources[name]))})
 
 
 def count(value: object) -> int:
@@ -132,7 +136,7 @@ class KubeContainer(Struct, frozen=True):
     @property
     def gpus(self) -> Counter[str]:
         """Number of its GPUs by resource."""
-        return self.resources.gpus if self.resources else Counter()
+        return self.resources.gpus if self.resources else _NO_GPUS
 
 
 class KubePodSpec(Struct, frozen=True, rename="camel"):
@@ -153,14 +157,17 @@ class KubePodSpec(Struct, frozen=True, rename="camel"):
     @property
     def gpus_by_resource(self) -> Counter[str]:
         """Number of GPUs that the node gives to it: init containers run before the others, one after the other."""
-        beside: Counter[str] = Counter()
-        most: Counter[str] = Counter()
+        beside = most = _NO_GPUS
         for each in self.init_containers or ():
+            if not each.gpus:
+                continue
             if each.restart_policy == "Always":
-                beside += each.gpus
+                beside = beside + each.gpus
             else:
-                most |= beside + each.gpus
-        return most | sum((each.gpus for each in self.containers or ()), beside)
+                most = most | (beside + each.gpus)
+        for each in self.containers or ():
+            beside = beside + each.gpus if each.gpus else beside
+        return most | beside if most else beside
 
     def main(self, meta: KubeMeta) -> KubeContainer:
         """Return the container that the pod is for: other programs may have put theirs before it."""
