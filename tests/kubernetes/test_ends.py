@@ -156,6 +156,24 @@ def test_a_job_whose_pod_is_gone_has_the_cause_that_the_pod_told(harness: Kubern
     assert job.attempt is not None
     assert (job.state, job.attempt.node) == (JobState.FAILED, "gpu1")
     assert job.cause == Cause(CauseCode.CONTAINER_LOST, "removed from node gpu1: Taint (DeletionByTaintManager)")
+    later = harness.open(state="state-0")  # it has not watched, and reads the record
+    assert later.job(job_id).cause == job.cause
+    assert [each.cause for each in later.history()] == [job.cause]
+
+
+def test_the_output_of_a_pod_that_is_being_removed_is_kept(harness: KubernetesHarness) -> None:
+    [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
+    until(harness.kube.snapshot, lambda _: any("watch" in each for each in harness.fake.requests), "it is watched")
+    objects, pod = harness.fake.objects, harness.pod(harness.kube.job(job_id))
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "lastTransitionTime": now()}
+    objects.change("pods", pod, lambda item: item["metadata"].update(deletionTimestamp=now()))
+    until(harness.kube.snapshot, lambda _: copies(harness) == 1, "its output is copied")
+    with objects.lock:
+        objects.change("jobs", objects.all("jobs")[0], lambda item: item["status"].update(conditions=[failed]))
+        objects.remove("pods", pod)
+    job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it has ended")
+    assert job.cause == Cause(CauseCode.CONTAINER_LOST, "its pod on node gpu1 was deleted in Kubernetes")
+    assert texts(harness.kube, job) == [b"ready"]
 
 
 def test_the_output_of_a_job_that_has_not_started_is_waited_for(harness: KubernetesHarness) -> None:

@@ -25,7 +25,6 @@ from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KubeRecords
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
-from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability, Caps, ClusterFault
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
@@ -162,9 +161,7 @@ class KubernetesCluster:
         """Return a job that Kubernetes has, else one from our records."""
         snapshot = self.snapshot()
         found, record = snapshot.job(job_id), self._records.of(job_id)
-        is_unclear = found is not None and found.cause is not None and found.cause.code is CauseCode.END_UNKNOWN
-        if found is None or (is_unclear and record is not None and record.state is found.state):
-            found = record
+        found = _better(found, record) if found is not None else record
         if found is None:
             found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
         if found is None:
@@ -173,8 +170,9 @@ class KubernetesCluster:
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that have ended, from the server and from our records."""
+        recorded = {job.id: job for job in self._records.all()}
         now = self._latest().jobs.values()
-        found = {job.id: job for job in self._records.all()} | {job.id: job for job in now}
+        found = recorded | {job.id: _better(job, recorded.get(job.id)) for job in now}
         for job in found.values():
             if job.ended_at is not None and (since is None or job.ended_at >= since):
                 yield job
@@ -309,6 +307,15 @@ def _needed(submissions: Sequence[Submission]) -> Iterator[Capability]:
         yield Capability.HOLD
     if any(each.spec.after or each.spec.after_any for each in submissions):
         yield Capability.DEPENDENCIES
+
+
+def _better(job: Job, record: Job | None) -> Job:
+    """Return the record of a job that has ended if it knows the container's end, and the job's pod is gone."""
+    is_known = record is not None and record.state is job.state and record.attempt is not None
+    if is_known and job.state.is_terminal and (job.attempt is None or job.attempt.container_id is None):
+        assert record is not None
+        return record
+    return job
 
 
 def _is_going(parts: JobParts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ from gputui.domain.state import JobState
 MOST_AT_ONCE = 4
 """Number of jobs whose output is copied at one look; the others follow at the next ones."""
 
+_SILENCE = 60.0
+"""Seconds for which a node that did not answer is not asked for the output of pods that are being removed."""
 _MOST_TRIES = 3
 """Number of looks after which a job is recorded without its output, because its node does not answer."""
 
@@ -34,8 +37,10 @@ class KubeRecords:
         self._logs = LogKeeper(directory / "logs")
         self._living: dict[str, Job] = {}
         self._tries: dict[str, int] = {}
-        self._completed: set[str] = set()
-        """Uids of pods whose output was copied before their job had ended."""
+        self._silent: dict[str, float] = {}
+        """Times at which nodes did not answer, by name: a node may have many pods, each with its patience."""
+        self._copied_steps: set[tuple[str, bool]] = set()
+        """Pods whose output was copied before their job had ended: uid, and whether their container had ended."""
 
     def of(self, number: JobId) -> Job | None:
         """Return the record of a job."""
@@ -72,22 +77,27 @@ class KubeRecords:
         return done == len(new)
 
     def _complete(self, server: ApiServer, parts: JobParts) -> None:
-        """Copy the output of a container that has ended: its pod may be removed before its job has ended.
+        """Copy the output of a pod that is being removed, and once more when its container has ended.
 
-        Add to the record of a cancelled job how it ended.
+        Add to the record of a cancelled job how its container ended.
         """
-        record, pod = self._ended.of_uid(parts.job.metadata.uid), phases.newest(parts.pods)
+        uid, pod = parts.job.metadata.uid, phases.newest(parts.pods)
         code = phases.exit_code_of(pod)
-        if pod is None or code is None or pod.metadata.uid in self._completed:
+        if pod is None or (code is None and pod.metadata.deletion_timestamp is None):
             return
-        self._completed.add(pod.metadata.uid)
-        try:
-            log = self._copied(server, parts)
-        except ClusterUnavailableError:
-            log = ""
-        if record is not None and record.job.exit_code is None:
+        record, step = self._ended.of_uid(uid), (pod.metadata.uid, code is not None)
+        if step in self._copied_steps or (code is None and record is not None):  # `cancel` has copied it
+            return
+        self._copied_steps.add(step)
+        node, log = pod.spec.node_name or "", ""
+        if time.monotonic() - self._silent.get(node, -_SILENCE) >= _SILENCE:
+            try:
+                log = self._copied(server, parts)
+            except ClusterUnavailableError:
+                self._silent[node] = time.monotonic()
+        if record is not None and code is not None and record.job.exit_code is None:
             ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
-            self._ended.add([KubeEnded(record.uid, ended.evolve(exit_code=code), log or record.log)])
+            self._ended.add([KubeEnded(uid, ended.evolve(exit_code=code), log or record.log)])
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""
