@@ -10,6 +10,7 @@ from gputui.tui.screens.questions import Choose
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from tests.tui.console import Console
+from tests.tui.foresight import until
 from tests.tui.pictures import SIZES, Look, looks_as_it_did, sizes_of
 from tests.tui.servers import one_silent, two_servers
 from tests.tui.test_pictures import Compare
@@ -60,6 +61,17 @@ async def test_the_effects_on_one_server_are_shown() -> None:
         await console.press(pilot, "c")
         assert isinstance(console.app.screen, WhatIf)
         assert "gpu2:4 distill" in console.screen_text
+
+
+async def test_there_is_no_forecast_for_jobs_of_two_servers() -> None:
+    console = Console(two_servers(), what_if="always")
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "asterisk")
+        await console.press(pilot, "c")
+        assert isinstance(console.app.screen, WhatIf)
+        await pilot.pause()
+        await until(pilot, lambda: "No forecast: each server has a queue of its own" in console.screen_text)
 
 
 @pytest.mark.parametrize("silent", [False, True])

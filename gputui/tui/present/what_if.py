@@ -111,6 +111,8 @@ def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
     """Return the number of shifted starts, and the age of the forecast."""
+    if outlook.failure and outlook.snapshot.servers:
+        return cell(f"No forecast: {outlook.failure}", DIM)
     if outlook.failure:
         return cell(f"The forecast failed: {plain(outlook.failure, 200)}", RED)
     comparison = outlook.comparison

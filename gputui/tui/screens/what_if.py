@@ -157,7 +157,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
         def work(is_wanted: IsWanted) -> Message:
             if base.snapshot.servers:
-                return Foreseen(proposal, None, "each server has a queue of its own: there is no forecast across them")
+                return Foreseen(proposal, None, "each server has a queue of its own")
             if base.before is None:  # it serves every change based on this snapshot, so it is completed
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
             change = proposal.change(base.now)
