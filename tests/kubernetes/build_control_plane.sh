@@ -32,7 +32,7 @@ described=$(grep -rl --include='*.go' '+k8s:openapi-gen=' pkg staging/src cmd pl
 ./openapi-gen -O zz_generated.openapi --go-header-file hack/boilerplate/boilerplate.generatego.txt -i "$described" \
   -p k8s.io/kubernetes/pkg/generated/openapi -r violations
 flags="-s -w"
-for package in vendor/k8s.io/component-base/version pkg/version; do  # the server tells that of the second
+for package in vendor/k8s.io/component-base/version vendor/k8s.io/client-go/pkg/version; do  # one for --version, one for /version
   for value in gitVersion=v1.20.2 gitMajor=1 gitMinor=20; do flags+=" -X k8s.io/kubernetes/$package.$value"; done
 done
 for name in kube-apiserver kube-controller-manager kube-scheduler kubelet; do
