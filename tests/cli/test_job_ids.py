@@ -62,12 +62,11 @@ def test_invalid_names_are_refused(text: str) -> None:
 
 
 def test_an_element_is_named_by_array_and_index(run: Run, mixed: KeptStore) -> None:
-    for command in ("cancel", "hold"):
+    for command in ("hold", "release", "cancel"):
         assert run(command, "2_20").code == 0
         assert acted_on(mixed, command) == ["job 4"]
-    assert run("release", "2_20").code == 0
     assert run("requeue", "2_10").code == 0
-    assert (acted_on(mixed, "release"), acted_on(mixed, "requeue")) == (["job 4"], ["job 3"])
+    assert acted_on(mixed, "requeue") == ["job 3"]
     assert run("priority", "2_[30,40]", "+7").code == 0
     assert [mixed.get(job_id).priority for job_id in (4, 5, 6)] == [50, 57, 57]
     assert run("priority", "2_40", "top").code == 0

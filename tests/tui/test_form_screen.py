@@ -382,6 +382,7 @@ async def test_toasts_cover_no_field_of_the_form(is_unfolded: bool) -> None:
     console = Console()
     async with console.app.run_test(size=SMALL, notifications=True) as pilot:
         await console.begin(pilot)
+        await until(pilot, lambda: "q quit" in console.screen_text)
         await pilot.press("s", *(["ctrl+n"] if is_unfolded else []))
         await pilot.pause()
         fields = console.screen_text.splitlines()[2:]
