@@ -142,3 +142,13 @@ def test_a_job_whose_pod_is_gone_has_the_words_of_its_condition() -> None:
     cause = cause_of(old, None)
     assert cause is not None
     assert cause.text == "Job has reached the specified backoff limit (BackoffLimitExceeded); its pod is gone"
+
+
+def test_a_job_whose_pod_still_seems_to_run_has_not_ended_yet() -> None:
+    """Jobs and pods are watched separately: the end of a job may be seen before its pod's."""
+    job = Reader(KubeJob).read(json.dumps(OF_1_20).encode())
+    running = {**POD_OF_1_20, "status": {"phase": "Running", "containerStatuses": [{"name": "job", "state": {}}]}}
+    pod = Reader(KubePod).read(json.dumps(running).encode())
+    assert job is not None
+    assert pod is not None
+    assert state_of(job, [pod]) is JobState.COMPLETING

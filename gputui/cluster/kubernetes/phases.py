@@ -37,6 +37,8 @@ def state_of(job: KubeJob, pods: Iterable[KubePod]) -> JobState:
     known = list(pods)
     if _ends_by_deletion(job):
         return JobState.COMPLETING
+    if end_of(job) is not None and _is_behind(newest(known)):
+        return JobState.COMPLETING
     if is_true(job.status.conditions, "Complete"):
         return JobState.COMPLETED
     if is_true(job.status.conditions, "Failed"):
@@ -52,6 +54,14 @@ def _ends_by_deletion(job: KubeJob) -> bool:
     """Return whether a job is deleted that had not ended before: the ends of its pods are no ends of its own."""
     deleted, ended = job.metadata.deletion_timestamp, end_of(job)
     return deleted is not None and (ended is None or ended >= deleted)
+
+
+def _is_behind(pod: KubePod | None) -> bool:
+    """Return whether the end of the last pod of an ended job is still to come: jobs and pods are watched separately.
+
+    A job ends after its pod, or has its pod deleted. Without the pod's end, its exit code and cause are unknown.
+    """
+    return pod is not None and _of_pod(pod) is JobState.RUNNING
 
 
 def _of_pod(pod: KubePod) -> JobState:
