@@ -95,7 +95,7 @@ WAITING = ("slurm", "servers", "e2e", "torture", "cluster", "metrics", "gpus", "
 
 First those of one group: a single worker runs them all, Slurm's for minutes.
 """
-COMPUTING = ("runtime", "engine", "replay", "tui", "domain")
+COMPUTING = ("tui", "runtime", "engine", "replay", "domain")
 """Directories of the longest other tests, which run first."""
 WAITS_AMONG = 0.7
 """Share of the other tests over which waiting tests are distributed; the last tests are short ones."""
@@ -126,7 +126,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """Return the workers of `-n auto`: more than cores, since many tests wait for engines, terminals and clocks."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # the plugin reads it
-    return len(os.sched_getaffinity(0)) + 3
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
