@@ -15,7 +15,8 @@ from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogsScreen, columns_for
 from gputui.tui.screens.main import Main
 from tests.tui import sample
-from tests.tui.console import Console, steady
+from tests.tui.console import Console
+from tests.tui.foresight import until
 from tests.tui.reader import looked
 from tests.tui.test_pictures import LOG, Compare
 
@@ -88,8 +89,7 @@ async def test_pinned_logs_are_shown_together_and_removed() -> None:
         await console.press(pilot, "p")
         assert isinstance(console.app.screen, LogsScreen)
         assert console.app.services.pinned.logs == [LogOf(101)]
-        await steady(pilot)
-        assert panes[0].region.width == SIZE[0]
+        await until(pilot, lambda: panes[0].region.width == SIZE[0])
         await console.press(pilot, "p")
         assert len(console.app.screen_stack) == 1
     assert all(stream.closed.is_set() for stream in console.logs.streams.values())
