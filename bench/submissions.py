@@ -48,7 +48,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Start:
-    """One submission, in seconds."""
+    """Times of a submission, in seconds."""
 
     before: float
     """Time until `sbatch` had returned."""

@@ -183,7 +183,7 @@ def test_a_container_with_a_terminal_and_input() -> None:
 
 
 def test_slurms_numbers_are_those_of_the_drivers_files(tmp_path: Path) -> None:
-    """One GPU of four is not initialised; nvidia-smi is asked for it, once."""
+    """Nothing but the GPU that is not initialised costs a call of nvidia-smi, a single one."""
     for place, (minor, uuid) in enumerate([(1, "GPU-b"), (0, "GPU-a"), (3, "GPU-????????"), (2, "GPU-c")]):
         (tmp_path / f"{place}").mkdir()
         lines = f"Model: \t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"

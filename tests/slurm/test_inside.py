@@ -94,7 +94,7 @@ def test_a_job_that_ends_ends_its_shells(bed: Bed, tmp_path: Path) -> None:
 
 
 def test_one_attaches_from_another_machine_than_the_one_that_submitted(bed: Bed, tmp_path: Path) -> None:
-    """It has no record of the job, only Slurm's comment; a job without streams, and that of others, are refused."""
+    """The other machine knows the job by Slurm's comment alone; jobs without streams, and of others, are refused."""
     script = "read line; echo got $line; exit 5"
     streams = JobSpec(image=IMAGE, command=("sh", "-c", script), interactive=Interactive(stdin=True))
     plain = JobSpec(image=IMAGE, command=("sleep", "600"))

@@ -77,13 +77,18 @@ def cancelled(job: Job, by: str = "") -> Job:
     return job.evolve(cancel_requested=True, cancelled_by=by, requeue_requested=False)
 
 
+def refuse_cancelled(job: Job) -> None:
+    """Raise GputuiError if a job is being cancelled."""
+    if job.cancel_requested:
+        raise GputuiError(f"job {job.shown_id} is being cancelled")
+
+
 def held(job: Job, by: str, at: datetime) -> Job:
     """Return the waiting job, held by a user; raises GputuiError if it is not waiting."""
     if job.state is not JobState.PENDING:
         hint = "cancel or requeue it"
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
-    if job.cancel_requested:
-        raise GputuiError(f"job {job.shown_id} is being cancelled")
+    refuse_cancelled(job)
     if job.held and job.hold_reason is None:
         return job  # still held by the first user who held it
     return job.evolve(held=True, hold_reason=None, held_by=by, held_at=at)
@@ -109,8 +114,7 @@ def moved(job: Job, placed: Placed, by: str) -> Job:
     """Return the waiting job beside another; raises GputuiError if it is not waiting."""
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
-    if job.cancel_requested:
-        raise GputuiError(f"job {job.shown_id} is being cancelled")
+    refuse_cancelled(job)
     return ranked(job, job.put(placed), by)
 
 

@@ -10,6 +10,7 @@ from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.actions.context import ActionContext
+from gputui.engine.actions.job_changes import refuse_cancelled
 from gputui.engine.actions.limits import check_warning
 
 _LIMIT = "--time-limit"
@@ -31,8 +32,7 @@ def is_owner(context: ActionContext, job: Job) -> bool:
 
 def check_editable(job: Job, edit: Edit | None = None) -> None:
     """Raise GputuiError if the job cannot be edited in this way: of a running job, few fields can change."""
-    if job.cancel_requested:
-        raise GputuiError(f"job {job.shown_id} is being cancelled")
+    refuse_cancelled(job)
     if job.state is JobState.PENDING:
         return
     if job.state not in {JobState.CONFIGURING, JobState.RUNNING}:
