@@ -377,6 +377,7 @@ class TestTemplates:
         assert not files(tmp_path)
 
 
+@pytest.mark.usefixtures("drawn")  # or the keys of the screen below are drawn sooner or later than the form
 @pytest.mark.parametrize("is_unfolded", [False, True])
 async def test_toasts_cover_no_field_of_the_form(is_unfolded: bool) -> None:
     console = Console()
