@@ -176,8 +176,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{val[:30]!a}..{len(val)}" if isinstance(val, str | bytes) and len(val) > 200 else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the lane: deselected tests are not reported as skipped."""
+    """Select the lane, after Hypothesis has marked the properties: deselected tests are not reported as skipped."""
     left_out = [item for item in items if not _is_in_lane(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
