@@ -189,6 +189,8 @@ def test_slurms_numbers_are_those_of_the_drivers_files(tmp_path: Path) -> None:
         lines = f"Model: \t H200\nGPU UUID: \t {uuid}\nDevice Minor: \t {minor}\n"
         (tmp_path / f"{place}" / "information").write_text(lines)
     smi = f"nvidia-smi() {{ echo asked >>{tmp_path}/asked; echo '3, GPU-d'; }}\n"
-    script = smi + shell_text("gpus.sh").replace("/proc/driver/nvidia/gpus", str(tmp_path)) + "gpu_uuids\n"
+    script = (
+        smi + shell_text("gpus.sh").replace("/proc/driver/nvidia/gpus", str(tmp_path)) + 'gpu_uuids; echo "$uuids"\n'
+    )
     assert run(script, SLURM_JOB_GPUS="0,1,MIG-x,2,3,3") == b"GPU-a,GPU-b,MIG-x,GPU-c,GPU-d,GPU-d\n"
     assert (tmp_path / "asked").read_text() == "asked\n"

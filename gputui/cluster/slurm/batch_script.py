@@ -12,9 +12,8 @@ from pathlib import Path
 
 from gputui.cluster.bash import array, word
 from gputui.cluster.docker_words import gpu_value, option_words, profiles
-from gputui.cluster.slurm import plain_scripts
 from gputui.cluster.slurm.directives import NO_STREAMS, STOP_SIGNALS, directives, line
-from gputui.cluster.slurm.job_words import Environment, command_words, own_variables, sweep_lines
+from gputui.cluster.slurm.job_words import LIST_GPUS, Environment, command_words, own_variables, sweep_lines
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import Settings
@@ -64,10 +63,18 @@ def _directory(output: str) -> str:
 
 def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
     """Yield the part of the script that runs the job, and ends with its exit code."""
+    if _has_gpus(submission.spec):
+        yield LIST_GPUS
+    yield from _way(submission, key, settings)
+
+
+def _way(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
+    if settings.cluster.container == "docker" and not submission.spec.is_host:
+        return _container(submission, key, settings)
+    from gputui.cluster.slurm import plain_scripts  # for jobs without a container of Docker
+
     if submission.spec.is_host:
         return plain_scripts.host(submission)
-    if settings.cluster.container == "docker":
-        return _container(submission, key, settings)
     if submission.spec.interactive is not None:
         raise InputError(NO_STREAMS, where="--interactive")
     return (

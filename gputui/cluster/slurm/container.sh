@@ -240,7 +240,7 @@ trap remove_container EXIT
 
 uuids=''
 if (( gpus )); then
-  uuids=$(gpu_uuids) && [[ -n $uuids ]] || fail "nvidia-smi does not list the GPUs that Slurm chose: ${SLURM_JOB_GPUS:-none}"
+  gpu_uuids && [[ -n $uuids ]] || fail "nvidia-smi does not list the GPUs that Slurm chose: ${SLURM_JOB_GPUS:-none}"
 fi
 set_options
 for profile in "${profiles[@]}"; do

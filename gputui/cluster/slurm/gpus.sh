@@ -22,22 +22,26 @@ read_minors() {
 # Set `uuid` to that of the GPU that Slurm calls by this number: of /dev/nvidiaNUMBER, which is not always nvidia-smi's
 # index.
 find_uuid() {
+  local index
   uuid=$1
   [[ $1 != GPU-* && $1 != MIG-* ]] || return 0
   uuid=${by_minor[$1]-}
   [[ -z $uuid ]] || return 0
   [[ -n $listed ]] || listed=$(nvidia-smi --query-gpu=index,uuid --format=csv,noheader)
-  uuid=$(sed -n "s/^ *$1, *//p" <<<"$listed")
+  while IFS=', ' read -r index uuid; do
+    [[ $index != "$1" ]] || return 0
+  done <<<"$listed"
 }
 
-# UUIDs of the job's GPUs, separated by commas. CUDA_VISIBLE_DEVICES counts only the GPUs that the job may open.
+# Set `uuids` to those of the job's GPUs, separated by commas. CUDA_VISIBLE_DEVICES counts only the GPUs that the job may
+# open.
 gpu_uuids() {
-  local number uuid all=
+  local number uuid
+  uuids=''
   read_minors
   for number in ${SLURM_JOB_GPUS//,/ }; do
     find_uuid "$number"
     [[ $uuid == GPU-* || $uuid == MIG-* ]] || return 1
-    all+=${all:+,}$uuid
+    uuids+=${uuids:+,}$uuid
   done
-  echo "$all"
 }
