@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui.config import Options
-from gputui.domain.attempt import BootTime
 from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from gputui.domain.attempt import BootTime
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
+    from gputui.domain.snapshot import Snapshot
     from gputui.engine.actions.reservations import Reservations
     from gputui.engine.actions.tenants import Tenants
     from gputui.ports import JobStore, SteadyClock
@@ -42,6 +42,8 @@ class SystemClock:
 
     def boot_time(self) -> BootTime:
         """Return the boot's id and the seconds since then, without time spent suspended."""
+        from gputui.domain.attempt import BootTime  # not needed to submit
+
         return BootTime(_boot_id(), time.monotonic())
 
 

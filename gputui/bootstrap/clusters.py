@@ -60,9 +60,12 @@ def directory_of(options: Options) -> Path:
 def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
     from gputui.cluster.slurm.cluster import SlurmCluster
     from gputui.cluster.slurm.commands import SlurmCommands
-    from gputui.cluster.ssh import SshConnection, runtime_directory
 
-    ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ)) if engine.host else None
+    ssh = None
+    if engine.host:
+        from gputui.cluster.ssh import SshConnection, runtime_directory
+
+        ssh = SshConnection(engine.host, engine.port, runtime_directory(os.environ))
     commands = SlurmCommands(ssh, options.settings.cluster.command_timeout.total_seconds())
     return SlurmCluster(commands, options.settings, directory)
 

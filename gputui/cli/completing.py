@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
@@ -137,6 +136,8 @@ def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
     with suppress(NotFoundError), session.existing_store() as store:
         if views := bootstrap.current_snapshot(session.options, store).gpus:
             return tuple(view.gpu for view in views)
+    from gputui.bootstrap import adapters
+
     return adapters.read_gpus(session.options, PATIENCE).gpus
 
 

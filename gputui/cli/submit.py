@@ -6,27 +6,27 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gputui import bootstrap
 from gputui.cli import completing
-from gputui.cli.job_ids import as_ids
-from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.config import Options
 from gputui.domain.cluster import array_of
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recovery import id_ranges
 from gputui.domain.text import plain
-from gputui.ports import JobStore
 from gputui.request import command_line, options
 from gputui.request import submitter as request
 from gputui.request.job_options import BY_NAME
 from gputui.request.options import SubmitCommand
+
+if TYPE_CHECKING:
+    from gputui.domain.job_spec import JobId, Submission
+    from gputui.ports import JobStore
 
 MOST_TOLD = 5
 """Maximum number of jobs of one file whose expected start is printed."""
@@ -169,6 +169,8 @@ def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     named = {key: given[key] for key in ("after", "after_any") if any("_" in text for text in given.get(key) or ())}
     if not named:
         return given
+    from gputui.cli.job_ids import as_ids
+
     with session.store() as store:
         ids = {key: tuple(as_ids(store, text, BY_NAME[key].option) for text in texts) for key, texts in named.items()}
     return {**given, **ids}
@@ -188,9 +190,11 @@ def check_gpus(submissions: Iterable[Submission], options: Options, where: str =
     asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
     if not asking:
         return
-    from gputui.domain.policy.gpus.match import shortage  # only for jobs with GPUs
-
     gpus = bootstrap.known_gpus(options)
+    if not gpus:
+        return
+    from gputui.domain.policy.gpus.match import shortage  # only where the GPUs are known
+
     for spec in asking:
         if lack := shortage(spec.gpus, gpus):
             hint = "--anyway queues it until such GPUs are available"
@@ -232,6 +236,8 @@ def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool, ids: tup
     `ids` are those of the new jobs, for the case that nothing can be printed.
     """
     if as_json:
+        from gputui.cli.output import json_text
+
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
     elif sys.stdout.isatty():
         text = "\n".join(f"{job_id}  {_elements_words(job_id, each.array)}".rstrip() for job_id, each in told)

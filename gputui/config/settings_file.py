@@ -33,7 +33,6 @@ from gputui.domain.settings import (
     StoreSettings,
     TracesSettings,
 )
-from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.units import parse_duration, parse_size
 
 SIZES = frozenset(
@@ -297,6 +296,8 @@ def _check_servers(rows: object, where: str) -> None:
         if names.count(name) > 1:
             raise InputError(f"{shown(str(name))} is there twice", where=f"{where}.name")
         if address := row.get("address"):
+            from gputui.domain.ssh_address import parse_ssh_address  # for consoles over several servers
+
             parse_ssh_address(str(address), f"{where}.address")
 
 
@@ -395,14 +396,18 @@ def _of_text(key: str, annotation: str, text: str, where: str) -> object:
 
 
 def _converted(tables: dict[str, Any], source: str) -> Settings:
+    return Settings(**{table: _converted_table(table, keys, source) for table, keys in tables.items()})
+
+
+def _converted_table(table: str, keys: object, source: str) -> Any:
+    """Return the settings of one table; msgspec reads in the types of these alone, which takes a while for all."""
     import msgspec
 
     try:
-        return msgspec.convert(tables, Settings)
+        return msgspec.convert(keys, tuple[ServerSettings, ...] if table == SERVERS else TABLES[table])
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$.")
-        where = f"{source}: {path.rstrip('`')}" if path else source
-        raise InputError(what[:1].lower() + what[1:], where=where) from error
+        what, _, path = str(error).partition(" - at `$")
+        raise InputError(what[:1].lower() + what[1:], where=f"{source}: {table}{path.rstrip('`')}") from error
 
 
 _MOUNTS = "mounts"

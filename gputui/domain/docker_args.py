@@ -6,7 +6,6 @@ grammar is docker's: docs.docker.com/reference/cli/docker/container/run.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator
 
@@ -179,11 +178,7 @@ def mount(text: str) -> MountSpec:
 
 
 def _mount_pairs(text: str) -> Iterator[tuple[str, str]]:
-    try:
-        parts = next(csv.reader([text], strict=True), [])
-    except csv.Error as error:
-        raise ValueError(f"is not a list of fields: {error}") from error
-    for part in parts:
+    for part in _fields(text):
         key, equals, value = part.partition("=")
         key = _ALIASES.get(key.strip().lower(), key.strip().lower())
         if not equals and key not in _MOUNT_FLAGS:
@@ -191,10 +186,19 @@ def _mount_pairs(text: str) -> Iterator[tuple[str, str]]:
         yield key, value if equals else "true"
 
 
+def _fields(text: str) -> list[str]:
+    """Return the fields of a list as in CSV."""
+    import csv  # few options have such values
+
+    try:
+        return next(csv.reader([text], strict=True), [])
+    except csv.Error as error:
+        raise ValueError(f"is not a list of fields: {error}") from error
+
+
 def with_source(text: str, source: str) -> str:
     """Return the mount with another source."""
-    parts = next(csv.reader([text], strict=True), [])
-    kept = [part for part in parts if part.partition("=")[0].strip().lower() not in {"source", "src"}]
+    kept = [part for part in _fields(text) if part.partition("=")[0].strip().lower() not in {"source", "src"}]
     return ",".join(_quoted(part) for part in (*kept, f"source={source}"))
 
 
@@ -235,10 +239,7 @@ def network(text: str) -> NetworkSpec:
     """Return the network of `NAME` or `name=NAME,alias=A,ip=…`."""
     if "=" not in text:
         return NetworkSpec(text)
-    try:
-        pairs = [part.partition("=")[::2] for part in next(csv.reader([text], strict=True), [])]
-    except csv.Error as error:
-        raise ValueError(f"is not a list of fields: {error}") from error
+    pairs = [part.partition("=")[::2] for part in _fields(text)]
     known = {"name", "alias", "ip", "ip6", "mac-address", "link-local-ip", "driver-opt"}
     for key, _ in pairs:
         if key not in known:

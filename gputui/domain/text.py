@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 ELLIPSIS = "…"
@@ -39,16 +39,20 @@ _INVISIBLE = (
     (0x1D173, 0x1D17A),
     (0xE0000, 0xE0FFF),  # tags
 )
-_CLEAN: dict[int, str | None] = {
-    **{code: chr(0x2400 + code) for code in range(0x20)},
-    **dict.fromkeys((0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x2028, 0x2029), " "),
-    0x7F: "\u2421",
-    **dict.fromkeys(range(0x80, 0xA0), None),
-    0x85: " ",
-    **{code: None for first, last in _INVISIBLE for code in range(first, last + 1)},
-    **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
-}
-"""Replacement of each character: control pictures for controls, a space for line ends, nothing for invisible ones."""
+
+
+@cache  # thousands of characters, which few commands need
+def _clean() -> dict[int, str | None]:
+    """Return the replacement of each character: pictures of controls, a space for line ends, nothing for invisible."""
+    return {
+        **{code: chr(0x2400 + code) for code in range(0x20)},
+        **dict.fromkeys((0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x2028, 0x2029), " "),
+        0x7F: "\u2421",
+        **dict.fromkeys(range(0x80, 0xA0), None),
+        0x85: " ",
+        **{code: None for first, last in _INVISIBLE for code in range(first, last + 1)},
+        **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+    }
 
 
 _DRAWN = re.compile(r"[ -~°·–…─-▟⠀-⣿]+")
@@ -76,7 +80,7 @@ def width(text: str) -> int:
 def _cells_of(char: str) -> int:
     """Return the width of one character in cells: 0, 1 or 2."""
     category = unicodedata.category(char)
-    if category in {"Mn", "Me", "Mc"} or ord(char) in _CLEAN or char == JOINER or _TRAILING.match(char):
+    if category in {"Mn", "Me", "Mc"} or ord(char) in _clean() or char == JOINER or _TRAILING.match(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" or _NEWLY_WIDE.match(char) else 1
 
@@ -97,14 +101,17 @@ _COLOUR = re.compile(_SGR)
 _EMOJI = r"[\u2190-\u2bff\U0001f000-\U0001faff]"
 _LONE_JOINER = re.compile(rf"(?<!{_EMOJI}){JOINER}|{JOINER}(?!{_EMOJI})")
 
-_CLEAN_LOG = {**_CLEAN, 0x07: None, 0x08: None, 0x1B: "\x1b"}
-"""Translation for logs, where a bell or a backspace is noise, and the remaining escapes are colours."""
+
+@cache
+def _clean_log() -> dict[int, str | None]:
+    """Return the translation for logs, where a bell or a backspace is noise, and the remaining escapes are colours."""
+    return {**_clean(), 0x07: None, 0x08: None, 0x1B: "\x1b"}
 
 
 def plain(text: str, limit: int | None = None) -> str:
     """Return the text without control characters, on one line, cut to `limit` characters."""
     if not (text.isascii() and text.isprintable()):
-        text = _LONE_JOINER.sub("", _SEQUENCES.sub("", text).translate(_CLEAN))
+        text = _LONE_JOINER.sub("", _SEQUENCES.sub("", text).translate(_clean()))
     if limit is None or len(text) <= limit:
         return text
     return text[: limit - 1].rstrip(JOINER) + ELLIPSIS if limit > 0 else ""
@@ -119,7 +126,7 @@ def plain_log(line: str) -> str:
     line = _SEQUENCES_BUT_COLOUR.sub(r"\1", line)
     if "\t" in line:
         line = _expand(line)
-    return _LONE_JOINER.sub("", line.translate(_CLEAN_LOG))
+    return _LONE_JOINER.sub("", line.translate(_clean_log()))
 
 
 def plain_bytes(raw: bytes) -> str:

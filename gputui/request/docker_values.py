@@ -17,10 +17,10 @@ from gputui.request.texts import any_text, one_line, token
 Reader = Callable[[str, str], str]
 MAX_PROFILE = 1024**2
 """Bytes of a seccomp profile."""
-_GO_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:h|ms|us|µs|ns|m|s))+", re.ASCII)
-_GO_PART = re.compile(r"(\d+(?:\.\d*)?)(h|ms|us|ns|m|s)", re.ASCII)
+_GO_DURATION = r"(?a)(?:\d+(?:\.\d*)?(?:h|ms|us|µs|ns|m|s))+"  # compiled when needed, as the others below
+_GO_PART = r"(?a)(\d+(?:\.\d*)?)(h|ms|us|ns|m|s)"
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-_CPUS = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", re.ASCII)
+_CPUS = r"(?a)\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
 _CONTAINER = r"container:[\w][\w.-]{0,127}"
 
 
@@ -162,7 +162,7 @@ def _content(path: Path) -> str:
 
 def cpu_list(text: str, where: str) -> str:
     """Return a list of CPUs or memory nodes: `0-3,8`."""
-    if not _CPUS.fullmatch(text):
+    if not re.fullmatch(_CPUS, text):
         raise InputError(f"{quoted(text)} is not a list of CPUs", where=where, hint="write 0-3 or 0,2")
     return text
 
@@ -203,9 +203,9 @@ def swap_text(size: int) -> str:
 def go_duration(text: str, where: str) -> timedelta:
     """Return the duration of `30s`, `1m30s` or `500ms`, as Go programs write them."""
     text = text.strip().replace("µs", "us")
-    if not _GO_DURATION.fullmatch(text) or len(text) > 40:
+    if not re.fullmatch(_GO_DURATION, text) or len(text) > 40:
         return parse_duration(text, where=where)
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _GO_PART.findall(text))
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in re.findall(_GO_PART, text))
     if seconds and not 0.001 <= seconds <= 10 * 365 * 86_400:
         raise InputError(f"{quoted(text)} is out of range", where=where, hint="1ms to ten years")
     return timedelta(seconds=seconds)
@@ -216,12 +216,11 @@ RESERVED_LABELS = ("gputui.", "user")
 """`user` is the tenant; gputui finds its containers by the others."""
 
 _IMAGE = re.compile(r"[a-zA-Z0-9\[][a-zA-Z0-9._:/@\[\]-]*", re.ASCII)
-_ULIMIT = re.compile(
-    r"(?:core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)"
-    r"=(-1|\d{1,18})(?::(-1|\d{1,18}))?",
-    re.ASCII,
+_ULIMIT = (
+    r"(?a)(?:core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)"
+    r"=(-1|\d{1,18})(?::(-1|\d{1,18}))?"
 )
-_MODE = re.compile(r"r[ow]|[zZ]|r?(?:shared|slave|private)|nocopy|cached|delegated|consistent")
+_MODE = r"r[ow]|[zZ]|r?(?:shared|slave|private)|nocopy|cached|delegated|consistent"
 
 
 def image(text: str, where: str) -> str:
@@ -311,7 +310,7 @@ def volume(text: str, where: str) -> str:
     if len(parts) > 3 or not target.startswith("/"):
         hint = "write SOURCE:TARGET or SOURCE:TARGET:ro, the target absolute"
         raise InputError(f"{quoted(text)} is not a volume", where=where, hint=hint)
-    if len(parts) == 3 and not all(map(_MODE.fullmatch, parts[2].split(","))):
+    if len(parts) == 3 and not all(re.fullmatch(_MODE, word) for word in parts[2].split(",")):
         raise InputError(f"{quoted(parts[2])} is not a mode", where=where, hint="ro or rw")
     if source is None:
         return text
@@ -340,7 +339,7 @@ def _absolute(path: str) -> str:
 
 def ulimit(text: str, where: str) -> str:
     """Read a ulimit, `name=soft[:hard]`."""
-    match = _ULIMIT.fullmatch(text)
+    match = re.fullmatch(_ULIMIT, text)
     if not match:
         hint = "write nofile=1024:4096 or memlock=-1"
         raise InputError(f"{quoted(text)} is not a limit", where=where, hint=hint)

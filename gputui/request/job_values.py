@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import signal
 from collections.abc import Iterable
@@ -13,7 +12,6 @@ from msgspec import Struct
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, LimitWarning
-from gputui.domain.policy.retry import RETRY_WORDS
 from gputui.domain.units import parse_duration, quoted
 from gputui.request import numbers
 from gputui.request.texts import any_text, one_line
@@ -159,6 +157,10 @@ def _split(text: str, where: str) -> list[str]:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == "'":
         text = text[1:-1].strip()
+    if not any(mark in text for mark in '"\r\n'):
+        return text.split(",")
+    import csv  # few values have quotes
+
     try:
         rows = list(csv.reader([text], strict=True))
     except csv.Error as error:
@@ -301,6 +303,8 @@ def _known_signal(name: str, where: str) -> int:
 
 def retry_on(text: str, where: str) -> tuple[str, ...]:
     """Return the exit codes and words of `1,75,OOM`, each once."""
+    from gputui.domain.policy.retry import RETRY_WORDS  # the policy is not needed to submit
+
     wanted: dict[str, None] = {}
     for part in text.split(","):
         word = part.strip().upper().replace("-", "_")

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,40 @@ def test_the_queue_of_this_machine_needs_nothing_of_clusters(state: Path, argume
     assert (done.returncode, done.stderr.replace("held job 1; the time waited so far still counts\n", "")) == (0, "")
 
 
+SLURM = """
+import json, sys
+from gputui.cli.main import run
+code = run(sys.argv[1:])
+json.dump(sorted(sys.modules), sys.stderr)
+sys.exit(code)
+"""
+NOT_TO_SUBMIT = frozenset(
+    {
+        "csv", "logging", "shutil", "tempfile",
+        "gputui.bootstrap.adapters", "gputui.cli.output", "gputui.cluster.ssh",
+        "gputui.cluster.slurm.accounting", "gputui.cluster.slurm.changes", "gputui.cluster.slurm.jobs",
+        "gputui.cluster.slurm.picture", "gputui.cluster.slurm.plain_scripts", "gputui.cluster.slurm.steps",
+        "gputui.domain.job", "gputui.domain.snapshot", "gputui.domain.sweep", "gputui.ports",
+    }
+)  # fmt: skip
+"""Modules that a submission to Slurm does not need; its job waits while they are imported."""
+
+
+def test_a_submission_to_slurm_imports_only_what_it_needs(tmp_path: Path) -> None:
+    directory, programs = tmp_path / "state/clusters/slurm", tmp_path / "bin"
+    for folder in (directory, programs):
+        folder.mkdir(parents=True)
+    site = {"cluster": "lab", "user": "alice", "home": str(tmp_path)}
+    (directory / "poll.json").write_text(json.dumps({"at": 0.0, "site": site, "site_at": time.time()}))
+    (programs / "sbatch").write_text("#!/bin/sh\necho 17\n")  # no scontrol and no squeue: neither is asked
+    (programs / "sbatch").chmod(0o755)
+    environ = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(tmp_path), "GPUTUI_CLUSTER": "slurm"}
+    command = [sys.executable, "-c", SLURM, "--state", str(tmp_path / "state"), "submit", "--gpus", "1", "busybox"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "17\n"
+    assert not NOT_TO_SUBMIT & set(json.loads(done.stderr))
+
+
 def test_lists_of_heavy_modules_name_real_modules() -> None:
     """Without this check the test would pass for a renamed module."""
     import importlib.util
@@ -174,4 +209,4 @@ def test_the_console_defers_imports_that_its_first_frame_does_not_need() -> None
 def test_list_of_deferred_modules_names_real_modules() -> None:
     import importlib.util
 
-    assert all(importlib.util.find_spec(name) for name in LATER)
+    assert all(importlib.util.find_spec(name) for name in LATER | NOT_TO_SUBMIT)

@@ -13,8 +13,9 @@ from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.details import JobDetail
 from gputui.cluster.slurm.directives import COMMENT
+from gputui.cluster.slurm.ended import Ended
 from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.poll import Ended, mark_of
+from gputui.cluster.slurm.poll import mark_of
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState

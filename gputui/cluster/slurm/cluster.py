@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -12,57 +13,92 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import accounting, faults, ids, rights
-from gputui.cluster.slurm import jobs as translation
-from gputui.cluster.slurm.batch_script import gpu_note
-from gputui.cluster.slurm.changes import JobChanger
+from gputui.cluster.slurm import ids, rights, site
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.details import JobDetail, with_noted_gpus
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
-from gputui.cluster.slurm.notes import EndedRuns, Submissions, is_refused, key_of_comment
-from gputui.cluster.slurm.picture import Pictures
-from gputui.cluster.slurm.poll import Ended, Poll, Polled
-from gputui.cluster.slurm.steps import JobSteps, StepPlace, not_theirs, place_words
+from gputui.cluster.slurm.notes import Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
-from gputui.cluster.slurm.suspensions import Suspensions
-from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
-from gputui.domain.container import ExecRequest, ProcessRow
+from gputui.domain.cluster import Capability, element_id
 from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError, NotFoundError
-from gputui.domain.job import Job
-from gputui.domain.job_spec import NORMAL_PRIORITY, JobId, Submission
-from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.job_spec import NORMAL_PRIORITY
 from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
+    from gputui.cluster.slurm.changes import JobChanger
+    from gputui.cluster.slurm.details import JobDetail
+    from gputui.cluster.slurm.ended import Ended, EndedRuns
+    from gputui.cluster.slurm.job_rows import JobRow
+    from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
     from gputui.cluster.slurm.node_checker import NodeChecker
+    from gputui.cluster.slurm.picture import Pictures
+    from gputui.cluster.slurm.poll import Poll, Polled
+    from gputui.cluster.slurm.steps import JobSteps, StepPlace
+    from gputui.cluster.slurm.suspensions import Suspensions
+    from gputui.domain.cluster import Caps, ClusterFault
+    from gputui.domain.container import ExecRequest, ProcessRow
+    from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId, Submission
+    from gputui.domain.settings import Settings
+    from gputui.domain.snapshot import Snapshot
 
 _PAUSE, _CONTINUE = 20, 28
 """SIGTSTP and SIGWINCH, on which the batch script pauses its container, and continues a paused one."""
 
 
 class SlurmCluster:
-    """Jobs and nodes of a cluster that Slurm runs."""
+    """Jobs and nodes of a cluster that Slurm runs.
+
+    Its parts are imported and made when they are first needed: a submission needs few, and its job waits meanwhile.
+    """
 
     def __init__(self, commands: SlurmCommands, settings: Settings, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._commands = commands
+        self._directory = directory
         self._submissions = Submissions(directory)
-        self._records = EndedRuns(directory)
-        self._suspensions = Suspensions(directory)
-        interval = settings.cluster.poll_interval.total_seconds()
-        self._poll = Poll(commands, directory, interval, self._records.add, self._with_noted_gpus)
-        self._pictures = Pictures(self._submissions)
         self._submitter = BatchSubmitter(commands, settings, self._submissions, self._forgotten)
-        self._changes = JobChanger(commands)
-        self._steps = JobSteps(commands)
         self._all_settings = settings
         self._settings = settings.cluster
         self._lock = Lock()
         self._shown: tuple[float, Snapshot] | None = None
         self._polled: Polled | None = None
+
+    @cached_property
+    def _poll(self) -> Poll:
+        from gputui.cluster.slurm.poll import Poll
+
+        interval = self._settings.poll_interval.total_seconds()
+        return Poll(self._commands, self._directory, interval, self._records.add, self._with_noted_gpus)
+
+    @cached_property
+    def _records(self) -> EndedRuns:
+        from gputui.cluster.slurm.ended import EndedRuns
+
+        return EndedRuns(self._directory)
+
+    @cached_property
+    def _suspensions(self) -> Suspensions:
+        from gputui.cluster.slurm.suspensions import Suspensions
+
+        return Suspensions(self._directory)
+
+    @cached_property
+    def _pictures(self) -> Pictures:
+        from gputui.cluster.slurm.picture import Pictures
+
+        return Pictures(self._submissions)
+
+    @cached_property
+    def _changes(self) -> JobChanger:
+        from gputui.cluster.slurm.changes import JobChanger
+
+        return JobChanger(self._commands)
+
+    @cached_property
+    def _steps(self) -> JobSteps:
+        from gputui.cluster.slurm.steps import JobSteps
+
+        return JobSteps(self._commands)
 
     @property
     def name(self) -> str:
@@ -90,7 +126,7 @@ class SlurmCluster:
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
         """Submit jobs by sbatch."""
-        home = self._poll.site().home
+        home = self._home()
         try:
             return self._submitter.submit(submissions, key, home, is_new=is_new)
         finally:
@@ -98,7 +134,11 @@ class SlurmCluster:
 
     def expected_start(self, submission: Submission) -> datetime | None:
         """Return what `sbatch --test-only` says."""
-        return self._submitter.expected_start(submission, self._poll.site().home)
+        return self._submitter.expected_start(submission, self._home())
+
+    def _home(self) -> str:
+        """Return the user's home directory where Slurm's commands run."""
+        return (site.known(self._directory / site.FILE) or self._poll.site()).home
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """End jobs by scancel."""
@@ -179,6 +219,8 @@ class SlurmCluster:
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield jobs that have ended, from our records, and from sacct where Slurm keeps accounts."""
+        from gputui.cluster.slurm import accounting
+
         polled = self._latest()
         found = {each.row.job_id: each for each in self._records.all()}
         if polled.site.has_accounting:
@@ -190,6 +232,8 @@ class SlurmCluster:
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> SharedFileLog | RemoteLog:
         """Return the output of a job from its file."""
+        from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
+
         path = self._output(job)
         is_over = (lambda: self._is_over(job.id)) if follow else None
         if self._commands.place:
@@ -198,6 +242,8 @@ class SlurmCluster:
 
     def place(self, job: Job) -> str:
         """Return the job's container or node, in words."""
+        from gputui.cluster.slurm.steps import place_words
+
         row = self._own_row(job)
         return place_words(row, self._step_place(row))
 
@@ -219,6 +265,8 @@ class SlurmCluster:
         return self._steps.processes(row, self._step_place(row))
 
     def _step_place(self, row: JobRow) -> StepPlace:
+        from gputui.cluster.slurm.steps import StepPlace
+
         if self._is_contained(row):
             return StepPlace.CONTAINER
         is_known = self._pictures.submitted(row, self._poll.site().user) is not None
@@ -228,16 +276,20 @@ class SlurmCluster:
         """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""
         [(_, row)] = self._rows([job.id])
         if row.user != self._poll.site().user:
+            from gputui.cluster.slurm.steps import not_theirs
+
             raise not_theirs(row)
         return row
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return what Slurm's settings lack, or why its commands do not work."""
-        return tuple(faults.faults(self._commands))
+        from gputui.cluster.slurm.faults import faults
+
+        return tuple(faults(self._commands))
 
     def checker(self) -> NodeChecker:
         """Return the check of its nodes by probe jobs."""
-        from gputui.cluster.slurm.node_checker import NodeChecker  # for one command
+        from gputui.cluster.slurm.node_checker import NodeChecker
 
         return NodeChecker(self._commands, self._all_settings, self._latest, self._poll.forget)
 
@@ -316,15 +368,20 @@ class SlurmCluster:
 
     def _forgotten(self, key: str, since: datetime) -> int | None:
         """Return the number of an ended job of this user with that key, from our records or Slurm's accounts."""
-        site = self._latest().site
+        from gputui.cluster.slurm import accounting
+
+        here = self._latest().site
         every = self._records.all()
-        if site.has_accounting:
+        if here.has_accounting:
             every = chain(every, accounting.ended_jobs(self._commands, since))
-        rows = (each.row for each in every if each.row.user == site.user and not is_refused(each.row))
+        rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))
         return next((row.owner for row in rows if key_of_comment(row.comment) == key), None)
 
     def _with_noted_gpus(self, row: JobRow, detail: JobDetail) -> JobDetail:
         """Return the details with the GPUs that the batch script of a job of ours noted at its start."""
+        from gputui.cluster.slurm.batch_script import gpu_note
+        from gputui.cluster.slurm.details import with_noted_gpus
+
         submitted = self._submissions.of_number(row.owner)
         if submitted is None or key_of_comment(row.comment) != submitted.key:
             return detail
@@ -335,12 +392,16 @@ class SlurmCluster:
         found = self._records.of(job_id)
         polled = self._latest()
         if found is None and polled.site.has_accounting:
+            from gputui.cluster.slurm import accounting
+
             found = accounting.ended_job(self._commands, job_id)
         return self._job_of(found, polled) if found else None
 
     def _job_of(self, ended: Ended, polled: Polled) -> Job:
+        from gputui.cluster.slurm.jobs import job_of
+
         submitted = self._pictures.submitted(ended.row, polled.site.user)
-        return translation.job_of(ended.row, ended.detail, submitted)
+        return job_of(ended.row, ended.detail, submitted)
 
     def _output(self, job: Job) -> str:
         number, _ = ids.parts(job.id)
@@ -373,6 +434,9 @@ def _is_waiting(row: JobRow) -> bool:
 
 def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
     """Yield records of elements that never started: Slurm itself forgets them as soon as they are cancelled."""
+    from gputui.cluster.slurm.details import JobDetail
+    from gputui.cluster.slurm.ended import Ended
+
     now = str(int(time.time()))
     for job_id, row in rows.items():
         _, index = ids.parts(job_id)

@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     from gputui.cluster.marks import CommandMarks
     from gputui.cluster.ssh import SshConnection
 
-OWN_VARIABLES = re.compile(r"(SQUEUE|SBATCH|SLURM|SLURMD|SALLOC|SINFO|SACCT|SCANCEL|SCONTROL|SPRIO|SRUN)_\w+", re.ASCII)
-"""Variables by which a user changes what the commands do or print."""
+OWN_VARIABLES = (
+    *("SQUEUE_", "SBATCH_", "SLURM_", "SLURMD_", "SALLOC_", "SINFO_"),
+    *("SACCT_", "SCANCEL_", "SCONTROL_", "SPRIO_", "SRUN_"),
+)
+"""Beginnings of the variables by which a user changes what the commands do or print."""
 _KEPT = "SLURM_CONF"
 _SET = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as seconds since 1970, and lists of indices that are never cut."""
-_AWAY = re.compile(
+_AWAY = (  # compiled for an error only
     r"Unable to contact slurm controller|Unable to establish control|Socket timed out|Connection refused"
     r"|Zero Bytes were transmitted|slurm_persist_conn_open|Address already in use|Transport endpoint"
     r"|backup controller is responding|Could not establish a configuration source|Unable to process configuration"
     r"|Incompatible versions of client|Unable to connect to database|Communications connection failure"
     r"|Protocol authentication error|Munge"
 )
-_PREFIX = re.compile(r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:\w+ )?(?:error: |fatal: )?")
+_PREFIX = r"^(?:(?:scancel|scontrol|sbatch|squeue|sacct|sinfo|sacctmgr): )?(?:\w+ )?(?:error: |fatal: )?"
 _NOT_FOUND = 127
 CLEAR = (
     'for v in $(env | sed -n "s/^\\([A-Z]*_[A-Za-z0-9_]*\\)=.*/\\1/p"); do case $v in '
@@ -50,7 +53,7 @@ class Result(NamedTuple):
         """Return what it complained about, in one line."""
         lines = [line.strip() for line in (self.err or self.out).splitlines() if line.strip()]
         lines = [line for line in lines if "warning: " not in line] or lines
-        return "; ".join(dict.fromkeys(_PREFIX.sub("", line) for line in lines[-2:])) or f"exit code {self.code}"
+        return "; ".join(dict.fromkeys(re.sub(_PREFIX, "", line) for line in lines[-2:])) or f"exit code {self.code}"
 
 
 class SlurmCommands:
@@ -147,7 +150,7 @@ class SlurmCommands:
             raise self._away(fault)
         if result.code == _NOT_FOUND and "not found" in result.err:
             raise self._away(f"{name} is not installed there", "is Slurm's client installed on the login node?")
-        if result.code and (_AWAY.search(result.err) or result.code < 0):
+        if result.code and (re.search(_AWAY, result.err) or result.code < 0):
             if name == "sacct":
                 raise self._away(f"Slurm's accounts do not answer: {result.words}", "is slurmdbd up?")
             raise self._away(f"Slurm does not answer: {result.words}", "is slurmctld up? Try: scontrol ping")
@@ -164,5 +167,5 @@ class SlurmCommands:
     def _env(self) -> dict[str, str]:
         if self._ssh:
             return dict(self._environ)
-        kept = {k: v for k, v in self._environ.items() if k == _KEPT or not OWN_VARIABLES.fullmatch(k)}
+        kept = {k: v for k, v in self._environ.items() if k == _KEPT or not k.startswith(OWN_VARIABLES)}
         return {**kept, **_SET}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gputui.cluster.bash import NAME, array, word
-from gputui.domain import sweep as sweeps
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
@@ -15,7 +14,7 @@ _LONGEST_LINE = 60_000
 """Bytes of a line of an environment file that docker's client reads."""
 _GPU_CHOICE = frozenset({"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"})
 _NOT_IN_FILE = re.compile(r"[\n\r]|\A[\s#\ufeff]")
-_OF_BASH = re.compile(
+_OF_BASH = (
     r"BASH.*|SHELLOPTS|POSIXLY_CORRECT|UID|EUID|PPID|IFS|PATH|HOME|ENV|PWD|OLDPWD|TMPDIR|_"
     r"|LD_.*|DOCKER_.*|GO.*|.*_PROXY|.*_proxy|SSL_.*|XDG_.*|SLURM_.*|GPUTUI_.*|gputui_.*|sweep_.*"
 )
@@ -26,6 +25,8 @@ def text_word(text: str, sweep: Pairs) -> str:
     """Return the text as a word, in which the element's values take the place of the sweep's names."""
     if not sweep:
         return word(text)
+    from gputui.domain import sweep as sweeps  # few jobs have one
+
     names = {name for name, _ in sweep} | {sweeps.INDEX}
     parts = []
     for literal, name in sweeps.pieces(text, names):
@@ -38,6 +39,8 @@ def sweep_lines(sweep: Pairs) -> Iterator[str]:
     """Yield the lines that set `$sweep_NAME` to the values of the element; the last name varies fastest."""
     if not sweep:
         return
+    from gputui.domain import sweep as sweeps
+
     yield f"sweep_{sweeps.INDEX}=$SLURM_ARRAY_TASK_ID\n"
     yield f"(( sweep_{sweeps.INDEX} < {sweeps.size(sweep)} )) || exit 2\n"
     yield f"rest=$sweep_{sweeps.INDEX}\n"
@@ -66,7 +69,7 @@ class Environment:
         pair = f"{name}={value}"
         if not _NOT_IN_FILE.search(pair) and not re.search(r"\s", name) and len(pair.encode()) < _LONGEST_LINE:
             self.lines.append(word(f"{name}=") + quoted)
-        elif NAME.fullmatch(name) and not _OF_BASH.fullmatch(name):
+        elif NAME.fullmatch(name) and not re.fullmatch(_OF_BASH, name):
             self.exported[name] = quoted
         else:
             self.shown.append(word(f"--env={name}=") + quoted)
@@ -78,8 +81,11 @@ def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:
     for name in found:
         if not name or "=" in name:
             raise InputError(f"{name!a} cannot be the name of an environment variable", where="--env")
-    swept = {f"{sweeps.VARIABLE}{name.upper()}": f"{{{name}}}" for name, _ in spec.sweep}
-    return (found | swept).items()
+    if spec.sweep:
+        from gputui.domain.sweep import VARIABLE
+
+        found |= {f"{VARIABLE}{name.upper()}": f"{{{name}}}" for name, _ in spec.sweep}
+    return found.items()
 
 
 def command_words(spec: JobSpec) -> list[str]:

@@ -1,18 +1,19 @@
-"""Records about a cluster on this machine: submitted specs, and jobs that ended before Slurm forgot them."""
+"""Records about a cluster on this machine: submitted specs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from gputui.cluster.journal import Journal
 from gputui.cluster.slurm.directives import COMMENT, INPUT, TERMINAL
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.poll import Ended
-from gputui.domain.job_spec import Interactive, JobId, Submission
+from gputui.domain.job_spec import Interactive, Submission
+
+if TYPE_CHECKING:
+    from gputui.cluster.slurm.job_rows import JobRow
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
@@ -72,6 +73,8 @@ class Submissions:
 
     def of_key(self, key: str) -> Submitted | None:
         """Return the submission with that key."""
+        if not self._journal.mentions(key.encode()):
+            return None
         self._refresh()
         return self._by_key.get(key)
 
@@ -91,33 +94,3 @@ class Submissions:
             elif note.number is not None and (known_ := self._by_key.get(note.key)) is not None:
                 settled = Submitted(known_.key, known_.at, known_.submission, known_.output, note.number)
                 self._by_key[note.key] = self._by_number[note.number] = settled
-
-
-class EndedRuns:
-    """Jobs that have ended, as long as the file keeps them."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "ended.jsonl", Ended)
-        self._ended: dict[JobId, Ended] = {}
-
-    def add(self, ended: Iterable[Ended]) -> None:
-        """Keep jobs that have ended."""
-        self._journal.append(ended)
-
-    def of(self, job_id: JobId) -> Ended | None:
-        """Return the last run of a job."""
-        self._refresh()
-        return self._ended.get(job_id)
-
-    def all(self) -> Iterator[Ended]:
-        """Yield the last runs of all jobs, in the order in which they ended."""
-        self._refresh()
-        yield from self._ended.values()
-
-    def _refresh(self) -> None:
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._ended = {}
-        for each in found:
-            self._ended.pop(each.row.job_id, None)
-            self._ended[each.row.job_id] = each

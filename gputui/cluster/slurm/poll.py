@@ -18,6 +18,7 @@ from gputui.cluster.journal import locked, write_whole
 from gputui.cluster.slurm import details, job_rows, node_rows, site
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.details import JobDetail
+from gputui.cluster.slurm.ended import Ended
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.node_rows import NodeRow
 from gputui.cluster.slurm.site import SlurmSite
@@ -27,8 +28,6 @@ from gputui.domain.state import JobState
 
 MOST_DETAILS = 200
 """Number of jobs whose details are asked for in one poll."""
-_SITE_LASTS = 600.0
-"""Seconds after which the configuration is read again."""
 
 
 class Polled(Struct, frozen=True):
@@ -44,13 +43,6 @@ class Polled(Struct, frozen=True):
     """Details by run."""
     error: str = ""
     """Why Slurm did not answer; the other processes need not try."""
-
-
-class Ended(Struct, frozen=True):
-    """A run of a job that has ended, as Slurm told it before it forgot the job."""
-
-    row: JobRow
-    detail: JobDetail
 
 
 _DECODER = msgspec.json.Decoder(Polled)
@@ -69,7 +61,7 @@ class Poll:
     ) -> None:
         """`record` keeps jobs that have ended; `complete` adds GPUs that Slurm no longer names."""
         self._commands = commands
-        self._file = directory / "poll.json"
+        self._file = directory / site.FILE
         self._interval = interval
         self._record = record
         self._complete = complete
@@ -91,7 +83,7 @@ class Poll:
     def site(self) -> SlurmSite:
         """Return Slurm's configuration, from any recent poll."""
         found = self._latest or self._read()
-        if found is None or not found.site.cluster or not 0 <= time.time() - found.site_at < _SITE_LASTS:
+        if found is None or not site.is_recent(found.site, found.site_at):
             return self.latest().site
         return found.site
 
@@ -139,7 +131,7 @@ class Poll:
 
     def _asked(self, before: Polled) -> Polled:
         now = time.time()
-        is_known = before.site.cluster and 0 <= now - before.site_at < _SITE_LASTS
+        is_known = site.is_recent(before.site, before.site_at)
         known = before.site if is_known else site.ask(self._commands)
         mark = mark_of()
         rows = self._rows(mark)

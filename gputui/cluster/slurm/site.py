@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import time
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
-from gputui.cluster.slurm import texts
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import ClusterRefusedError
 
-_LINE = re.compile(r"^(\S+)\s*= (.*)$", re.MULTILINE)
+_LINE = r"(?m)^(\S+)\s*= (.*)$"
+FILE = "poll.json"
+"""Name of the file in which the processes of a user share the last poll."""
+LASTS = 600.0
+"""Seconds after which the configuration is read again."""
 _OVERLAPS_FROM = (20, 11)
 """First release whose srun has --overlap."""
 _SCRIPT = (
@@ -56,7 +63,30 @@ class SlurmSite(Struct, frozen=True):
     @property
     def started_at(self) -> datetime | None:
         """Time at which the controller started."""
+        from gputui.cluster.slurm import texts
+
         return texts.moment(str(self.booted_at or ""))
+
+
+class _Known(Struct, frozen=True):
+    """What the file of the last poll says about the site; its jobs and nodes are skipped."""
+
+    site: SlurmSite = SlurmSite()
+    site_at: float = 0.0
+
+
+def known(poll: Path) -> SlurmSite | None:
+    """Return the site as the file of the last poll has it; None if it is not there or too old."""
+    with suppress(OSError, msgspec.DecodeError, ValueError):
+        found = msgspec.json.decode(poll.read_bytes(), type=_Known)
+        if is_recent(found.site, found.site_at):
+            return found.site
+    return None
+
+
+def is_recent(site: SlurmSite, asked_at: float) -> bool:
+    """Return whether Slurm answered, and not so long ago that it has to be asked again."""
+    return bool(site.cluster) and 0 <= time.time() - asked_at < LASTS
 
 
 def ask(commands: SlurmCommands) -> SlurmSite:
@@ -69,8 +99,10 @@ def ask(commands: SlurmCommands) -> SlurmSite:
 
 def parse(output: str) -> SlurmSite:
     """Return the site of the user's name, number and home on three lines, and of `scontrol show config`."""
+    from gputui.cluster.slurm import texts  # not needed for a known site
+
     user, uid, home, config = (*output.split("\n", 3), "", "", "", "")[:4]
-    values = {name: texts.some(value.strip()) for name, value in _LINE.findall(config)}
+    values = {name: texts.some(value.strip()) for name, value in re.findall(_LINE, config)}
     booted = texts.moment(values.get("BOOT_TIME", ""))
     kept = values.get("JobCompType") == "jobcomp/filetxt"
     return SlurmSite(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 
-from gputui.cluster.slurm import ids, texts
+from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.batch_script import batch_script
 from gputui.cluster.slurm.commands import Result, SlurmCommands
 from gputui.cluster.slurm.directives import COMMENT
@@ -25,7 +25,7 @@ from gputui.domain.settings import ClusterSettings, Settings
 
 DEFAULT_DIRECTORY = "~/.local/state/gputui/cluster-logs"
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
-_START = re.compile(r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+_START = r" to start at (\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
 _BUSY, _UNKNOWN, _NO_DIRECTORY = 75, 74, 73
 """Exit codes of the script: another submission holds the lock; squeue did not answer; a directory cannot be made."""
 _LOCK = """
@@ -91,13 +91,15 @@ class BatchSubmitter:
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
         """Return when Slurm would start the job if it were submitted now."""
+        from gputui.cluster.slurm import texts
+
         script = batch_script(
             submission, "test", self._settings, _pattern(output_directory(self._settings, home), submission)
         )
         result = self._commands.run("sbatch", "--test-only", stdin=script)
         if result.code:
             raise ClusterRefusedError(result.words, where="sbatch")
-        match = _START.search(result.err + result.out)
+        match = re.search(_START, result.err + result.out)
         if match is None:
             return None
         return texts.moment(match[1]) or datetime.fromisoformat(match[1]).replace(tzinfo=UTC)

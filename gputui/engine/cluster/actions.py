@@ -10,7 +10,6 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.engine.cluster.submissions import check_submission
-from gputui.engine.cluster.undo import NodeChange, drains_of_nodes, job_changes, undone
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -177,6 +176,8 @@ class ClusterActions:
 
     def drain(self, uuids: Iterable[str], reason: str) -> None:
         """Start no new jobs on these nodes; raises CapabilityError for single GPUs."""
+        from gputui.engine.cluster.undo import drains_of_nodes
+
         nodes = self._nodes(uuids)
         before = drains_of_nodes(self._store, nodes)
         self._cluster.drain(nodes, reason)
@@ -185,6 +186,8 @@ class ClusterActions:
 
     def resume(self, uuids: Iterable[str]) -> None:
         """Start jobs on these nodes again; raises CapabilityError for single GPUs."""
+        from gputui.engine.cluster.undo import drains_of_nodes
+
         nodes = self._nodes(uuids)
         before = drains_of_nodes(self._store, nodes)
         self._cluster.resume(nodes)
@@ -192,6 +195,8 @@ class ClusterActions:
         self._note_nodes(before, is_drained=False)
 
     def _note_nodes(self, before: Mapping[str, Drain | None], *, is_drained: bool) -> None:
+        from gputui.engine.cluster.undo import NodeChange
+
         for node, drain in before.items():
             if (drain is not None) != is_drained:
                 self.on_change(NodeChange(node, drain, is_drained))
@@ -220,6 +225,8 @@ class ClusterActions:
 
     def undo(self, changes: Iterable[ClusterChange]) -> list[tuple[ClusterChange, str]]:
         """Undo changes, the latest first; return each with the reason why it was not undone, empty if it was."""
+        from gputui.engine.cluster.undo import undone
+
         return list(undone(changes, self._store))
 
     def reserve(self, window: Window, gpus: Iterable[Gpu]) -> Window:
@@ -271,6 +278,8 @@ class ClusterActions:
         self, call: Callable[[Sequence[JobId], Any], tuple[JobId, ...]], ids: Iterable[JobId], name: str, value: object
     ) -> tuple[JobId, ...]:
         """Set a value of jobs by a method of the cluster, and report the changes, which can be undone."""
+        from gputui.engine.cluster.undo import job_changes
+
         chosen = tuple(ids)
         before = {job_id: self._store.get(job_id) for job_id in chosen}
         done = self._cluster_call(call, chosen, value)

@@ -10,19 +10,17 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, NoReturn
 
-from gputui.domain.entries import ArrayPlaces, Entries
 from gputui.domain.errors import CapabilityError
-from gputui.domain.job_record import JobRecord, record_of
-from gputui.domain.runs import Run
-from gputui.domain.snapshot import Controls
 
 if TYPE_CHECKING:
     from gputui.domain.audit import Actor, AuditEntry
     from gputui.domain.container import RunAs
+    from gputui.domain.entries import Entries
     from gputui.domain.job import Job
+    from gputui.domain.job_record import JobRecord
     from gputui.domain.job_spec import JobId, JobSpec
     from gputui.domain.recurring import RecurringJob
-    from gputui.domain.snapshot import Snapshot, Unreadable
+    from gputui.domain.snapshot import Controls, Snapshot, Unreadable
     from gputui.engine.cluster.measurements import MeasuredJobs
     from gputui.ports import Cluster, StoreWatch, Transaction
 
@@ -31,7 +29,10 @@ FRESH = 1.0
 
 
 class ClusterStore:
-    """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own."""
+    """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own.
+
+    The modules about jobs are imported when they are first read: a submission reads none.
+    """
 
     def __init__(
         self,
@@ -46,24 +47,32 @@ class ClusterStore:
         self.directory = directory
         self._measured = measured
         self._monotonic = monotonic
-        self._latest: Snapshot | None = None
+        self._latest: tuple[Snapshot, Entries] | None = None
         self._taken_at = 0.0
-        self._entries = Entries({})
         self._lock = Lock()
         self.on_refresh: Callable[[], None] = lambda: None
         """Called after each change of the cluster by this process."""
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot that is at most a second old."""
+        return self._read()[0]
+
+    def _read(self) -> tuple[Snapshot, Entries]:
         with self._lock:
             latest = self._latest
             if latest is None or self._monotonic() - self._taken_at > FRESH:
-                latest = self.cluster.snapshot()
-                if self._measured is not None:
-                    latest = self._measured().joined(latest)
-                self._entries = Entries({job.id: job for job in sorted(latest.jobs, key=lambda job: job.id)})
+                latest = self._taken()
                 self._latest, self._taken_at = latest, self._monotonic()
             return latest
+
+    def _taken(self) -> tuple[Snapshot, Entries]:
+        """Return a snapshot of the cluster now, and its jobs by id."""
+        from gputui.domain.entries import Entries
+
+        snapshot = self.cluster.snapshot()
+        if self._measured is not None:
+            snapshot = self._measured().joined(snapshot)
+        return snapshot, Entries({job.id: job for job in sorted(snapshot.jobs, key=lambda job: job.id)})
 
     def refresh(self) -> None:
         """Ask the cluster again at the next read, as after a change."""
@@ -77,11 +86,13 @@ class ClusterStore:
 
     def jobs(self) -> Entries:
         """Return all jobs that the engine still knows, by id."""
-        self.snapshot()
-        return self._entries
+        return self._read()[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         """Return the ids of elements by array and index."""
+        from gputui.domain.entries import ArrayPlaces
+        from gputui.domain.runs import Run
+
         found: dict[JobId, ArrayPlaces] = {}
         for job in self.jobs().values():
             if job.array is not None:
@@ -107,6 +118,8 @@ class ClusterStore:
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
         """Yield the accounting records of all jobs."""
+        from gputui.domain.job_record import record_of
+
         yield from map(record_of, self.jobs().values())
         yield from map(record_of, self._forgotten(since))
 
@@ -127,6 +140,8 @@ class ClusterStore:
 
     def controls(self) -> Controls:
         """Return empty controls."""
+        from gputui.domain.snapshot import Controls
+
         return Controls()
 
     def recurring(self) -> Mapping[JobId, RecurringJob]:
