@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import InputError
-from gputui.domain.settings import AllowSettings, ClusterSettings, Settings, TenantSettings
+from gputui.domain.settings import (
+    AllowSettings,
+    ClusterSettings,
+    PolicySettings,
+    ServerSettings,
+    Settings,
+    TenantSettings,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +98,22 @@ BAD = [
     ("[store]\nkeep_finished = 1.5", "store.keep_finished"),
     ("[runtime]\npids_limit = 0", "runtime.pids_limit"),
     ("[runtime]\nlog_max_files = 99999999999", "runtime.log_max_files"),
+    ('[hooks]\nwebhook = "example.org"', "hooks.webhook"),
+    ('[hooks]\nmail_events = ["job_failed", "job_lost"]', "hooks.mail_events"),
+    ('[console]\ncolumns = ["colour"]', "console.columns"),
+    ('[report]\nweekly = "someday 08:00"', "report.weekly"),
+    ("[report]\ngpu_hour = -1.0", "report.gpu_hour"),
+    ('[metrics]\nlisten = "gpu1"', "metrics.listen"),
+    ('[metrics]\nlisten = "::1:9877"', "metrics.listen"),
+    ('[metrics]\nlisten = "gpu1:70000"', "metrics.listen"),
+    ('[cluster]\nprobe_command = "ssh gpu1 gputui probe"', "cluster.probe_command"),
+    ("servers = 3", "servers"),
+    ('[servers]\nname = "gpu1"', "servers"),
+    ('[[servers]]\nname = "gpu1"\nadress = "ssh://gpu1"', "servers.adress"),
+    ('[[servers]]\naddress = "ssh://gpu1"', "servers.name"),
+    ('[[servers]]\nname = "gpu 1"', "servers.name"),
+    ('[[servers]]\nname = "gpu1"\n[[servers]]\nname = "gpu1"', "servers.name"),
+    ('[[servers]]\nname = "gpu1"\naddress = "http://gpu1"', "servers.address"),
     ("[scheduler", ""),
     ("a = 1\na = 2", ""),
     (b"\xff", ""),
@@ -124,6 +147,9 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
         GPUTUI_STORE_KEEP_FINISHED="7",
         GPUTUI_SCHEDULER_MEMORY_FLOOR="1g",
         GPUTUI_RUNTIME_DOCKER_HOST="tcp://gpu1:2376",
+        GPUTUI_REPORT_GPU_HOUR="1.75",
+        GPUTUI_REPORT_WEEKLY="Mon 08:00",
+        GPUTUI_CONSOLE_KEYS="hold=h,H release=r",
         GPUTUI_RUNTIME="process",
         GPUTUI_SOMETHING_ELSE="x",
     )
@@ -131,6 +157,8 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
     assert (made.scheduler.host_jobs, made.scheduler.ignore_processes) == (False, ("Xorg", "dcgm"))
     assert (made.store.keep_finished, made.scheduler.memory_floor) == (7, 1024**3)
     assert made.runtime.docker_host == "tcp://gpu1:2376"
+    assert (made.report.gpu_hour, made.report.weekly) == (1.75, "Mon 08:00")
+    assert made.console.keys == {"hold": ("h", "H"), "release": ("r",)}
 
 
 @pytest.mark.parametrize(
@@ -141,6 +169,8 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
         ("GPUTUI_STORE_KEEP_FINISHED", "1.5"),
         ("GPUTUI_SCHEDULER_HAND_OVER", ""),
         ("GPUTUI_SCHEDULER_MEMORY_FLOOR", "much"),
+        ("GPUTUI_REPORT_KWH", "-0.3"),
+        ("GPUTUI_HOOKS_MAIL_EVENTS", "job_failed,job_lost"),
     ],
 )
 def test_bad_variables_are_refused_by_name(name: str, text: str) -> None:
@@ -264,6 +294,15 @@ def test_a_personal_file_changes_console_settings_and_permitted_keys(tmp_path: P
     assert (got.policy.max_time, got.store.keep_finished, got.hooks.webhook) == (timedelta(hours=2), 1, None)
     refused = ("store.keep_finished", "policy.max_time", "hooks.webhook")
     assert made.ignored == ((str(own), refused), ("environment", ("policy.max_time",)))
+
+
+def test_the_servers_of_a_personal_file_replace_those_of_the_site(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text('[[servers]]\nname = "gpu1"\n[[servers]]\nname = "gpu2"\n')
+    assert [server.name for server in resolve(environ={}).settings.servers] == ["gpu1", "gpu2"]
+    own_file(tmp_path, '[[servers]]\nname = "mine"\naddress = "ssh://alice@gpu9"\n')
+    made = resolve(environ={})
+    assert made.settings.servers == (ServerSettings("mine", "ssh://alice@gpu9"),)
+    assert made.ignored == ()
 
 
 def test_a_named_file_replaces_the_personal_one_but_not_that_of_the_site(tmp_path: Path) -> None:
@@ -523,6 +562,26 @@ def test_an_impossible_policy_is_refused(tmp_path: Path, content: str, where: st
     with pytest.raises(InputError) as raised:
         read(tmp_path, f"[policy]\n{content}\n")
     assert where in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "value"),
+    [
+        ("patience", "90m", timedelta(minutes=90)),
+        ("max_time", "None", None),
+        ("max_time", "2d", timedelta(days=2)),
+        ("preemption", "on", True),
+    ],
+)
+def test_the_text_of_a_value_is_read_as_its_key_demands(key: str, text: str, value: object) -> None:
+    assert settings_file.value_of_text(PolicySettings, key, text, "--set") == value
+
+
+@pytest.mark.parametrize(("key", "hint"), [("patiense", "did you mean patience?"), ("colour", "known: patience, age")])
+def test_a_wrong_key_is_refused_with_those_that_are_offered(key: str, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        settings_file.value_of_text(PolicySettings, key, "1", "--set", ("patience", "age"))
+    assert (refused.value.where, refused.value.hint) == ("--set", hint)
 
 
 def test_a_number_in_the_environment_is_checked(tmp_path: Path) -> None:

@@ -84,12 +84,8 @@ def parsed(words: list[str]) -> tuple[dict[str, Any], Tidied]:
 
 @lru_cache(maxsize=1)
 def _command() -> click.Command:
-    """The command `submit`, which does nothing."""
-
-    def nothing(**given: object) -> None:
-        del given
-
-    function: Callable[..., Any] = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(nothing)
+    """Return the command `submit` as a parser of its options; it is never invoked."""
+    function: Callable[..., Any] = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)(lambda: None)
     function = click.option("--host", is_flag=True)(function)
     for option in ("--json", "--dry-run"):
         function = click.option(option, is_flag=True, expose_value=False)(function)

@@ -89,6 +89,9 @@ def ids(text: str) -> list[int]:
         ('-"1 is free" state:pd', [15, 16]),
         ('"name~bert"', []),
         ("bert vit", []),
+        ('"" bert', [12]),
+        ("reason!~free", [13, 14, 15, 16]),
+        ("reason!=resources", [13, 14, 15, 16]),
     ],
 )
 def test_a_filter_shows_matching_jobs(text: str, expected: list[int]) -> None:
@@ -117,6 +120,9 @@ def test_jobs_of_several_servers_are_filtered_by_server() -> None:
         ("state:sleeping", "'sleeping' is not one of its values"),
         ("reason:because", "'because' is not one"),
         ("is:red", "'red' is not one"),
+        ("is>held", "is> is not a comparison .as in is:held"),
+        ("reason>resources", "not compared with >"),
+        ("label~x", "labels are not compared with ~"),
         ("wait>soon", "'soon' is not a duration"),
         ("x" * (MAX_LENGTH + 1), "longer than"),
     ],

@@ -129,3 +129,64 @@ def test_users_are_read(user: str) -> None:
 def test_invalid_users_are_refused(user: str) -> None:
     with pytest.raises(InputError, match="--user"):
         docker_values.user(user, "--user")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("no-new-privileges", "no-new-privileges"),
+        ("no-new-privileges:false", "no-new-privileges:false"),
+        ("label:disable", "label:disable"),
+        ("apparmor=unconfined", "apparmor=unconfined"),
+        ("seccomp=builtin", "seccomp=builtin"),
+        ('seccomp={"names": ["kexec_load"]}', 'seccomp={"names":["kexec_load"]}'),
+        ("seccomp=profile.json", 'seccomp={"defaultAction":"SCMP_ACT_ERRNO"}'),
+    ],
+)
+def test_security_options_have_the_content_of_their_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, meant: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profile.json").write_text('{\n  "defaultAction": "SCMP_ACT_ERRNO"\n}')
+    assert docker_values.security(text, "--security-opt") == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seccomp", "'seccomp' is not a security option"),
+        ("seccomp=missing.json", "'missing.json' cannot be read: No such file or directory"),
+        ("seccomp=text.json", "'text.json' is not a seccomp profile in JSON"),
+        ("seccomp=large.json", "'large.json' is not a seccomp profile in JSON"),
+        ("seccomp={", "'{' is not a seccomp profile in JSON"),
+    ],
+)
+def test_invalid_security_options_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.json").write_text("defaultAction: SCMP_ACT_ERRNO")
+    (tmp_path / "large.json").write_bytes(b'"' + b"x" * docker_values.MAX_PROFILE + b'"')
+    with pytest.raises(InputError) as refused:
+        docker_values.security(text, "--security-opt")
+    assert (refused.value.what, refused.value.where) == (sentence, "--security-opt")
+
+
+@pytest.mark.parametrize("text", ["/dev/nvidia0", "/dev/nvidia1:/dev/nvidia0", "nvidia.com/gpu=0"])
+def test_gpus_are_not_given_as_devices(text: str) -> None:
+    with pytest.raises(InputError, match="is a GPU, and the scheduler assigns GPUs"):
+        docker_values.device(text, "--device")
+
+
+@pytest.mark.parametrize("text", ["db:10.0.0.1", "db=10.0.0.1", "db=[10.0.0.1]"])
+def test_a_host_and_its_address_are_read_as_newer_clients_write_them(text: str) -> None:
+    assert docker_values.add_host(text, "--add-host") == "db:10.0.0.1"
+
+
+def test_labels_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "labels"
+    file.write_text("# of this project\nproject=x\nteam\n")
+    assert docker_values.label_file(str(file), "--label-file") == (("project", "x"), ("team", ""))
+    file.write_text("user=bob\n")
+    with pytest.raises(InputError, match=r"--label-file .*: the label 'user' is gputui's own .give --tenant"):
+        docker_values.label_file(str(file), "--label-file")

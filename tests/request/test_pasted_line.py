@@ -98,6 +98,7 @@ def test_a_gputui_line_is_read() -> None:
     ("text", "words"),
     [
         ("docker run", "no image"),
+        (r"docker run\x busybox", "is not a docker run line"),
         ("docker run --frobnicate x busybox", "--frobnicate: is not an option"),
         ("docker run 'busybox", "quotation"),
         ("docker run --gpus", "--gpus: needs a value"),
@@ -122,3 +123,12 @@ def test_other_text_is_no_command_line(text: str) -> None:
 def test_docker_and_gputui_lines_are_recognised(text: str) -> None:
     assert pasted_line.is_line(text)
     assert pasted_line.read_line(text, HERE, ENV).draft["image"] == "x"
+
+
+def test_an_id_without_an_account_stands_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in many containers."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 987_654_321)
+    found = pasted_line.read_line("docker run -l by=$USER busybox echo $(whoami)", HERE, {})
+    assert (found.draft["label"], found.draft["command"]) == ("by=987654321", "echo 987654321")
