@@ -90,15 +90,13 @@ def lacks_systemd() -> str | None:
     return None if shutil.which("systemd-analyze") else "not installed: systemd"
 
 
-WAITING = ("slurm", "servers", "e2e", "torture", "cluster", "metrics", "gpus", "kubernetes", "console")
+WAITING = ("slurm", "servers", "e2e", "torture", "runtime", "cluster", "metrics", "gpus", "kubernetes")
 """Directories of tests that mostly wait for engines, terminals and clocks, in the order in which they begin.
 
 First those of one group: a single worker runs them all, Slurm's for minutes.
 """
-COMPUTING = ("tui", "runtime", "engine", "replay", "domain")
-"""Directories of the longest other tests, which run first."""
-WAITS_AMONG = 0.7
-"""Share of the other tests over which waiting tests are distributed; the last tests are short ones."""
+COMPUTING = ("tui", "console", "engine", "replay", "domain")
+"""Directories of the longest other tests, in the order in which they begin."""
 
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
@@ -126,7 +124,9 @@ def pytest_xdist_auto_num_workers() -> int | None:
     """Return the workers of `-n auto`: more than cores, since many tests wait for engines, terminals and clocks."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # the plugin reads it
-    return len(os.sched_getaffinity(0)) + 2
+    from tests.distribution import number_of_workers
+
+    return number_of_workers()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -142,6 +142,18 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
+        from tests.distribution import YIELDS, computes
+
+        os.nice(YIELDS if computes(worker) else 0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Import the modules of a whole run from another one on in each worker: each compiles a part of them for all."""
@@ -154,14 +166,6 @@ def pytest_collection(session: pytest.Session) -> None:
     for name in names[first:] + names[:first]:
         with suppress(Exception):  # the collection finds it again, and reports it
             importlib.import_module(name)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -182,21 +186,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if not _is_in_lane(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-    items[:] = _mixed([item for item in items if _is_in_lane(item)])
+    items[:] = _sorted([item for item in items if _is_in_lane(item)])
 
 
-def _mixed(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Put tests that wait among tests that compute: while some workers wait, others have the processors.
-
-    Long tests come before short ones, so that no worker begins one when the others are done.
-    """
-    waiting = sorted(
-        (item for item in items if _folder(item) in WAITING), key=lambda item: WAITING.index(_folder(item))
-    )
-    computing = sorted((item for item in items if _folder(item) not in WAITING), key=_turn)
-    places = [(number * WAITS_AMONG * len(computing) / len(waiting), item) for number, item in enumerate(waiting)]
-    places += [(number + 0.5, item) for number, item in enumerate(computing)]
-    return [item for _, item in sorted(places, key=lambda place: place[0])]
+def _sorted(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Put tests that wait first, and the longest of those that compute last: workers take tests from both ends."""
+    waiting = [item for item in items if _folder(item) in WAITING]
+    computing = [item for item in items if _folder(item) not in WAITING]
+    return sorted(waiting, key=lambda item: WAITING.index(_folder(item))) + sorted(computing, key=_turn, reverse=True)
 
 
 def _turn(item: pytest.Item) -> int:

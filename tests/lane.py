@@ -22,3 +22,8 @@ def examples(most: int) -> int:
 def seeds(most: int, *, at_once: int) -> list[int | ParameterSet]:
     """Return seeds from 0 on for `parametrize`: the first `at_once` for the test line, the others for the long lane."""
     return [seed if seed < at_once else pytest.param(seed, marks=pytest.mark.long) for seed in range(most)]
+
+
+def in_the_long_lane(leaves: bool) -> pytest.MarkDecorator:
+    """Return a mark that takes a test out of the test line if the condition is met."""
+    return pytest.mark.long if leaves else pytest.mark.usefixtures()

@@ -19,7 +19,8 @@ from gputui.replay.metrics import (
 )
 from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
 from gputui.replay.trace import HOUR, Site, TraceJob, parse, prepare
-from tests.replay.traces import GIVEN, MASTER, real, synthetic
+from tests.lane import in_the_long_lane
+from tests.replay.traces import HAS_REAL, real, synthetic
 
 HEAD = "submit_time_s,duration_s,gpus,vc\n"
 EIGHT = Site(8)
@@ -211,6 +212,7 @@ def test_no_policy_allocates_more_than_the_bound() -> None:
         assert all(measure(name, jobs, EIGHT).allocation_ratio <= bound + 1e-9 for name in POLICIES)
 
 
+@in_the_long_lane(HAS_REAL)  # a stand-in for the real ones
 def test_the_policy_passes_the_gates_on_generated_traces() -> None:
     made_up = Gates.of(synthetic())
     assert made_up.allocated("fifo") >= 1.03
@@ -222,7 +224,7 @@ def test_the_policy_passes_the_gates_on_generated_traces() -> None:
 
 
 # Not skipped but absent without them: they are never copied into this repository, and a gate has no skips.
-if GIVEN.is_file() and MASTER.is_file():
+if HAS_REAL:
 
     def test_the_policy_passes_the_gates_on_the_given_cut() -> None:
         found = Gates.of(real()[:1])

@@ -12,6 +12,7 @@ from gputui.replay.trace import TraceJob, generate, read
 FOLDER = Path(os.environ.get("GPUTUI_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
 """Has philly_8gpu_a.csv and philly_82k.csv, which are never copied into this repository."""
 GIVEN, MASTER = FOLDER / "philly_8gpu_a.csv", FOLDER / "philly_82k.csv"
+HAS_REAL = GIVEN.is_file() and MASTER.is_file()
 
 
 @lru_cache

@@ -31,8 +31,8 @@ from tests.torture.measure import Measured, Rest, Tortured, within
 pytestmark = pytest.mark.torture
 
 SEED = 20260302
-SECONDS = 6.0
-"""Seconds of a run in CI; `--torture 100` takes ten minutes."""
+SECONDS = 3.0
+"""Seconds of a run in CI; `--torture 100` takes five minutes."""
 SIZES = ((80, 24), (120, 36), (200, 50), (300, 80), (40, 10), (20, 5), (1, 1))
 TYPED = (*"abct019", "space", "slash", "full_stop", "comma", "minus", "tilde", "equals_sign", "enter", "escape", "tab")
 KEYS = tuple(sorted({key for command in COMMANDS for key in command.keys}))
