@@ -95,8 +95,8 @@ WAITING = ("slurm", "servers", "e2e", "torture", "runtime", "cluster", "metrics"
 
 First those of one group: a single worker runs them all, Slurm's for minutes.
 """
-COMPUTING = ("tui", "console", "engine", "replay", "domain")
-"""Directories of the longest other tests, in the order in which they begin."""
+COMPUTING = ("tui/test_every_command.py", "tui", "console", "engine", "replay", "domain")
+"""Directories and modules of the longest other tests, in the order in which they begin."""
 
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
@@ -197,8 +197,8 @@ def _sorted(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _turn(item: pytest.Item) -> int:
-    folder = _folder(item)
-    return COMPUTING.index(folder) if folder in COMPUTING else len(COMPUTING)
+    places = (f"{_folder(item)}/{item.path.name}", _folder(item))
+    return next((COMPUTING.index(place) for place in places if place in COMPUTING), len(COMPUTING))
 
 
 def _folder(item: pytest.Item) -> str:
