@@ -123,7 +123,9 @@ class GpuProcess(Struct, frozen=True):
     ticks: int | None = None
     """Start time in clock ticks since boot, which distinguishes it from a later process with the same pid."""
     used: Consumption | None = None
-    """Use of the machine by its container or its job of Slurm, on nodes of a cluster; every few seconds."""
+    """Use of the machine by its container or its job of Slurm, on nodes of a cluster; read every few seconds."""
+    used_age: float = 0.0
+    """Seconds from that reading to the sample's of processes."""
 
 
 class GpuSample(Struct, frozen=True):

@@ -56,6 +56,8 @@ _USED: Mapping[str, float] = {
     "io_written": 2**60,
 }
 """Highest value of each count of a control group."""
+_MOST_AGE = 60.0
+"""Highest age of such a reading, in seconds."""
 _SLOW_FIGURES: Mapping[str, float] = {
     "ecc_corrected": 2**63,
     "ecc_uncorrected": 2**63,
@@ -146,6 +148,7 @@ def _process(process: GpuProcess) -> GpuProcess:
         sm=_within(process.sm, 1.0),
         ticks=None,
         used=_used(process.used) if process.used is not None else None,
+        used_age=_within(process.used_age, _MOST_AGE) or 0.0,
     )
 
 

@@ -50,6 +50,7 @@ class Site:
         self.contained: tuple[str, ...] = ()
         """GPUs on which a process of the job's container is."""
         self.used: Consumption | None = None
+        self.used_age = 0.0
         """Use of the machine by that container."""
         self.load = dict.fromkeys(("gpu1:0", "gpu1:1"), 0.5)
         self.store = self.new_store()
@@ -90,7 +91,7 @@ class Site:
 
     def _read(self, node: Node) -> Node:
         reading = sample(at=self.clock.now(), memory_used=8 * GIB, power=360.0, processes_at=self.clock.now())
-        process = replace(CONTAINED, used=self.used)
+        process = replace(CONTAINED, used=self.used, used_age=self.used_age)
         views = (
             replace(
                 view,
@@ -144,9 +145,14 @@ def test_an_ended_job_has_the_figures_of_its_gpus_also_after_the_engine_forgot_i
 def test_a_job_has_the_use_of_the_machine_by_its_container(site: Site, hides_gpus: bool) -> None:
     site.hides_gpus, site.contained = hides_gpus, ("gpu1:0", "gpu1:1")
     job_id = site.submit()
-    for tens in range(1, 7):
-        site.used = Consumption(cpu=15.0 * tens, memory=GIB, memory_peak=2 * GIB, io_read=tens, io_written=0)
+    for number in range(6):
+        cpu = 15.0 + 18 * number
+        site.used = Consumption(cpu=cpu, memory=GIB, memory_peak=2 * GIB, io_read=number + 1, io_written=0)
         site.passes(STEP)
+        site.clock.advance(2)
+        site.used_age = 1.995  # told once more
+        site.process.update(site.read())
+        site.used_age = 0.0
     site.used = None
     site.passes(STEP)
     site.end(job_id)
@@ -154,7 +160,8 @@ def test_a_job_has_the_use_of_the_machine_by_its_container(site: Site, hides_gpu
     assert told is not None
     assert told.cpus is not None
     assert told.memory is not None
-    assert (told.cpu, told.cpus.mean, told.memory.peak) == (90.0, 1.5, 2 * GIB)
+    assert (told.cpu, told.cpus.mean, told.memory.peak) == (105.0, 1.5, 2 * GIB)
+    assert told.cpus.peak == pytest.approx(1.5)
     assert told.memory.mean == pytest.approx(GIB, rel=0.001)
     assert (told.io_read, told.io_written) == (6, 0)
 

@@ -27,11 +27,11 @@ def test_each_group_is_read_every_few_seconds_whatever_its_processes(tmp_path: P
     groups = Groups()
     use = GroupUse(groups, str(tmp_path))
     found = [use.of(pid, CONTAINER, now) for now in (0.0, EVERY / 2, EVERY) for pid in (5, 6)]
-    assert found == [{"cpu": 1.0}, None, None, None, {"cpu": 1.0}, None]
+    assert found == [({"cpu": 1.0}, age) for age in (0.0, 0.0, EVERY / 2, EVERY / 2, 0.0, 0.0)]
     assert groups.asked == [(CONTAINER, 5)] * 2
     use.forget_unseen()
     use.forget_unseen()
-    assert use.of(5, CONTAINER, EVERY + 1) == {"cpu": 1.0}
+    assert use.of(5, CONTAINER, EVERY + 1) == ({"cpu": 1.0}, 0.0)
 
 
 @pytest.mark.parametrize(

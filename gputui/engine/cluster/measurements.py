@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 DIRECTORY = "telemetry"
 """Directory for the readings over time, beside the records."""
+_SAME_READING = 1.0
+"""Seconds by which the time of one reading may differ from sweep to sweep."""
 
 
 class TelemetryLedger(Protocol):
@@ -246,8 +248,14 @@ class ClusterTelemetry:
             if view is not None and view.sample is not None:
                 measurement.tally.add(view.sample)
         if (used := _use_of_machine(job, views)) is not None:
-            measurement.tally.add_host(*used)
+            self._add_use(measurement.tally, *used)
         self._tallies.save_if_due(key, second)
+
+    def _add_use(self, tally: Tally, used: Consumption, at: float) -> None:
+        """Add a reading of a group once, though probes tell it again and again."""
+        known = tally.record.host
+        if known is None or at - known.at > _SAME_READING:
+            tally.add_host(used, at)
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
         """Record what a run did that has ended, at the time that the engine tells or at its last reading."""
@@ -300,7 +308,7 @@ def _shown_gpus(jobs: Iterable[Job], views: Iterable[GpuView]) -> Mapping[JobId,
 
 
 def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption, float] | None:
-    """Return what the job's container, or its group in Slurm, has used, with the time; None if it was not read now.
+    """Return what the job's container, or its group in Slurm, has used, with the time; None if it was not read.
 
     A job on several nodes has a group on each, and with processes of several containers on its GPUs it is not known
     which of them is its own.
@@ -316,7 +324,7 @@ def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption
             if view.process_jobs.get(process.pid) == job.id or _is_inside(process, attempt):
                 containers.add(process.container_id)
                 if process.used is not None and sample is not None and sample.processes_at is not None:
-                    found[process.container_id] = (process.used, sample.processes_at.timestamp())
+                    found[process.container_id] = (process.used, sample.processes_at.timestamp() - process.used_age)
     return next(iter(found.values()), None) if len(containers) == 1 else None
 
 

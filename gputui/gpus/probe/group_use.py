@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     """Returns what the group of that name, of a process, has used since its start; None if it has no such group."""
 
 EVERY = 8.0
-"""Least seconds between two readings of a group."""
+"""Least seconds between two readings of a group; in between the last one is told again, with its age.
+
+A reader that looks less often than the probe tells would miss what is told once.
+"""
 _JOB = re.compile(r"/(job_[0-9]+)(?=[/\n]|$)")
 
 
@@ -27,23 +30,24 @@ class GroupUse:
     def __init__(self, read: ReadGroup, root: str = "/proc") -> None:
         self._read = read
         self._root = root
-        self._read_at: dict[str, float] = {}
+        self._last: dict[str, tuple[float, Mapping[str, object] | None]] = {}
+        """Time and result of the last reading by the group's name."""
         self._asked: set[str] = set()
 
-    def of(self, pid: int, container_id: str | None, now: float) -> Mapping[str, object] | None:
-        """Return the use by the group of a process if it is due; None if it is not, or cannot be read."""
+    def of(self, pid: int, container_id: str | None, now: float) -> tuple[Mapping[str, object], float] | None:
+        """Return the last use by the group of a process, and its age in seconds; None if it cannot be read."""
         name = container_id or self._job(pid)
         if name is None:
             return None
         self._asked.add(name)
-        if now - self._read_at.get(name, now - EVERY) < EVERY:
-            return None
-        self._read_at[name] = now
-        return self._read(name, pid)
+        at, used = self._last.get(name, (now - EVERY, None))
+        if now - at >= EVERY:
+            at, used = self._last[name] = now, self._read(name, pid)
+        return (used, now - at) if used else None
 
     def forget_unseen(self) -> None:
         """Drop groups without a process on a GPU since the last call."""
-        self._read_at = {name: at for name, at in self._read_at.items() if name in self._asked}
+        self._last = {name: last for name, last in self._last.items() if name in self._asked}
         self._asked.clear()
 
     def _job(self, pid: int) -> str | None:

@@ -288,8 +288,8 @@ class Probe:
         if self._groups is None or not facts.get("visible", True):
             return facts
         container_id = facts["container_id"]
-        used = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
-        return facts | {"used": used} if used else facts
+        found = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
+        return facts | {"used": found[0], "used_age": round(found[1], 3)} if found is not None else facts
 
     def _details_of(self, uuid: str) -> DetailReadings | None:
         """Return the detail readings of a GPU with wanted process shares."""
