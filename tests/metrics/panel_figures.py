@@ -286,7 +286,7 @@ class PanelFigures:
         }
 
     def _health(self) -> dict[str, list[Expected]]:
-        legend = "{{instance}} GPU {{gpu}}"
+        legend = "{{hostname}} GPU {{gpu}}"
         up = {each: float(each != self._lost) for each in self._all.values()}
         errors = {(each, kind): 0.0 for each in self._all.values() for kind in ("corrected", "uncorrected")}
         errors[uuid(CORRECTED), "corrected"] = 5.0

@@ -24,9 +24,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.prometheus, pyte
 QUERIES = {
     f"{dashboard.key}: {panel.title} {query.legend}": query.expression
     for dashboard in DASHBOARDS
+    if dashboard.key != "cluster"
     for panel in dashboard.panels
     for query in panel.queries
 }
+"""Expressions of the panels for one server."""
 
 
 class Comparison:
@@ -53,9 +55,10 @@ class Comparison:
         """Return the values of a panel at a moment, with everything selected and the run as its range."""
         at = self.moments[moment]
         span = f"{at - self.moments['begin'] + BEFORE:.0f}s"
-        words = {"$instance": ".*", "$tenant": ".*", "$job_id": ".*", "$__rate_interval": span, "$__range": span}
-        for name, value in words.items():
-            expression = expression.replace(name, value)
+        for name in ("$instance", "$tenant", "$job_id", "$node"):
+            expression = expression.replace(name, ".*")
+        for name in ("$__rate_interval", "$__range"):
+            expression = expression.replace(name, span)
         return [(each["metric"], float(each["value"][1])) for each in self.run.prometheus.ask(expression, at)]
 
     def increases(self, name: str) -> dict[float, float]:
