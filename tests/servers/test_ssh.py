@@ -86,6 +86,7 @@ def test_gpus_are_drained_on_their_server(site: Site) -> None:
 
 
 def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
+    site.until(all_up, "both answer")
     submission = asked({"command": "sleep 1", "gpus": "0"}, Submitter("root", NOW, Path("/"), {}))
     with pytest.raises(InputError, match="which server"):
         site.there.actions.submit([submission])
@@ -101,6 +102,7 @@ def test_a_pause_is_of_one_server(site: Site) -> None:
     def is_so(wanted: list[bool], snapshot: Snapshot) -> bool:
         return paused(snapshot) == wanted
 
+    site.until(all_up, "both answer")
     for name, wanted in (("pause", [False, True]), ("unpause", [False, False])):
         BY_NAME[name].call(site.there.actions.at("gpu2"), Order(reason="fans"))
         site.until(partial(is_so, wanted), f"gpu2: {name}")
