@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gputui.domain.errors import StoreBusyError
@@ -51,11 +51,9 @@ class ChangeWatch:
 
     def clear(self) -> None:
         """Consume pending events, so that it is readable again only after the next write."""
-        try:
-            while os.read(self.fd, 1 << 16):
-                pass
-        except BlockingIOError:
-            return
+        with suppress(BlockingIOError):
+            while True:
+                os.read(self.fd, 1 << 16)
 
     def close(self) -> None:
         """Close the descriptor."""

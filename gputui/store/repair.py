@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -204,20 +203,12 @@ class Repair:
 
     def _keep_aside(self, now: datetime) -> Path:
         """Copy the damaged files into a new directory, durably."""
-        name = f"damaged-{now:%Y%m%dT%H%M%SZ}"
-        aside = self._path.parent / name
+        aside = _new_directory(self._path.parent, self._access, now)
         with os_errors(aside):
-            for number in count(2):
-                with suppress(FileExistsError):
-                    aside.mkdir(mode=0o700)
-                    break
-                aside = self._path.parent / f"{name}-{number}"
-            self._access.apply_to_directory(aside)
             for path in sorted(self._path.parent.glob(f"{self._path.name}*")):
                 if path.is_file() and not path.is_symlink() and path.suffix != ".tmp":
                     self._copy(path, aside / path.name)
             sync_directory(aside)
-            sync_directory(aside.parent)
         return aside
 
     def _copy(self, path: Path, to: Path) -> None:

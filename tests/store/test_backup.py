@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import tarfile
 import tempfile
@@ -19,8 +20,10 @@ from msgspec.structs import replace
 
 from gputui.bootstrap import upkeep
 from gputui.config import Options
-from gputui.domain.errors import GputuiError, StoreAccessError, StoreFormatError
-from gputui.domain.job import ArrayRef
+from gputui.domain.audit import AuditEntry
+from gputui.domain.errors import GputuiError, StoreAccessError, StoreDamagedError, StoreFormatError
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.domain.state import JobState
@@ -28,6 +31,7 @@ from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
 from gputui.store.backup import MANIFEST
 from gputui.store.capture import CapturedFile
+from gputui.store.codec import encode_job
 from tests.factories import ACTOR, NOW, array, job, recurring
 from tests.lane import examples
 
@@ -227,7 +231,7 @@ def test_a_backup_has_one_moment_while_others_write(sample: Path, tmp_path: Path
     assert content_without_write(tmp_path / "restored") == known
 
 
-def content_without_write(directory: Path) -> tuple[object, ...]:
+def content_without_write(directory: Path) -> tuple[dict[JobId, Job], list[Job], list[AuditEntry]]:
     store = TinyJobStore(directory)
     try:
         return dict(store.jobs()), list(store.history()), list(store.audit_log())
@@ -252,6 +256,67 @@ def test_a_backup_overwrites_nothing_and_leaves_no_partial_file(sample: Path, tm
     with pytest.raises(GputuiError):
         upkeep.export_to(options(tmp_path / "none"), tmp_path / "export", NOW)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_queue_that_lost_something_or_is_missing_is_not_exported(sample: Path, tmp_path: Path) -> None:
+    state, empty = tmp_path / "state", tmp_path / "empty"
+    upkeep.restore(options(state), sample / "backup")
+    os.truncate(journal(state), 10)
+    with pytest.raises(StoreDamagedError):
+        upkeep.export_to(options(state), tmp_path / "export", NOW)
+    empty.mkdir()
+    with pytest.raises(StoreFormatError, match="there is no queue"):
+        upkeep.export_to(options(empty), tmp_path / "export", NOW)
+    assert set(tmp_path.iterdir()) == {state, empty}
+
+
+def test_an_export_of_a_newer_version_is_refused(sample: Path, tmp_path: Path) -> None:
+    first, *rest = upkeep.export(options(sample / "state"), NOW)
+    newer = [first.replace(b'"version":1', b'"version":9'), *rest]
+    with pytest.raises(StoreFormatError, match="line 1: a newer gputui wrote it"):
+        upkeep.import_(options(tmp_path / "state"), newer, "export")
+
+
+def test_an_export_has_months_of_0_1_and_leaves_out_unreadable_lines(sample: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    upkeep.restore(options(state), sample / "backup")
+    old = job(901, name="old").evolve(state=JobState.CANCELLED, ended_at=NOW)
+    month = {"_meta": {"1": {"schema": 2}}, "jobs": {"901": encode_job(old)}}
+    (state / "history-2025-11.json").write_text(json.dumps(month))
+    known = content_without_write(state)
+    for path in (*state.glob("history-*.jsonl"), *state.glob("audit-*.jsonl")):
+        path.write_bytes(b'{"id":7}\n{]\n' + path.read_bytes())
+    upkeep.import_(options(tmp_path / "again"), list(upkeep.export(options(state), NOW)), "export")
+    assert content_without_write(tmp_path / "again") == known
+    assert "old" in [each.spec.name for each in known[1]]
+
+
+def test_a_backup_has_logs_on_another_disk_but_only_regular_files(sample: Path, tmp_path: Path) -> None:
+    state, disk, again = tmp_path / "state", tmp_path / "disk", tmp_path / "again"
+    upkeep.restore(options(state), sample / "backup")
+    (state / "logs").rename(disk)
+    (state / "logs").symlink_to(disk)
+    (state / "hostname").symlink_to("/etc/hostname")
+    (disk / "1" / "hostname").symlink_to("/etc/hostname")
+    (disk / "1" / ".1.log.part").write_text("begun")
+    for folder in (state, disk / "1"):
+        os.mkfifo(folder / "fifo")
+    upkeep.back_up(options(state), tmp_path / "backup", NOW, with_logs=True)
+    upkeep.restore(options(again), tmp_path / "backup")
+    assert not (again / "logs").is_symlink()
+    assert [path.name for path in (again / "logs" / "1").iterdir()] == ["1.log"]
+    assert (again / "logs" / "1" / "1.log").read_bytes() == b"output\xff\n"
+    assert not {"fifo", "hostname"} & {path.name for path in again.iterdir()}
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    path.write_bytes(b"output\n")
+    with path.open("rb") as file:
+        captured = CapturedFile("1.log", file.fileno(), os.fstat(file.fileno()))
+        os.truncate(path, 3)
+        with pytest.raises(StoreFormatError, match=r"1\.log: it became shorter while it was read"):
+            list(captured.pieces())
 
 
 def test_partial_files_of_killed_processes_are_removed(sample: Path, tmp_path: Path) -> None:
@@ -385,3 +450,8 @@ def test_unreadable_lines_are_moved_aside_while_no_scheduler_runs(sample: Path, 
     assert audit.read_bytes() == lines + b'{"torn'
     assert (aside / history.name).read_bytes().count(b"\n") == 2
     assert [finding.is_harmless for finding in upkeep.verify(state)] == [True]
+    history.write_bytes(b"{]\n" + good)
+    again = upkeep.move_damaged_lines(options(state), NOW)
+    assert again == aside.with_name(f"{aside.name}-2")
+    assert (again / history.name).read_bytes() == b"{]\n"
+    assert (aside / history.name).read_bytes().count(b"\n") == 2

@@ -375,6 +375,16 @@ def test_a_restored_older_snapshot_is_not_combined_with_a_later_journal(tiny: Ti
     store.close()
 
 
+def test_a_fold_within_a_change_waits_for_its_end(tiny: TinyJobStore, directory: Path) -> None:
+    with tiny.transaction() as transaction:
+        transaction.add(job())
+        before = (directory / "queue.json").read_bytes()
+        tiny.storage.checkpoint()
+        assert (directory / "queue.json").read_bytes() == before
+    fold(tiny)
+    assert list(priorities(directory)) == [1]
+
+
 def test_a_long_journal_folds_itself(tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.store.storage.FOLD_AT", 2000)
     tiny.submit([job()] * 20, actor=ACTOR)

@@ -89,8 +89,12 @@ def test_damaged_files_are_kept_aside(directory: Path) -> None:
     filled(directory)
     os.truncate(directory / WAL, 500)
     kept = (directory / WAL).read_bytes()
+    before = directory / f"damaged-{NOW:%Y%m%dT%H%M%SZ}"
+    before.mkdir()  # by another repair in the same second
+    (directory / "queue.json.old").mkdir()
     repair(directory)
-    [aside] = directory.glob("damaged-*")
+    assert not list(before.iterdir())
+    aside = before.with_name(f"{before.name}-2")
     assert (aside / WAL).read_bytes() == kept
     assert {path.name for path in aside.iterdir()} == {WAL, "queue.json", "queue.json.lock", "report.txt"}
     assert "lost: 2 jobs: 2-3" in (aside / "report.txt").read_text()

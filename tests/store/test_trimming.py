@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,29 @@ def test_only_old_entries_are_removed(directory: Path) -> None:
     assert store.submit([job()], actor=ACTOR) == (DAYS + 2,)
     for each in (store, reader):
         each.close()
+
+
+def test_damaged_lines_are_removed_with_those_before_them(directory: Path) -> None:
+    store = filled(directory, history_max_age=timedelta(days=20), audit_max_age=timedelta(days=10))
+    for kind in ("history", "audit"):
+        path = min(directory.glob(f"{kind}-*.jsonl"))
+        path.write_bytes(b'{"damaged":1}\n' + path.read_bytes())
+    maintain(store)
+    assert ended(store) == list(range(DAYS - 19, DAYS + 1))
+    assert len(list(store.audit_log())) == 11
+    assert not [path for path in directory.glob("*.jsonl") if b"damaged" in path.read_bytes()]
+    store.close()
+
+
+def test_a_month_of_0_1_is_removed_as_a_whole(directory: Path) -> None:
+    store = filled(directory, history_max_age=timedelta(days=20))
+    old = directory / "history-2025-01.json"
+    old.write_text('{"_meta":{"1":{"schema":2}},"jobs":{}}')
+    [history, _] = line_files(directory, StoreSettings())
+    assert history.kept().oldest_at == datetime(2025, 1, 1, tzinfo=UTC)
+    maintain(store)
+    assert not old.exists()
+    store.close()
 
 
 def test_excess_entries_are_removed_oldest_first(directory: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -80,6 +81,55 @@ def test_a_stopped_holder_is_reported_as_stopped(tiny: TinyJobStore, directory: 
         with pytest.raises(StoreBusyError, match=rf"process {pid} \(.*, stopped\)"):
             store.submit([job()], actor=ACTOR)
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("locks", "holder"),
+    [
+        (None, "another process"),
+        ("7: POSIX  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n", "another process"),
+        ("7: FLOCK  ADVISORY  WRITE 4711 08:01:1{inode} 0 EOF\n", "another process"),
+        ("7: FLOCK  ADVISORY  WRITE -1 08:01:{inode} 0 EOF\n", "another process"),
+        ("6: cut\n7: -> FLOCK  ADVISORY  WRITE 9 08:01:{inode} 0 EOF\n", "another process"),
+        ("7: FLOCK  ADVISORY  WRITE 4712 08:01:{inode} 0 EOF\n", "process 4712"),
+        ("7: FLOCK  ADVISORY  WRITE 4711 08:01:{inode} 0 EOF\n", f"process 4711 (rsync -a {'x' * 50}…)"),
+    ],
+)
+def test_a_holder_is_described_as_far_as_the_kernel_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locks: str | None, holder: str
+) -> None:
+    """Hidden where /proc is not mounted, of another container or of a network file system, or ended just now."""
+    monkeypatch.setattr(lock, "PROC", tmp_path)
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711" / "cmdline").write_text("rsync\0-a\0" + "x" * 99 + "\0")
+    with (tmp_path / "queue.json.lock").open("w") as file:
+        if locks is not None:
+            (tmp_path / "locks").write_text(locks.format(inode=os.fstat(file.fileno()).st_ino))
+        assert lock.holder_of(file.fileno()) == holder
+
+
+def test_a_long_wait_is_logged_where_nobody_else_hears_of_it(
+    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lock, "TELL_AFTER", 0.0)
+    with (directory / "queue.json.lock").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with tiny.lock_timeout(0.001), pytest.raises(StoreBusyError):
+            tiny.submit([job()], actor=ACTOR)
+    [message] = caplog.messages
+    assert message.startswith(f"waiting for {directory}/queue.json.lock, which is locked by process {os.getpid()} (")
+
+
+def test_a_lock_on_a_file_that_was_replaced_keeps_no_writer_out(tiny: TinyJobStore, directory: Path) -> None:
+    path = directory / "queue.json.lock"
+    tiny.submit([job()], actor=ACTOR)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+        with tiny.lock_timeout(5):
+            assert tiny.submit([job()], actor=ACTOR) == (2,)
 
 
 def test_a_thread_with_a_short_timeout_does_not_wait_behind_a_patient_one(tiny: TinyJobStore, directory: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.errors import StoreAccessError, StoreFormatError, WarrantError
+from gputui.domain.container import RunAs
+from gputui.domain.errors import InputError, StoreAccessError, StoreFormatError, WarrantError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec
 from gputui.store import TinyJobStore, tinydb_store, warrants
@@ -61,8 +63,18 @@ def test_values_of_a_sweep_are_part_of_the_proof(state: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("change", ["hard link", "symbolic link", "group may write", "another's job"])
-def test_a_file_writable_by_others_proves_nothing(state: Path, change: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("hard link", "is not a file of .* alone"),
+        ("symbolic link", "cannot be read: Too many levels of symbolic links"),
+        ("group may write", "is not a file of .* alone"),
+        ("torn", "is damaged: Input data was truncated"),
+        ("another's job", "it was changed in the queue"),
+        ("none", "nothing proves who submitted it"),
+    ],
+)
+def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change: str, sentence: str) -> None:
     store = TinyJobStore(state)
     spec = vouched(store, "true")
     path = state / "warrants" / spec.warrant
@@ -73,10 +85,36 @@ def test_a_file_writable_by_others_proves_nothing(state: Path, change: str) -> N
         path.symlink_to(state / "elsewhere")
     elif change == "group may write":
         path.chmod(0o620)
+    elif change == "torn":
+        os.truncate(path, 20)
+    elif change == "none":
+        spec = replace(spec, warrant="")
     else:
         spec = replace(spec, command=("false",))
-    with pytest.raises(WarrantError):
+    with pytest.raises(WarrantError, match=sentence):
         store.run_as(spec)
+    store.close()
+
+
+def test_root_submits_no_host_jobs_to_a_shared_queue(state: Path) -> None:
+    store = TinyJobStore(state)
+    with pytest.raises(InputError, match="--host: host jobs of root do not run in a state directory that a group"):
+        store.with_warrant(JobSpec(None, ("id",)), 0)
+    store.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_only_members_of_the_group_submit_jobs(state: Path) -> None:
+    """Root proves them all, but runs only those of users who may write the queue."""
+    member, outsider, unknown = pwd.getpwnam("nobody"), pwd.getpwnam("daemon"), 54321
+    os.chown(state, 0, member.pw_gid)
+    store = TinyJobStore(state)
+    found = {uid: store.with_warrant(JobSpec("busybox"), uid) for uid in (member.pw_uid, outsider.pw_uid, unknown)}
+    assert store.run_as(found[member.pw_uid]) == RunAs(member.pw_uid, is_strict=True)
+    assert (state / "warrants" / found[unknown].warrant).stat().st_uid == unknown
+    for uid in (outsider.pw_uid, unknown):
+        with pytest.raises(WarrantError, match="is not in the group of the state directory"):
+            store.run_as(found[uid])
     store.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import select
 from collections.abc import Callable
 from pathlib import Path
@@ -51,10 +52,20 @@ def test_changes_by_others_are_reported_when_the_version_shows_them(
     other.close()
 
 
-def test_without_kernel_notifications_there_is_no_watch(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(24, "too many")
-
-    monkeypatch.setattr(lock.ChangeWatch, "__init__", refuse)
-    assert tiny.watch() is None
+def test_without_kernel_notifications_there_is_no_watch(tiny: TinyJobStore) -> None:
+    """The kernel refuses more descriptors than a process may have, as it refuses more watches than a user may have."""
+    watch = tiny.watch()
+    assert watch is not None
+    watch.close()  # its number is the next free one
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (watch.fileno(), hard))
+    try:
+        assert tiny.watch() is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert MemoryJobStore().watch() is None
+
+
+def test_a_missing_file_is_not_watched(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing"):
+        lock.ChangeWatch(tmp_path / "missing")
