@@ -1,4 +1,4 @@
-"""Command lines of this machine's processes, any of which may end while they are read."""
+"""Processes of this machine, any of which may end while they are read: their command lines and children."""
 
 from __future__ import annotations
 
@@ -12,4 +12,13 @@ def command_lines() -> dict[int, list[bytes]]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
             found[int(path.parent.name)] = path.read_bytes().split(b"\0")
+    return found
+
+
+def children(pid: int | str) -> list[int]:
+    """Return the children of a process, of all its threads, zombies included; pid may be "self"."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread or the process has ended meanwhile
+            found += map(int, task.read_text().split())
     return found

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+
+from tests.process_list import children
 
 _SSHD = "/usr/sbin/sshd"
 _SERVER = """Port {port}
@@ -93,18 +95,18 @@ class Sshd:
 
     def sessions(self) -> list[int]:
         """Return the processes of the server that serve a connection each."""
-        return list(_children(self.process.pid))
+        return children(self.process.pid)
 
     def cut(self) -> None:
         """End every connection, as a failing network does."""
         for pid in self.sessions():
-            for each in (*_children(pid), pid):
+            for each in (*children(pid), pid):
                 with suppress(ProcessLookupError):  # a client may have left meanwhile
                     os.kill(each, signal.SIGKILL)
 
     def stop(self) -> None:
         """End the server and every connection, as a machine does that is switched off; `start` begins again."""
-        found = [each for pid in self.sessions() for each in (*_children(pid), pid)]
+        found = [each for pid in self.sessions() for each in (*children(pid), pid)]
         self.process.kill()
         self.process.wait()
         for pid in found:
@@ -113,7 +115,7 @@ class Sshd:
 
     def freeze(self) -> list[int]:
         """Stop the processes of every connection, which stays open and silent; returns them."""
-        frozen = [each for pid in self.sessions() for each in (*_children(pid), pid)]
+        frozen = [each for pid in self.sessions() for each in (*children(pid), pid)]
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         return frozen
@@ -124,11 +126,6 @@ class Sshd:
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.directory)
-
-
-def _children(pid: int) -> Iterable[int]:
-    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
-        yield from map(int, tasks.read_text().split())
 
 
 def _free_port() -> int:

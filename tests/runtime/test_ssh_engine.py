@@ -19,6 +19,7 @@ from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.runtime.ssh_tunnel import SshTarget, Tunnel
 from tests.factories import FakeClock
+from tests.process_list import children
 from tests.runtime.contract import Harness, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.sshd import Sshd
@@ -70,12 +71,8 @@ Connect = Callable[[str], Connection]
 
 def ssh_processes() -> list[str]:
     """Return the command lines of ssh processes started by this process, zombies included."""
-    found = []
-    for entry in Path("/proc/self/task").glob("*/children"):
-        for pid in entry.read_text().split():
-            name = Path(f"/proc/{pid}/comm").read_text().strip()
-            found += [name] if name in {"ssh", "setpriv"} else []
-    return found
+    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in children("self")]
+    return [name for name in names if name in {"ssh", "setpriv"}]
 
 
 def test_many_calls_at_once_share_one_login(sshd: Sshd, url: str, connect: Connect) -> None:
@@ -148,8 +145,7 @@ def test_a_silent_connection_is_abandoned_within_15_seconds(sshd: Sshd, url: str
 def test_ssh_has_no_terminal_and_asks_nothing(url: str, connect: Connect) -> None:
     connection = connect(url)
     connection.call(lambda client: client.version())
-    [pid] = [int(pid) for entry in Path("/proc/self/task").glob("*/children") for pid in entry.read_text().split()
-             if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]  # fmt: skip
+    [pid] = [pid for pid in children("self") if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]
     session, terminal = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3:5]
     assert int(session) == pid != os.getsid(0)
     assert terminal == "0"

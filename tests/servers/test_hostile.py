@@ -15,6 +15,7 @@ from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.servers import connection
 from gputui.tui.present.status import scheduler_words
+from tests.process_list import children
 
 _SSH = """#!{python}
 import os, sys, time
@@ -147,19 +148,14 @@ def test_one_bad_server_does_not_delay_others(lab: Callable[..., Lab]) -> None:
 
 
 def test_nothing_is_left_running(lab: Callable[..., Lab]) -> None:
-    before = {*_children()}  # those of the run's engine, for instance
+    before = {*children("self")}  # those of the run's engine, for instance
     there = lab("good", "future", "ancient")
     there.until(lambda s: s.servers and not s.servers[0].problem)
     there.there.servers.close(20)
     deadline = time.monotonic() + 60
-    while children := {*_children()} - before:
-        assert time.monotonic() < deadline, [_command(pid) for pid in children]
+    while added := {*children("self")} - before:
+        assert time.monotonic() < deadline, [_command(pid) for pid in added]
         time.sleep(0.05)
-
-
-def _children() -> list[int]:
-    tasks = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
 
 
 def _command(pid: int) -> str:
