@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 from _pytest.mark import ParameterSet
+
+_Test = TypeVar("_Test", bound=Callable[..., Any])
 
 IS_LONG = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: tests marked `long` or `torture`, and all examples of properties."""
@@ -24,6 +28,6 @@ def seeds(most: int, *, at_once: int) -> list[int | ParameterSet]:
     return [seed if seed < at_once else pytest.param(seed, marks=pytest.mark.long) for seed in range(most)]
 
 
-def in_the_long_lane(leaves: bool) -> pytest.MarkDecorator:
-    """Return a mark that takes a test out of the test line if the condition is met."""
-    return pytest.mark.long if leaves else pytest.mark.usefixtures()
+def in_the_long_lane(leaves: bool) -> Callable[[_Test], _Test]:
+    """Return a decorator that takes a test out of the test line if the condition is met."""
+    return pytest.mark.long if leaves else lambda test: test
