@@ -142,18 +142,6 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
-        from tests.distribution import YIELDS, computes
-
-        os.nice(YIELDS if computes(worker) else 0)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
     """Import the modules of a whole run from another one on in each worker: each compiles a part of them for all."""
@@ -166,6 +154,19 @@ def pytest_collection(session: pytest.Session) -> None:
     for name in names[first:] + names[:first]:
         with suppress(Exception):  # the collection finds it again, and reports it
             importlib.import_module(name)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Keep the half a million objects of modules and tests out of every collection: each pass over them takes long."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    if (worker := os.environ.get("PYTEST_XDIST_WORKER")) is not None:
+        from tests.distribution import YIELDS, computes
+
+        if computes(worker):
+            os.nice(YIELDS)
 
 
 @pytest.hookimpl(trylast=True)

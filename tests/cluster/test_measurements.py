@@ -50,8 +50,9 @@ class Site:
         self.contained: tuple[str, ...] = ()
         """GPUs on which a process of the job's container is."""
         self.used: Consumption | None = None
-        self.used_age = 0.0
         """Use of the machine by that container."""
+        self.used_age = 0.0
+        """Seconds since that was read."""
         self.load = dict.fromkeys(("gpu1:0", "gpu1:1"), 0.5)
         self.store = self.new_store()
         self.process = self.new_process()

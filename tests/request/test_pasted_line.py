@@ -126,7 +126,7 @@ def test_docker_and_gputui_lines_are_recognised(text: str) -> None:
 
 
 def test_an_id_without_an_account_stands_for_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in many containers."""
+    """Many containers run as such an id."""
     for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 987_654_321)
