@@ -13,7 +13,7 @@ from pathlib import Path
 from gputui.cluster.bash import array, word
 from gputui.cluster.docker_words import gpu_value, option_words, profiles
 from gputui.cluster.slurm.directives import NO_STREAMS, STOP_SIGNALS, directives, line
-from gputui.cluster.slurm.job_words import LIST_GPUS, Environment, command_words, own_variables, sweep_lines
+from gputui.cluster.slurm.job_words import LIST_GPUS, Environment, command_words, has_gpus, own_variables, sweep_lines
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import Settings
@@ -52,7 +52,7 @@ def gpu_note(output: str, job: str) -> str:
 
 
 def _note(spec: JobSpec, output: str) -> Iterator[str]:
-    if output and _has_gpus(spec):
+    if output and has_gpus(spec):
         yield _NOTE.format(directory=word(_directory(output)))
 
 
@@ -63,7 +63,7 @@ def _directory(output: str) -> str:
 
 def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
     """Yield the part of the script that runs the job, and ends with its exit code."""
-    if _has_gpus(submission.spec):
+    if has_gpus(submission.spec):
         yield LIST_GPUS
     yield from _way(submission, key, settings)
 
@@ -94,7 +94,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     own = [f"{name}={value}" for name, value in own_variables(submission)]
     yield array("environment", [*environment.lines, *own, *_no_gpus(spec, settings)])
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
-    yield f"gpus={int(_has_gpus(spec))}\n"
+    yield f"gpus={int(has_gpus(spec))}\n"
     yield f"attached={int(spec.interactive is not None)}\n"
     yield f"warning={_warning(spec)}\n"
     yield array("profiles", map(word, profiles(spec.options)))
@@ -113,7 +113,7 @@ def _identity(key: str) -> Iterator[str]:
 
 
 def _gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
-    if not _has_gpus(spec):
+    if not has_gpus(spec):
         return
     if settings.cluster.cdi:
         yield "$(printf -- '--device=nvidia.com/gpu=%s ' ${uuids//,/ })"
@@ -124,12 +124,8 @@ def _gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
 
 def _no_gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
     """Yield the variable without which images of NVIDIA get every GPU where NVIDIA's runtime is the default."""
-    if settings.cluster.cdi or not _has_gpus(spec):
+    if settings.cluster.cdi or not has_gpus(spec):
         yield "NVIDIA_VISIBLE_DEVICES=void"
-
-
-def _has_gpus(spec: JobSpec) -> bool:
-    return bool(spec.gpus.minimum or spec.gpus.everything)
 
 
 def _warning(spec: JobSpec) -> str:

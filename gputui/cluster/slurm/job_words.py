@@ -93,15 +93,19 @@ def command_words(spec: JobSpec) -> list[str]:
     return [text_word(each, spec.sweep) for each in spec.command]
 
 
+def has_gpus(spec: JobSpec) -> bool:
+    """Return whether the job asks for GPUs."""
+    return bool(spec.gpus.minimum or spec.gpus.everything)
+
+
 LIST_GPUS = 'read -ra job_gpus <<<"${SLURM_JOB_GPUS//,/ }"\n'
 """Line that lists the job's GPUs in an array, for `own_variables`; it starts no process."""
 
 
 def own_variables(submission: Submission) -> Iterator[tuple[str, str]]:
     """Yield names and quoted values of the variables that gputui sets in each job."""
-    gpus = submission.spec.gpus
     yield "GPUTUI_JOB_ID", '"$job"'
     yield "GPUTUI_ATTEMPT", '"$SLURM_CLUSTER_NAME:$job:$(( ${SLURM_RESTART_COUNT:-0} + 1 ))"'
-    yield "GPUTUI_GPUS", '"${#job_gpus[@]}"' if gpus.minimum or gpus.everything else "0"
+    yield "GPUTUI_GPUS", '"${#job_gpus[@]}"' if has_gpus(submission.spec) else "0"
     if submission.array:
         yield "GPUTUI_ARRAY_INDEX", '"$SLURM_ARRAY_TASK_ID"'

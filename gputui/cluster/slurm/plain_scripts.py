@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gputui.cluster.bash import NAME, array, word
-from gputui.cluster.slurm.job_words import command_words, own_variables, text_word, variables
+from gputui.cluster.slurm.job_words import command_words, has_gpus, own_variables, text_word, variables
 from gputui.domain import docker_args
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
@@ -51,7 +51,7 @@ def apptainer(submission: Submission) -> Iterator[str]:
     spec, options = submission.spec, submission.spec.options
     _refuse(options, _OF_OTHERS, "Apptainer")
     words = ["--compat"]
-    words += ["--nv"] if spec.gpus.minimum or spec.gpus.everything else []
+    words += ["--nv"] if has_gpus(spec) else []
     words += [
         word(f"--bind={source}:{target}{':ro' if is_fixed else ''}") for source, target, is_fixed in _binds(options)
     ]

@@ -69,7 +69,7 @@ class SlurmSite(Struct, frozen=True):
 
 
 class _Known(Struct, frozen=True):
-    """What the file of the last poll says about the site; its jobs and nodes are skipped."""
+    """The part of the file of the last poll about the site, without its jobs and nodes."""
 
     site: SlurmSite = SlurmSite()
     site_at: float = 0.0

@@ -248,14 +248,8 @@ class ClusterTelemetry:
             if view is not None and view.sample is not None:
                 measurement.tally.add(view.sample)
         if (used := _use_of_machine(job, views)) is not None:
-            self._add_use(measurement.tally, *used)
+            _add_use(measurement.tally, *used)
         self._tallies.save_if_due(key, second)
-
-    def _add_use(self, tally: Tally, used: Consumption, at: float) -> None:
-        """Add a reading of a group once, though probes tell it again and again."""
-        known = tally.record.host
-        if known is None or at - known.at > _SAME_READING:
-            tally.add_host(used, at)
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
         """Record what a run did that has ended, at the time that the engine tells or at its last reading."""
@@ -326,6 +320,13 @@ def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption
                 if process.used is not None and sample is not None and sample.processes_at is not None:
                     found[process.container_id] = (process.used, sample.processes_at.timestamp() - process.used_age)
     return next(iter(found.values()), None) if len(containers) == 1 else None
+
+
+def _add_use(tally: Tally, used: Consumption, at: float) -> None:
+    """Add a reading of a group once, though probes tell it again and again."""
+    known = tally.record.host
+    if known is None or at - known.at > _SAME_READING:
+        tally.add_host(used, at)
 
 
 def _is_inside(process: GpuProcess, attempt: Attempt) -> bool:
