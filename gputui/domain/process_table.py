@@ -19,8 +19,8 @@ def process_rows(titles: Sequence[str], table: Iterable[Sequence[str]]) -> Itera
 
 def parse_ps(text: str) -> tuple[ProcessRow, ...]:
     """Return the processes in the output of `ps`, whose last column is the command; lines without a pid are skipped."""
-    lines = text.splitlines()
-    titles = lines[0].split() if lines else []
+    lines = text.split("\n")
+    titles = lines[0].split()
     table = (line.split(None, len(titles) - 1) for line in lines[1:])
     return tuple(process_rows(titles, (row for row in table if row and row[0].isdigit())))
 

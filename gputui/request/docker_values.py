@@ -274,7 +274,7 @@ def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     if len(content) > MAX_ENV_FILE:
         raise InputError("is larger than 1 MiB", where=where)
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        lines = content.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"is not UTF-8 text at byte {error.start}", where=where) from error
     return tuple(_env_lines(lines, where))
@@ -283,7 +283,7 @@ def env_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
 def _env_lines(lines: Iterable[str], where: str) -> Iterator[tuple[str, str | None]]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            yield pair(line.lstrip(), f"{where}, line {number}")
+            yield pair(line.lstrip().removesuffix("\r"), f"{where}, line {number}")
 
 
 def label(text: str, where: str) -> tuple[str, str | None]:

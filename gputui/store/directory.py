@@ -42,12 +42,12 @@ def check_file_system(directory: Path, *, mountinfo: Path = MOUNTINFO) -> None:
 def file_system_of(directory: Path, *, mountinfo: Path = MOUNTINFO) -> str | None:
     """Return the kernel's name of the file system of the directory; None if /proc does not show it."""
     try:
-        lines = mountinfo.read_text(errors="surrogateescape").splitlines()
+        lines = mountinfo.read_bytes().decode(errors="surrogateescape").split("\n")
     except OSError:
         return None
     place = directory.resolve()
     best: tuple[int, str] | None = None
-    for line in lines:
+    for line in filter(None, lines):
         point, kind = _parse_mount(line)
         # of two mounts on one point the later hides the earlier
         if place.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):

@@ -142,6 +142,8 @@ def test_releases_without_overlapping_steps_have_no_shells() -> None:
 
 def test_processes_as_ps_lists_them() -> None:
     told = "  PID USER  %CPU   RSS ELAPSED COMMAND\n   17 ann   99.5  2048      61 python train.py  --x\n"
-    [row] = parse_ps(told + "\nnoise\n")
+    odd = "   18 bob    0.0     1       1 sh\u20289 root 0 0 0 init\n"
+    row, other = parse_ps(told + odd + "\nnoise\n")
     assert (row.pid, row.user, row.cpu, row.memory, row.command) == (17, "ann", 0.995, 2 << 20, "python train.py  --x")
+    assert (other.pid, other.command) == (18, "sh\u20289 root 0 0 0 init")
     assert (row.age and row.age.total_seconds(), parse_ps("")) == (61, ())

@@ -33,8 +33,10 @@ def test_invalid_variables_are_refused(text: str) -> None:
 
 def test_an_env_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
     file = tmp_path / "env"
-    file.write_text("\ufeff# comment\n\n  A=1 # no comment\nB='quoted'\nHOME\nC=\n")
-    expected = (("A", "1 # no comment"), ("B", "'quoted'"), ("HOME", None), ("C", ""))
+    lines = ("\ufeff# comment", "", "  A=1 # no comment", "B='quoted'", "HOME", "C=", "D=1\r", "E=a\u2028b\x0bc\rd")
+    file.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    pairs = {"A": "1 # no comment", "B": "'quoted'", "HOME": None, "C": "", "D": "1", "E": "a\u2028b\x0bc\rd"}
+    expected = tuple(pairs.items())
     assert docker_values.env_file(str(file), "--env-file") == expected
 
 

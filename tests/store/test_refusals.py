@@ -313,13 +313,14 @@ MOUNTS = """\
 36 21 0:32 / /tank rw - zfs tank rw
 37 21 0:33 / /late rw - ext4 /dev/vdc rw
 38 37 0:34 / /late rw - nfs server:/late rw
+39 21 0:35 / /odd\u2028\r rw - nfs server:/odd rw
 """
 
 
 @pytest.fixture
 def mountinfo(tmp_path: Path) -> Path:
     path = tmp_path / "mountinfo"
-    path.write_text(MOUNTS)
+    path.write_bytes(MOUNTS.encode())
     return path
 
 
@@ -331,6 +332,7 @@ def mountinfo(tmp_path: Path) -> Path:
         ("/over/state", "overlay"),
         ("/ssh", "fuse.sshfs"),
         ("/late/x", "nfs"),
+        ("/odd\u2028\r/x", "nfs"),
     ],
 )
 def test_shared_file_systems_are_refused_by_name(mountinfo: Path, place: str, kind: str) -> None:

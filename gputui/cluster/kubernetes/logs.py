@@ -122,11 +122,11 @@ class KeptLog:
 
     def __init__(self, path: Path, tail: int | None) -> None:
         try:
-            self._lines = path.read_bytes().splitlines()
+            *lines, rest = path.read_bytes().split(b"\n")
         except OSError as error:
             raise NotFoundError("its output was not kept on this machine", where=str(path)) from error
-        if tail is not None:
-            self._lines = self._lines[max(0, len(self._lines) - tail) :]
+        lines += [rest] if rest else []
+        self._lines = lines if tail is None else lines[max(0, len(lines) - tail) :]
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield lines without their ends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
@@ -10,6 +11,7 @@ from threading import Event, Thread
 
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.domain.errors import NotFoundError
+from gputui.domain.tail import tail_start
 
 _PAUSE = 0.25
 """Seconds between two looks at a file, which may grow on another machine."""
@@ -108,20 +110,13 @@ def _chunks(path: Path, offset: int) -> Iterator[bytes]:
 
 
 def _offset_of_tail(path: Path, tail: int | None) -> int:
-    """Return where the last `tail` lines begin."""
+    """Return the offset of the last `tail` lines: of the whole file for None, or while there is none."""
     if tail is None:
         return 0
     try:
         with path.open("rb") as file:
-            end = position = file.seek(0, 2)
-            found, block = 0, b""
-            while position and found <= tail:
-                step = min(_CHUNK, position)
-                position -= step
-                file.seek(position)
-                block = file.read(step) + block
-                found = block.count(b"\n") - block.endswith(b"\n") + 1
+            descriptor = file.fileno()
+            size = os.fstat(descriptor).st_size
+            return tail_start(size, tail, lambda at, count: os.pread(descriptor, count, at))
     except FileNotFoundError:
         return 0
-    lines = block.splitlines(keepends=True)
-    return end - sum(map(len, lines[max(0, len(lines) - tail) :]))
