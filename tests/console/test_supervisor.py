@@ -216,10 +216,20 @@ FAULTS = [
 
 
 @pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    """Unfreeze the objects that these consoles froze, because other tests rely on their collection."""
+def _no_collections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the objects of pytest frozen: a collection over all of them takes a quarter of a second."""
+    if "collects" not in request.fixturenames:
+        for name in ("freeze", "unfreeze", "collect"):
+            monkeypatch.setattr(gc, name, lambda: 0)
+
+
+@pytest.fixture
+def collects() -> Iterator[None]:
+    """Let the screens of a test freeze and collect objects, and freeze those of pytest again."""
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("fails", FAULTS, ids=lambda fails: fails.__name__)
@@ -345,6 +355,7 @@ async def test_a_failed_screen_that_never_returns_is_cancelled(monkeypatch: pyte
     assert len(screens.made) == 2
 
 
+@pytest.mark.usefixtures("collects")
 async def test_a_failed_screen_is_freed_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("gputui.console.app"), "disabled", True)  # pytest keeps what is logged
     shown, alive = list[weakref.ref[Screen]](), list[bool]()
