@@ -151,6 +151,7 @@ def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path, cert
         while missing and time.monotonic() < deadline:
             site.run("submit", "--host", "--retries", "1", "--backoff", "0s", "--", "false")
             missing = {title: query for title, query in missing.items() if not prometheus.ask(filled(query))}
+            time.sleep(0.3)  # it is scraped once a second, and each command takes a tenth of one of processor time
         assert not missing, (list(missing), prometheus.log)
         assert prometheus.ask('up{job="gputui"} == 1')
     finally:

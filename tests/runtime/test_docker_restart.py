@@ -99,7 +99,7 @@ def test_live_restore_keeps_containers_and_their_ends(live: Watched, tmp_path: P
     assert record(live.runtime, stays).exit_code == 137
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_without_live_restore_lost_jobs_are_not_charged(watched: Watched, how: signal.Signals) -> None:
     assert any("live-restore" in warning for warning in watched.runtime.check().warnings)
     container_id = watched.run("exec sleep 600")

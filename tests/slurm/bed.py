@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -21,7 +20,10 @@ from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.runtime.dockerd import STOPS, identity, remove_cgroups, stop, sweep
+import docker
+import docker.errors
+
+from tests.runtime.dockerd import FEW_COLLECTIONS, STOPS, identity, remove_cgroups, stop, sweep
 from tests.slurm import files
 from tests.slurm.accounts import Accounts
 from tests.slurm.machine import Machine
@@ -53,6 +55,7 @@ class Bed:
         self.accounts: Accounts | None = None
         self._machines: dict[str, Machine] = {}
         self._cut: set[str] = set()
+        self._engines: dict[str, docker.APIClient] = {}
 
     @property
     def environ(self) -> dict[str, str]:
@@ -109,7 +112,7 @@ class Bed:
         head = self._machines["head"]
         head.start("munged", "--foreground", "--force", *munge, f"--origin={files.HEAD_ADDRESS}", environ=environ)
         for name in self.nodes:
-            self._machines[name].start("dockerd", *self._engine(name), environ=environ)
+            self._machines[name].start("dockerd", *self._engine(name), environ=environ | FEW_COLLECTIONS)
         self.wait((here / "munge/socket").exists, "munge answers")
         if self._has_accounts:
             self.accounts = Accounts(head, environ, self.wait)
@@ -206,12 +209,18 @@ class Bed:
         return self.states().get(name, "").rstrip("*~#$@^-+!%")
 
     def containers(self, name: str | None = None) -> list[dict[str, str]]:
-        """Return the containers on a node, or on all, ended ones too, as `docker ps` tells them."""
-        found = []
-        for node in [name] if name else self.nodes:
-            out = self.run("docker", "ps", "--all", "--no-trunc", "--format={{json .}}", on=node).stdout
-            found += [{**json.loads(line), "Node": node} for line in out.splitlines()]
-        return found
+        """Return ID, Name, State and Node of the containers on a node, or on all, ended ones too."""
+        return [
+            {"ID": each["Id"], "Name": each["Names"][0].removeprefix("/"), "State": each["State"], "Node": node}
+            for node in ([name] if name else self.nodes)
+            for each in self._client(node).containers(all=True)
+        ]
+
+    def _client(self, name: str) -> docker.APIClient:
+        """Return a client of a node's engine, which takes a fifth of the processor time of a `docker` command."""
+        if name not in self._engines:
+            self._engines[name] = docker.APIClient(self.docker_host(name))
+        return self._engines[name]
 
     def jobs(self) -> dict[int, str]:
         """Return the state of each job that Slurm remembers."""
@@ -250,7 +259,8 @@ class Bed:
         if self.run("squeue", "--noheader", "--all", check=False).stdout:
             return False  # batch scripts remove their containers sooner than they notice that somebody else did
         for container in self.containers():
-            self.run("docker", "rm", "--force", container["ID"], on=container["Node"], check=False)
+            with contextlib.suppress(docker.errors.APIError):  # it has gone, or goes
+                self._client(container["Node"]).remove_container(container["ID"], force=True)
         return self.states() == dict.fromkeys(self.nodes, "idle")
 
     def wait(self, condition: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
@@ -273,6 +283,9 @@ class Bed:
     def destroy(self) -> None:
         """End every process of this bed and remove its directory."""
         atexit.unregister(self.destroy)
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
         for machine in reversed(self._machines.values()):
             machine.end()
         self._machines.clear()

@@ -53,7 +53,7 @@ def test_users_are_told_apart(bed: Bed) -> None:
     assert bed.run("docker", "ps", on="gpu1", user="bob", check=False).returncode != 0
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL])
 def test_nothing_of_it_stays(end: signal.Signals) -> None:
     words = [sys.executable, "-m", "tests.slurm.bed"]
     program = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])

@@ -29,7 +29,7 @@ def submit(bed: Bed, script: str, node: str) -> int:
 
 
 def names(bed: Bed, node: str) -> set[str]:
-    return {container["Names"] for container in bed.containers(node)}
+    return {container["Name"] for container in bed.containers(node)}
 
 
 def test_no_container_outlives_its_job_and_all_others_stay(bed: Bed, node: str) -> None:

@@ -49,7 +49,7 @@ def node_of(alice: Person, job: int) -> str:
 
 def containers(bed: Bed) -> dict[str, str]:
     """Return the jobs of the containers on each node."""
-    return {each["Node"]: each["Names"].removeprefix("gputui-") for each in bed.containers()}
+    return {each["Node"]: each["Name"].removeprefix("gputui-") for each in bed.containers()}
 
 
 def nodes(alice: Person) -> dict[str, str]:
