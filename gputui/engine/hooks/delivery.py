@@ -10,10 +10,8 @@ import socket
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from email.message import EmailMessage
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -144,6 +142,8 @@ def _post(url: str, host: str, seconds: float, event: Event) -> None:
 
 
 def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
+    from email.message import EmailMessage  # half a megabyte, which a console without mail does not need
+
     message = EmailMessage()
     message["To"] = ", ".join(to)
     message["Subject"] = plain(f"[gputui {host}] {event.text}", 150)
@@ -239,6 +239,8 @@ def _answer(url: str, body: bytes, seconds: float, deadline: _Deadline) -> Itera
 
 def _manager(url: str, deadline: _Deadline) -> PoolManager:
     """Return a manager whose connections the deadline watches, through the proxy of the environment, if any."""
+    import urllib.request  # a megabyte, which a console without webhooks does not need
+
     import urllib3
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.util import parse_url
