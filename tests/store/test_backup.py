@@ -207,7 +207,8 @@ def test_every_flipped_bit_is_found_in_a_journal(sample: Path, place: Callable[[
     path = journal(here / "state")
     path.write_bytes(flipped(path.read_bytes(), at, bit))
     found = upkeep.verify(here / "state")
-    assert [finding.where for finding in found if not finding.is_harmless] == [path.name]
+    places = {finding.where for finding in found if not finding.is_harmless}
+    assert places == {path.name}  # both lines, if the bit makes an end of line
 
 
 def test_a_backup_has_one_moment_while_others_write(sample: Path, tmp_path: Path) -> None:
