@@ -23,7 +23,7 @@ def _as_before() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.set_threshold(*threshold)
-    gc.unfreeze()
+    gc.freeze()  # as it was: each collection over the objects of pytest takes a quarter of a second
 
 
 async def test_leaders_and_viewers_exclude_the_queue_from_collections(world: World) -> None:
