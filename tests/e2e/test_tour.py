@@ -72,6 +72,7 @@ class Tour:
         return {
             "container": self.containers[0] if self.containers else "",
             "pid": str(self.processes[0].pid) if self.processes else "",
+            "left": str(len(self.processes)),
             "newest": newest.spec.name or "",
             "new": self.new,
         }
@@ -217,7 +218,7 @@ def signal_task(name: str, key: str) -> Task:
             twice(f"{SHARED} H100"),
             sees("next GPU"),
             click("GPU users"),
-            sees("{pid} nobody"),
+            sees("GPU USERS  {left} of ", "{pid} nobody"),  # the row of the last one, which has ended, is gone
             *choose("{pid} nobody", f"send {name}"),
             sees(f"Send {name} to pid"),
             click("yes"),
