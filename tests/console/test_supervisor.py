@@ -227,8 +227,6 @@ def _no_collections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 def collects() -> Iterator[None]:
     """Let the screens of a test freeze and collect objects, and freeze those of pytest again."""
     yield
-    gc.unfreeze()
-    gc.collect()
     gc.freeze()
 
 

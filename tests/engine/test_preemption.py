@@ -349,7 +349,7 @@ def test_a_crash_at_each_single_step_of_a_preemption(tmp_path: Path, obeys: bool
         load.check()
 
 
-@pytest.mark.parametrize("seed", seeds(15, at_once=8))
+@pytest.mark.parametrize("seed", seeds(15, at_once=6))
 def test_many_crashes_at_random_steps_of_a_preemption(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     world = preempting(tmp_path)

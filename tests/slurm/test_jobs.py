@@ -14,7 +14,7 @@ LASTING = 3.0
 """Seconds that a job has to run so that somebody who looks all the time sees it run."""
 
 
-@pytest.mark.parametrize("number", [12, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [9, pytest.param(60, marks=pytest.mark.long)])
 def test_many_jobs(alice: Person, number: int) -> None:
     asked = [
         {"name": f"job-{place}", "gpus": 1 + place % 2, "code": 3 * (place % 7 == 0), "seconds": LASTING * (place < 2)}

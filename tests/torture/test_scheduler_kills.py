@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture, pytest.
 
 KILLS = 10
 """Number of kills for each unit of `--torture`; `--torture 20` makes it 200."""
-KILLS_IN_CI = 4
+KILLS_IN_CI = 3
 """Number of kills for `--torture 1`."""
 
 
