@@ -192,7 +192,7 @@ def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:
 def _counted(text: str, where: str) -> GpuRequest:
     low, dash, high = text.partition("-")
     if not re.fullmatch(r"\d+", low, re.ASCII):
-        raise InputError(f"{quoted(text)} asks for no GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
+        raise InputError(f"{quoted(text)} is not a number of GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
     minimum = _gpu_count(low, where)
     maximum = _gpu_count(high, where) if dash else minimum
     if dash and not 1 <= minimum <= maximum:

@@ -101,7 +101,7 @@ def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--gpus", "x"], "--gpus: 'x' asks for no GPUs"),
+        (["--gpus", "x"], "--gpus: 'x' is not a number of GPUs"),
         (["--priority", "101"], "--priority"),
         (["--time-limit", ""], "--time-limit: needs a value (--unset time-limit removes it)"),
         (["--tenant", "eve"], "--tenant: cannot be changed; a clone may"),

@@ -217,7 +217,7 @@ async def test_the_form_stays_while_a_field_is_wrong() -> None:
     console = Console(sample.empty_queue())
     async with begun(console) as pilot:
         await console.press(pilot, "s", *"busybox", "tab", "tab", "x")
-        assert "asks for no GPUs" in console.screen_text
+        assert "is not a number of GPUs" in console.screen_text
         await console.press(pilot, "enter")
         assert not console.store.jobs()
         await console.press(pilot, "backspace", "enter")

@@ -91,14 +91,14 @@ async def test_errors_show_while_typing_and_prevent_sending() -> None:
     async with opened(console) as (pilot, form):
         await write(pilot, "busybox")
         await console.press(pilot, "down", "down", "x")
-        while "'x' asks for no GPUs" not in console.screen_text:
+        while "'x' is not a number of GPUs" not in console.screen_text:
             await pilot.pause()
         await pilot.press("tab", "up", "up", "up")
         await console.press(pilot, "ctrl+s")
         assert form.focused is not None
         assert form.focused.id == "gpus"
         await pilot.press("1")
-        assert "asks for no GPUs" not in console.screen_text
+        assert "is not a number of GPUs" not in console.screen_text
     assert len(console.store.jobs()) == before
 
 
@@ -438,7 +438,7 @@ class TestEditor:
         async with opened(console, (160, 40)) as (pilot, form):
             await write(pilot, "busybox")
             await edit(pilot)
-            assert "job[1].gpus: 'x' asks for no GPUs" in form.below.said
+            assert "job[1].gpus: 'x' is not a number of GPUs" in form.below.said
             kept = files(tmp_path)
             assert len(kept) == 1
             assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
