@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from msgspec.structs import replace
-from msgspec.structs import replace as changed
 
 from gputui.bootstrap import clusters
 from gputui.config import Options, templates_path
@@ -52,8 +51,8 @@ def console_options(options: Options) -> Options:
     """Return the options of the console: its log lies in a directory of the user, and it makes no forecasts itself."""
     directory = startup.directory()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    settings = changed(options.settings, console=changed(options.settings.console, what_if="off"))
-    return changed(options, state=directory, settings=settings)
+    settings = replace(options.settings, console=replace(options.settings.console, what_if="off"))
+    return replace(options, state=directory, settings=settings)
 
 
 def console_services(services: Services, store: JobStore) -> Services:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
-from msgspec.structs import replace as changed
 from textual.timer import Timer
 
 from gputui.domain.settings import ConsoleSettings
@@ -125,5 +124,5 @@ class Repaints:
 
 def _without_times(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot without its time, and without the resulting ages of readings."""
-    nodes = (changed(node, gpus=tuple(changed(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
-    return changed(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes))
+    nodes = (replace(node, gpus=tuple(replace(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
+    return replace(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes))
