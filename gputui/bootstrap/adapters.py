@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     """Return the runtimes of this machine, the one for containers first."""
-    from gputui.runtime.docker.runtime import DockerRuntime
-    from gputui.runtime.process.runtime import ProcessRuntime
-
     settings = options.settings
     runtimes: list[Runtime] = []
     if options.runtime == "docker":
+        from gputui.runtime.docker.runtime import DockerRuntime
+
         runtimes.append(DockerRuntime(store_id, settings.runtime, bootstrap.clock()))
     if options.runtime == "process" or settings.scheduler.host_jobs:
+        from gputui.runtime.process.runtime import ProcessRuntime
+
         runtimes.append(ProcessRuntime(store_id, options.state, settings.runtime, bootstrap.clock()))
     return tuple(runtimes)
 
