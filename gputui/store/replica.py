@@ -85,10 +85,10 @@ class OwnLine(NamedTuple):
 class Replica:
     """Replica of the queue, kept up to date without a lock. Callers serialise access between threads."""
 
-    def __init__(self, path: Path, rescue: Callable[[LoadedQueue], None] = lambda _: None) -> None:
+    def __init__(self, path: Path, rescue: Callable[[LoadedQueue], None] | None = None) -> None:
         """`rescue` is called with the complete queue in memory when its files have lost something."""
         self._path = path
-        self._rescue = rescue
+        self._rescue = rescue or _rescue_nothing
         self.damage: dict[str, None] = {}
         """Sentences about unreadable parts, each once."""
         self.loss: Loss | None = None
@@ -220,11 +220,15 @@ class Replica:
     def rebase(self, meta: Meta, stamp: FileStamp) -> None:
         """Continue from a snapshot just written from memory, and its empty journal."""
         state = self.state
-        self.close()
+        self._close_journal()
         self._loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Close the journal, for good."""
+        self._close_journal()
+        self._rescue = _rescue_nothing  # else it and its owner keep each other: large queues are never collected
+
+    def _close_journal(self) -> None:
         if self._loaded is not None and self._loaded.journal is not None:
             os.close(self._loaded.journal)
             self._loaded.journal = None
@@ -244,7 +248,7 @@ class Replica:
 
     def _load(self, files: QueueFiles) -> None:
         """Replace the queue in memory by the contents of the files."""
-        self.close()
+        self._close_journal()
         self._touched = None
         snapshot, tables = files.snapshot, files.snapshot.tables
         before = self._loaded.tables.get(JOBS, {}) if self._loaded is not None else {}
@@ -422,6 +426,10 @@ def gc_paused() -> Iterator[None]:
             if gc.get_count()[0] > _LARGE:
                 gc.freeze()  # else the next allocation triggers a collection over all of them
             gc.enable()
+
+
+def _rescue_nothing(state: LoadedQueue) -> None:
+    """Do nothing, as for a queue that is closed or only read."""
 
 
 def _missing_queue(path: Path) -> StoreFormatError:

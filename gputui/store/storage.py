@@ -76,6 +76,7 @@ class JournalStorage(Storage):
         """Close all files."""
         with self.memory:
             self.replica.close()
+        self.unreadable_jobs = tuple  # or the store and its storage would keep one another
         self._close_writer()
         self.lock.close()
 

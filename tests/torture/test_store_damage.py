@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import subprocess
@@ -143,7 +142,6 @@ def check(directory: Path, logs: Path, tally: Tally, what: str) -> None:
     present = set(store.jobs())
     store.check()
     store.close()
-    gc.collect()  # tests collect so seldom that the stores of a thousand places would take more memory than there is
     assert [job_id for job_id, times in acks.items() if times > 1] == [], what
     assert acks.keys() - present - tally.lost == set(), what
     assert not present & tally.lost, what
