@@ -172,6 +172,83 @@ def test_srun_runs_the_command(tmp_path: Path) -> None:
     assert set(found[len(words) :]) == {"A=x y", "GPUTUI_JOB_ID=1"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "limit"),
+    [
+        ("nofile=1024:2048", "ulimit -Sn 1024 && ulimit -Hn 2048"),
+        ("nproc=64", "ulimit -Su 64 && ulimit -Hu 64"),
+        ("memlock=-1", "ulimit -Sl unlimited && ulimit -Hl unlimited"),
+        ("core=0:unlimited", "ulimit -Sc 0 && ulimit -Hc unlimited"),
+        ("fsize=1048576", "ulimit -Sf 1024 && ulimit -Hf 1024"),  # bash counts kibibytes
+    ],
+)
+def test_a_host_job_has_its_limits(asked: str, limit: str) -> None:
+    script = script_of(image=None, command=("true",), ulimits=(asked,))
+    assert f"{limit} || exit 125\n" in script
+
+
+@pytest.mark.parametrize("asked", ["msgqueue=1", "nofile=many", "nofile=1:٣", "nofile="])
+def test_limits_that_bash_lacks_are_refused(asked: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        script_of(image=None, command=("true",), ulimits=(asked,))
+    assert refusal.value.where == "--ulimit"
+
+
+@pytest.mark.parametrize(
+    ("image", "address"),
+    [
+        ("busybox:1", "docker://busybox:1"),
+        ("docker://ghcr.io/a/b", "docker://ghcr.io/a/b"),
+        ("/images/torch.sif", "/images/torch.sif"),
+        ("./torch.sif", "./torch.sif"),
+    ],
+)
+def test_apptainer_runs_a_file_or_an_address(tmp_path: Path, image: str, address: str) -> None:
+    script = script_of(site={"container": "apptainer"}, image=image, command=())
+    assert printed(tmp_path, "apptainer", script)[1:4] == ["run", "--compat", address]
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("busybox", "busybox"),
+        ("library/busybox", "library/busybox"),
+        ("localhost/b:1", "localhost#b:1"),
+        ("registry:5000/b", "registry:5000#b"),
+        ("nvcr.io#nvidia/cuda", "nvcr.io#nvidia/cuda"),
+        ("/images/torch.sqsh", "/images/torch.sqsh"),
+        ("./torch.sqsh", "./torch.sqsh"),
+    ],
+)
+def test_srun_gets_images_as_enroot_names_them(image: str, name: str) -> None:
+    script = script_of(site={"container": "srun"}, image=image, command=("true",), workdir="/w")
+    assert {f"--container-image={name}", "--container-workdir=/w"} <= {word.strip("'") for word in script.split()}
+
+
+@pytest.mark.parametrize("container", ["apptainer", "srun"])
+@pytest.mark.parametrize(
+    ("job", "where"),
+    [
+        ({"volumes": ("/a,b:/c",)}, "--volume"),
+        ({"volumes": ("/a",)}, "--volume"),
+        ({"mounts": ("type=volume,source=v,target=/c",)}, "--mount"),
+        ({"mounts": ("type=bind,source=/a,target=/b:c",)}, "--mount"),
+        ({"mounts": ("nonsense",)}, "--mount"),
+        ({"ulimits": ("nofile=1",)}, "--ulimit"),
+    ],
+)
+def test_mounts_that_only_docker_has_are_refused(container: str, job: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        script_of(site={"container": container}, command=("true",), **job)
+    assert refusal.value.where == where
+
+
+def test_srun_needs_the_command() -> None:
+    with pytest.raises(InputError) as refusal:
+        script_of(site={"container": "srun"}, command=())
+    assert refusal.value.where == "--command"
+
+
 def test_a_container_with_a_terminal_and_input() -> None:
     assert "attached=1\n" in script_of(interactive=Interactive(stdin=True, tty=True))
     assert "--interactive --tty" in " ".join(script_of(interactive=Interactive(stdin=True, tty=True)).split())
