@@ -1,0 +1,150 @@
+"""The engine's own process and its settings file, as `gputui doctor` finds and changes them."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gputui.cli.checks.engine import HOOK, TOOLKIT
+from gputui.cli.checks.engine_config import (
+    SYSTEM_SETTINGS,
+    ConfigChange,
+    EngineProcess,
+    look,
+    process_behind,
+    registration,
+    toolkit_of,
+    write,
+)
+from gputui.domain.container import EngineGpus
+from gputui.domain.errors import GputuiError
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+NOBODY = 2**31 - 2
+"""A user id without an account."""
+
+
+@pytest.mark.parametrize(
+    ("process", "path"),
+    [
+        (EngineProcess(), SYSTEM_SETTINGS),
+        (EngineProcess(7, ("dockerd", "--config-file=/a.json")), Path("/a.json")),
+        (EngineProcess(7, ("dockerd", "--config-file", "/b.json", "-D")), Path("/b.json")),
+        (EngineProcess(7, ("dockerd", "--config-file")), SYSTEM_SETTINGS),
+        (EngineProcess(7, uid=NOBODY), Path.home() / ".config/docker/daemon.json"),
+        (EngineProcess(7, uid=1), Path(pwd.getpwuid(1).pw_dir) / ".config/docker/daemon.json"),
+    ],
+)
+def test_the_settings_file_is_the_one_that_the_engine_reads(process: EngineProcess, path: Path) -> None:
+    assert process.settings_file == path
+
+
+@pytest.mark.parametrize(
+    ("process", "command"),
+    [
+        (EngineProcess(7, ("/usr/bin/dockerd",)), "sudo systemctl restart docker"),
+        (EngineProcess(7, ("/snap/docker/1/bin/dockerd",)), "sudo snap restart docker"),
+        (EngineProcess(7, ("/usr/bin/dockerd",), uid=1000), "systemctl --user restart docker"),
+    ],
+)
+def test_the_restart_is_that_of_its_kind(process: EngineProcess, command: str) -> None:
+    assert process.restart == command
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> Iterator[str]:
+    """Yield the address of a socket on which this process listens."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "docker.sock"))
+        server.listen()
+        yield f"http+unix://{tmp_path}/docker.sock"
+
+
+def test_the_engine_is_the_process_that_listens(listening: str, tmp_path: Path) -> None:
+    found = process_behind(listening)
+    assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
+    assert found.arguments[0]
+    assert found.root.exists()
+    assert process_behind(f"unix://{tmp_path}/none") in {EngineProcess(), process_behind("unix:///var/run/docker.sock")}
+
+
+def test_the_toolkit_is_searched_on_the_path_of_the_engine(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for directory, name in ((first, HOOK), (second, HOOK), (second, TOOLKIT[1])):
+        directory.mkdir(exist_ok=True)
+        (directory / name).touch(0o755)
+    (first / TOOLKIT[2]).touch(0o644)  # no program
+    assert toolkit_of(EngineProcess(path=f"{first}:{second}:")) == (f"{first}/{HOOK}", f"{second}/{TOOLKIT[1]}")
+
+
+def test_a_hook_that_the_engine_may_not_know_is_told(
+    listening: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gputui.cli.checks.engine_config.SYSTEM_SETTINGS", tmp_path / "daemon.json")
+    found = look(EngineGpus(is_local=True, address=listening, runtimes=(("nvidia", str(tmp_path / "runtime")),)))
+    assert found is not None
+    assert (found.path_exists, found.is_written, found.hook_is_new) == (False, False, False)
+    (tmp_path / "runtime").touch(0o755)
+    (tmp_path / "daemon.json").write_text('{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}')
+    again = look(EngineGpus(is_local=True, address=listening, runtimes=(("nvidia", str(tmp_path / "runtime")),)))
+    assert again is not None
+    assert again.path_exists
+    (tmp_path / "daemon.json").write_text("[]")
+    broken = look(EngineGpus(is_local=True, address=listening))
+    assert broken is not None
+    assert not broken.is_written
+    assert look(EngineGpus(is_local=False, address=listening)) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"{" + b" " * 1024**2, "larger than 1 MiB"),
+        (b'{"a": "\xff"}', "not UTF-8 text at byte 7"),
+        (b'{"a": 1, "a": 2}', "the key 'a' occurs twice"),
+        (b"[" * 100_000, "JSON"),
+        (b'{"runtimes": []}', '"runtimes" is not an object'),
+        (b"[]", "not a JSON object"),
+    ],
+)
+def test_a_file_that_dockerd_would_not_accept_is_left_alone(content: bytes, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_bytes(content)
+    with pytest.raises(GputuiError) as refusal:
+        registration(path)
+    assert what in refusal.value.what
+    assert path.read_bytes() == content
+
+
+def test_a_directory_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(GputuiError, match="cannot be read"):
+        registration(tmp_path)
+
+
+def test_a_change_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for target in (tmp_path / "file" / "daemon.json", tmp_path / ("x" * 250)):
+        with pytest.raises(GputuiError, match="cannot be written"):
+            write(ConfigChange(target, "", "{}\n"), NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_changed_file_keeps_its_mode_and_the_old_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_text('{\n  "debug": true\n}\n')
+    path.chmod(0o640)
+    change = registration(path)
+    assert change is not None
+    assert [line for line in change.diff if line.startswith("-  ")] == ['-  "debug": true']
+    backup = write(change, NOW)
+    assert backup is not None
+    assert backup.name == "daemon.json.20260302-120000.bak"
+    assert backup.read_text() == '{\n  "debug": true\n}\n'
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert registration(path) is None
