@@ -17,7 +17,7 @@ _WEB = "https://github.com/gputui/gputui/tree/main/docs"
 def pages() -> dict[str, str]:
     """Return the pages by the names of their files."""
     found = {"gputui.1": "\n".join(_main()) + "\n"}
-    context = click.Context(cli, info_name="gputui")
+    context = _context()
     for name, about in COMMANDS.items():
         command = cli.get_command(context, name)
         assert command is not None
@@ -25,8 +25,13 @@ def pages() -> dict[str, str]:
     return found
 
 
+def _context() -> click.Context:
+    """Return the context of the main command, with its names for help, which all commands inherit."""
+    return click.Context(cli, info_name="gputui", **cli.context_settings)
+
+
 def _main() -> Iterator[str]:
-    context = click.Context(cli, info_name="gputui")
+    context = _context()
     yield from _head("gputui", "console and scheduler for GPU servers")
     yield from _body(cli, context)
     yield ".SH COMMANDS"
