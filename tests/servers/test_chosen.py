@@ -1,0 +1,93 @@
+"""Servers of a console: which ones `--on` names, and the commands that reach them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from gputui.bootstrap.servers import chosen_servers, command_on, open_servers
+from gputui.domain.errors import InputError
+from gputui.domain.server_ids import MOST
+from gputui.domain.settings import ServerSettings, Settings
+
+LAB = ServerSettings("lab", "ssh://ann@lab.example.org:2222")
+BIG = ServerSettings("big", "ssh://big", "/opt/gputui --state /srv/queue")
+SETTINGS = Settings(servers=(LAB, BIG))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ((), (LAB, BIG)),
+        (("all",), (LAB, BIG)),
+        (("big",), (BIG,)),
+        (("ssh://big",), (BIG,)),
+        (("big", "local"), (BIG, ServerSettings("local"))),
+        (("ssh://ann@new.example.org",), (ServerSettings("new", "ssh://ann@new.example.org"),)),
+        (("ssh://10.0.0.7:22",), (ServerSettings("10.0.0.7", "ssh://10.0.0.7:22"),)),
+        (("ssh://lab.other.org",), (ServerSettings("lab.other.org", "ssh://lab.other.org"),)),
+    ],
+)
+def test_on_names_servers_by_name_or_address(wanted: tuple[str, ...], expected: tuple[ServerSettings, ...]) -> None:
+    assert chosen_servers(wanted, SETTINGS) == expected
+
+
+def test_a_server_called_all_is_that_server() -> None:
+    settings = Settings(servers=(ServerSettings("all", "ssh://one"), BIG))
+    assert chosen_servers(("all",), settings) == settings.servers[:1]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "settings", "words"),
+    [
+        (("all",), Settings(), "there are none in the settings"),
+        (("nowhere",), SETTINGS, "'nowhere' is neither an address nor the name of a server"),
+        (("big", "big"), SETTINGS, "two servers would be called big"),
+        (("ssh://a.one", "ssh://a.two"), SETTINGS, "two servers would be called a"),
+        (("ssh://big:0",), SETTINGS, "is not an ssh address"),
+        (tuple(f"ssh://gpu{number}" for number in range(MOST + 1)), SETTINGS, f"at most {MOST} servers"),
+    ],
+)
+def test_wrong_servers_are_refused(wanted: tuple[str, ...], settings: Settings, words: str) -> None:
+    with pytest.raises(InputError, match=words) as caught:
+        chosen_servers(wanted, settings)
+    assert caught.value.where.startswith("--on")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(InputError) as caught:
+        chosen_servers(("nowhere",), SETTINGS)
+    assert caught.value.hint.endswith("names in [[servers]]: lab, big")
+
+
+@pytest.mark.parametrize(
+    ("variables", "end"),
+    [
+        ({}, "/opt/gputui --state /srv/queue show 'a b'"),
+        ({"TERM": "x y"}, "env 'TERM=x y' /opt/gputui --state /srv/queue show 'a b'"),
+    ],
+)
+def test_a_command_on_a_server_is_quoted_for_its_shell(variables: dict[str, str], end: str) -> None:
+    argv = command_on(BIG, ("show", "a b"), variables, is_tty=False)
+    shell, option, script = shlex.split(argv[-1])
+    assert (argv[0], "big" in argv, shell, option) == ("ssh", True, "sh", "-c")
+    assert script.startswith("trap : INT;")
+    assert script.endswith(f" {end}")
+
+
+def test_a_command_on_a_server_goes_to_its_user_and_port() -> None:
+    argv = command_on(LAB, ("queue",), {}, is_tty=True)
+    assert {"ann@lab.example.org", "2222"} <= set(argv)
+
+
+def test_a_command_on_this_machine_forgets_the_cluster() -> None:
+    argv = command_on(ServerSettings("local"), ("queue",), {}, is_tty=False)
+    assert argv[:2] == ["env", "--unset=GPUTUI_CLUSTER"]
+    assert argv[-3:] == ["-m", "gputui", "queue"]
+
+
+def test_a_server_that_has_not_answered_has_neither_images_nor_a_user() -> None:
+    there = open_servers((BIG,), lambda snapshot: None)
+    assert there.images("big") == ()
+    assert there.user_at("big") == ("", "", "")
