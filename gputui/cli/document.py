@@ -29,7 +29,7 @@ def updated(text: str) -> str:
 
 def commands() -> Iterator[str]:
     """Return a heading, a synopsis and a table of options for each command."""
-    root = click.Context(cli, info_name="gputui")
+    root = click.Context(cli, info_name="gputui", **cli.context_settings)
     for name in COMMANDS:
         command = cli.get_command(root, name)
         assert command is not None
