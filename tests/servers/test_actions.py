@@ -1,0 +1,155 @@
+"""Actions on two servers at once: each job's action reaches its server, and what spans servers is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from gputui.bootstrap.servers import open_servers
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import Submission
+from gputui.domain.server_ids import server_of
+from gputui.domain.settings import ServerSettings, Window
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.servers.actions import ServerChange, ServersActions
+from tests.factories import NOW, gpu, spec
+
+_SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+exec {python} -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 remote
+"""
+PATIENCE = 20.0
+
+
+class Pair:
+    """A console's connections to the queues of `a` and `b`, which nobody schedules."""
+
+    def __init__(self) -> None:
+        self.changes: list[ServerChange] = []
+        self.snapshot: Snapshot = EMPTY
+        there = open_servers([ServerSettings(name, f"ssh://{name}") for name in "ab"], self._publish)
+        self.servers = there.servers
+        self.actions = ServersActions(self.servers)
+        self.actions.on_change = self.changes.append
+        self.servers.start()
+        self.until(lambda shown: all(not server.problem for server in shown.servers) and shown.servers)
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def until(self, true: Callable[[Snapshot], object]) -> Snapshot:
+        """Wait until the snapshot is so; return it."""
+        deadline = time.monotonic() + PATIENCE
+        while not true(shown := self.snapshot):
+            assert time.monotonic() < deadline, (shown.servers, shown.jobs)
+            time.sleep(0.01)
+        return shown
+
+    def submit(self, server: str) -> int:
+        [job_id] = self.actions.at(server).submit([Submission(spec(image=None))])
+        return job_id
+
+    def job(self, job_id: int, true: Callable[[Job], object] = lambda job: True) -> Job:
+        """Return a job once it is so."""
+        found = self.until(lambda shown: (job := shown.job(job_id)) and true(job)).job(job_id)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("pair")
+    ssh = directory / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text(_SSH.format(python=sys.executable, directory=directory))
+    ssh.chmod(0o755)
+    before = os.environ["PATH"]
+    os.environ["PATH"] = f"{ssh.parent}:{before}"
+    made = Pair()
+    yield made
+    made.servers.close(10)
+    os.environ["PATH"] = before
+
+
+@pytest.fixture(scope="module")
+def ids(pair: Pair) -> tuple[int, int]:
+    return pair.submit("a"), pair.submit("b")
+
+
+def test_jobs_of_two_servers_are_held_released_and_raised_at_once(pair: Pair, ids: tuple[int, int]) -> None:
+    assert [server_of(job_id) for job_id in ids] == ["a", "b"]
+    assert pair.actions.hold(ids) == ids
+    assert all(pair.job(job_id, lambda job: job.held) for job_id in ids)
+    assert pair.actions.release(ids) == ids
+    before = pair.job(ids[0]).priority
+    assert pair.actions.add_priority(ids, -7) == ids
+    assert all(pair.job(job_id, lambda job: job.priority == before - 7 and not job.held) for job_id in ids)
+
+
+def test_a_change_names_its_server_and_is_undone_there(pair: Pair, ids: tuple[int, int]) -> None:
+    pair.changes.clear()
+    pair.actions.hold(ids[1:])
+    [change] = pair.changes
+    assert change.subject({}).startswith("b: ")
+    assert pair.actions.undo([change]) == [(change, "")]
+    assert not pair.job(ids[1], lambda job: not job.held).held
+
+
+def test_an_edit_reaches_the_server_of_the_job(pair: Pair, ids: tuple[int, int]) -> None:
+    seen = pair.job(ids[0])
+    assert pair.actions.edit(ids[0], Edit({"name": "renamed"}))
+    assert pair.job(ids[0], lambda job: job.spec.name == "renamed").id == seen.id
+
+
+def test_a_pause_stays_on_its_server(pair: Pair) -> None:
+    pair.actions.at("a").pause("upgrade")
+    pair.actions.at("a").unpause()
+    assert [change.server for change in pair.changes[-2:]] == ["a", "a"]
+
+
+def test_a_failure_names_the_servers_that_are_done(pair: Pair, ids: tuple[int, int]) -> None:
+    with pytest.raises(GputuiError, match="hold is done on a"):
+        pair.actions.hold((ids[0], ids[1] + 99))
+    pair.actions.release(ids[:1])
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda act, one, two: act.pause(), "which server"),
+        (lambda act, one, two: act.submit([Submission(spec())]), "which server"),
+        (lambda act, one, two: act.at("c").pause(), "no server is called 'c'"),
+        (
+            lambda act, one, two: act.place([Placing((one,), Placed(two, two, -1.0, 0.0, "alice", None, 50, 0, None))]),
+            "jobs of a and b have no common",
+        ),
+        (
+            lambda act, one, two: act.at("a").submit([Submission(spec(after=(two,)))]),
+            "a job of a cannot wait for one of another server",
+        ),
+        (
+            lambda act, one, two: act.at("a").reserve(
+                Window("night", NOW, NOW + timedelta(hours=1), gpus=("GPU-elsewhere",)), [gpu()]
+            ),
+            "a reservation of a has no GPUs of other servers",
+        ),
+        (lambda act, one, two: act.drain(["GPU-elsewhere"], "hot"), "no server has GPU GPU-elsewhere"),
+        (lambda act, one, two: act.edit(one + 99, Edit({"name": "x"})), "no longer in the queue"),
+    ],
+)
+def test_what_spans_servers_is_refused(
+    pair: Pair, ids: tuple[int, int], act: Callable[[ServersActions, int, int], object], words: str
+) -> None:
+    with pytest.raises((InputError, GputuiError), match=words):
+        act(pair.actions, *ids)
+
+
+def test_placing_no_jobs_asks_no_server(pair: Pair) -> None:
+    assert pair.actions.place([]) == ()
