@@ -56,6 +56,9 @@ class Pair:
         [job_id] = self.actions.at(server).submit([Submission(spec(image=None))])
         return job_id
 
+    def is_paused(self, server: str) -> bool:
+        return self.servers.named(server).connection.snapshot.controls.paused
+
     def job(self, job_id: int, true: Callable[[Job], object] = lambda job: True) -> Job:
         """Return a job once it is so."""
         found = self.until(lambda shown: (job := shown.job(job_id)) and true(job)).job(job_id)
@@ -110,7 +113,10 @@ def test_an_edit_reaches_the_server_of_the_job(pair: Pair, ids: tuple[int, int])
 
 def test_a_pause_stays_on_its_server(pair: Pair) -> None:
     pair.actions.at("a").pause("upgrade")
+    pair.until(lambda _: pair.is_paused("a"))
+    assert not pair.is_paused("b")
     pair.actions.at("a").unpause()
+    pair.until(lambda _: not pair.is_paused("a"))
     assert [change.server for change in pair.changes[-2:]] == ["a", "a"]
 
 
