@@ -16,6 +16,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from gputui.cluster.marks import CommandMarks
@@ -56,6 +57,7 @@ class CommandChannel:
         self._complaints = b""
         """Messages beside a terminal."""
         self._input = -1
+        self._input_lock = threading.Lock()
         self._owned: list[int] = []
         try:
             start = self._with_terminal if is_tty else self._with_pipes
@@ -176,11 +178,14 @@ class CommandChannel:
             rest = rest[os.write(self._input, rest) :]
 
     def end_input(self) -> None:
-        """Close standard input; a terminal has no end."""
-        if not self.is_tty and self._input >= 0:
-            self._owned.remove(self._input)
-            os.close(self._input)
-            self._input = -1
+        """Close standard input, from any thread; a terminal has no end."""
+        if self.is_tty:
+            return
+        with self._input_lock:  # the command's end, which this may cause, closes it too
+            descriptor, self._input = self._input, -1
+        if descriptor >= 0:
+            self._owned.remove(descriptor)
+            os.close(descriptor)
 
     def resize(self, rows: int, columns: int) -> None:
         """Set the size of the terminal; the process passes it on."""
