@@ -62,9 +62,7 @@ def _fix(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
         raise click.UsageError("--yes is for --fix")
     if as_json:
         raise click.UsageError("--fix writes no JSON")
-    from gputui.cli import doctor
-
-    return doctor.register(session.options, ask=not yes)
+    return register(session.options, ask=not yes)
 
 
 def lines(check: DoctorCheck) -> str:
