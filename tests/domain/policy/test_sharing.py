@@ -99,6 +99,17 @@ def test_used_memory_counts_if_it_exceeds_the_promise() -> None:
     assert "GPU 0 has 29G left beside job 1" in found.reasons[2].text
 
 
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [(3, ""), (4, "; 1 more shared GPU has no more left"), (5, "; 2 more shared GPUs have no more left")],
+)
+def test_three_shared_gpus_are_described_and_others_counted(gpus: int, words: str) -> None:
+    jobs = [on(number + 1, number, memory=60) for number in range(gpus)]
+    text = planned([*jobs, sharing(job(9, gpus=1), 20)], gpus=gpus).reasons[9].text
+    assert text.count("has 19G left beside") == 3
+    assert text.partition("GPU 2 has 19G left beside job 3")[2].partition("; expected")[0] == words
+
+
 def test_a_job_that_the_reading_lacks_counts_with_its_promise() -> None:
     """The job was claimed since the picture was taken: the GPU's row has other sharers, or none."""
     shown = seen([on(1, 0, memory=40)], 1, {})
