@@ -251,6 +251,14 @@ def test_no_job_is_backfilled_onto_the_freed_gpus() -> None:
     assert [start.job_id for start in planned([jobs[0], job(2, gpus=3, priority=100), short]).starts] == [3]
 
 
+def test_a_head_that_finds_no_victim_keeps_its_planned_start() -> None:
+    kept = low(1, 0, 3, preemptible=False, time_limit=2 * HOUR)  # it ends in an hour
+    head, long = job(2, gpus=4, priority=100, time_limit=HOUR), job(3, gpus=1, time_limit=3 * HOUR)
+    assert planned([kept, head, long]).starts == ()
+    short = job(3, gpus=1, time_limit=HOUR / 2)
+    assert [start.job_id for start in planned([kept, head, short]).starts] == [3]
+
+
 def test_no_job_is_backfilled_onto_gpus_of_the_first_victim() -> None:
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW)
     leaving = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=NOW)
