@@ -174,11 +174,11 @@ def _why_not(row: NodeRow, *, waits: bool) -> str:
         return "Slurm knows no GPU of it"
     if why := views.why_down(row) or views.why_shut(row):
         return why
-    return (
-        ""
-        if _asked(row, waits=waits) > 0
-        else f"all of its {plural(len(row.gpus), 'GPU')} are busy: --wait waits for them"
-    )
+    if _asked(row, waits=waits) > 0:
+        return ""
+    if len(row.gpus) == 1:
+        return "its GPU is busy: --wait waits for it"
+    return f"all of its {len(row.gpus)} GPUs are busy: --wait waits for them"
 
 
 def _is_alive(row: JobRow) -> bool:
