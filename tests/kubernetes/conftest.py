@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.settings import ClusterSettings
 from tests.kubernetes.fake.server import FakeKubernetes
 from tests.kubernetes.harness import SETTINGS, KubernetesHarness
+from tests.kubernetes.scripted import Answer, ScriptedServer, Serve
 
 MakeHarness = Callable[..., KubernetesHarness]
 
@@ -35,3 +36,17 @@ def make(tmp_path: Path) -> Iterator[MakeHarness]:
 def harness(make: MakeHarness) -> KubernetesHarness:
     """Return the adapter over an API server of a current release."""
     return make()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start API servers that give these answers."""
+    made: list[ScriptedServer] = []
+
+    def serve(*answers: Answer, goes_on: bool = False) -> ScriptedServer:
+        made.append(ScriptedServer(*answers, goes_on=goes_on))
+        return made[-1]
+
+    yield serve
+    for server in made:
+        server.close()
