@@ -52,9 +52,9 @@ class Turn:
         except BlockingIOError:
             os.close(descriptor)
             return False
-        except OSError:
+        except OSError as error:
             os.close(descriptor)
-            raise
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
         self._descriptor = descriptor
         return True
 
