@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from gputui.domain.cluster import Capability, element_id
 from gputui.domain.entries import new_entries
-from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.cluster.migration import Migration
@@ -317,6 +318,103 @@ def test_a_job_that_was_cancelled_here_meanwhile_is_cancelled_there(
     assert result.code == 1
     assert "job 1 was changed here meanwhile: cancelled in Fake" in result.out
     assert [each.state for each in theirs(engine).values()] == [JobState.CANCELLED]
+
+
+class BusyCluster(FakeCluster):
+    """Cluster during whose forecasts and submissions something happens, once."""
+
+    while_planned: Callable[[], object] | None = None
+    while_submitted: Callable[[], object] | None = None
+
+    def expected_start(self, submission: Submission) -> datetime | None:
+        happens, self.while_planned = self.while_planned, None
+        if happens is not None:
+            happens()
+        return super().expected_start(submission)
+
+    def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
+        happens, self.while_submitted = self.while_submitted, None
+        if happens is not None:
+            happens()
+        return super().submit(submissions, key, is_new=is_new)
+
+
+@pytest.fixture
+def busy(store: TinyJobStore, clock: FakeClock) -> tuple[Migration, BusyCluster]:
+    cluster = BusyCluster(clock)
+    return Migration(store, cluster, "slurm", clock, ACTOR), cluster
+
+
+def change(store: TinyJobStore, **changes: Any) -> None:
+    """Change job 1 of this server, as one of its users does."""
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(**changes))
+
+
+def test_a_job_that_is_changed_while_the_move_is_planned_keeps_all_here(
+    busy: tuple[Migration, BusyCluster], store: TinyJobStore
+) -> None:
+    migration, cluster = busy
+    put(store, job(), job())
+    cluster.while_planned = lambda: change(store, priority=70)
+    with pytest.raises(GputuiError, match="job 1 was changed meanwhile: nothing was moved") as refusal:
+        migration.run(None)
+    assert refusal.value.hint == "run gputui migrate again"
+    assert theirs(cluster) == {}
+    assert [each.held for each in store.jobs().values()] == [False, False]
+    assert by_word(migration.run(None)) == {"1": ("1", ""), "2": ("2", "")}
+
+
+def test_a_cluster_that_goes_away_in_the_middle_is_tried_again_later(
+    busy: tuple[Migration, BusyCluster], store: TinyJobStore
+) -> None:
+    migration, cluster = busy
+    put(store, job(), job())
+
+    def goes_away() -> None:
+        cluster.answers = False
+
+    cluster.while_submitted = goes_away
+    with pytest.raises(ClusterUnavailableError, match="does not answer: the move was interrupted") as refusal:
+        migration.run(None)
+    assert refusal.value.hint is not None
+    assert "run gputui migrate again, which submits none twice" in refusal.value.hint
+    assert [each.held for each in store.jobs().values()] == [True, True]
+    cluster.answers = True
+    assert by_word(migration.run(None)) == {"1": ("1", ""), "2": ("2", "")}
+    assert states(store) == {1: JobState.CANCELLED, 2: JobState.CANCELLED}
+
+
+def test_two_moves_at_the_same_time_move_a_job_once(busy: tuple[Migration, BusyCluster], store: TinyJobStore) -> None:
+    migration, cluster = busy
+    put(store, job())
+    others: list[dict[str, tuple[str, str]]] = []
+    cluster.while_submitted = lambda: others.append(by_word(migration.run(None)))
+    assert by_word(migration.run(None)) == {"1": ("1", "")}
+    assert others == [{"1": ("1", "")}]
+    assert list(theirs(cluster)) == ["1"]
+    assert [entry.after for entry in store.audit_log() if entry.after.startswith("migrated")] == [
+        "migrated to Fake job 1"
+    ]
+
+
+def test_a_job_that_the_cluster_does_not_cancel_again_is_told(
+    busy: tuple[Migration, BusyCluster], store: TinyJobStore
+) -> None:
+    migration, cluster = busy
+    put(store, job())
+    cluster.refuses_cancel = "Access/permission denied"
+    cluster.while_submitted = lambda: change(store, cancel_requested=True)
+    [move] = migration.run(None)
+    assert move.why == "job 1 was changed here meanwhile, and Fake did not cancel it: Access/permission denied"
+    assert not theirs(cluster)["1"].state.is_terminal
+
+
+def test_a_job_whose_user_waits_at_a_terminal_stays(migration: Migration, store: TinyJobStore) -> None:
+    put(store, job(interactive=Interactive(tty=True)), job())
+    found = by_word(migration.plan(None))
+    assert "a terminal here waits for it" in found["1"][1]
+    assert found["2"][1] == ""
 
 
 def test_a_job_that_was_requeued_here_moves_again(

@@ -185,8 +185,6 @@ class Migration(Struct, frozen=True):
             self._put(transaction, job, after_move, reason)
 
     def _put(self, transaction: Transaction, before: Job, after: Job, words: str) -> None:
-        if after == before:
-            return
         transaction.put(after)
         was = f"{before.state}: {before.hold_reason or 'held'}" if before.held else str(before.state)
         entry = AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, VERB, target_of(before), was, words)
