@@ -1,0 +1,138 @@
+"""Forecasts of a cluster's engine in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from gputui.cli import cluster_starts
+from gputui.domain.attempt import Attempt
+from gputui.domain.cluster import Capability
+from gputui.domain.errors import CapabilityError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import Submission
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.engine.cluster.store import ClusterStore
+from tests.cluster.fake import FakeCluster
+from tests.factories import NOW, FakeClock, array, job, snapshot, spec
+
+LATER = NOW + timedelta(hours=2)
+RESOURCES = Reason(PendingReason.RESOURCES, "needs 2 GPUs")
+
+
+def on_node(job_id: int, node: str, state: JobState = JobState.RUNNING) -> Job:
+    return job(job_id, state=state, attempts=(Attempt(1, (), container_id="c", started_at=NOW, node=node),))
+
+
+def told(found: Snapshot, *ids: int) -> list[str]:
+    return list(cluster_starts.starts(found, ids))
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (on_node(12, "gpu3"), "job 12: running on gpu3"),
+        (on_node(12, "gpu3", JobState.CONFIGURING), "job 12: configuring on gpu3"),
+        (on_node(12, ""), "job 12: running"),
+        (job(12, state=JobState.RUNNING), "job 12: running"),
+        (job(12), "job 12: waits"),
+    ],
+)
+def test_a_submitted_job_is_told_where_it_runs(entry: Job, words: str) -> None:
+    assert told(snapshot([entry]), 12) == [words]
+
+
+def test_a_job_that_waits_is_told_why_and_until_when() -> None:
+    found = snapshot([job(7)], reasons={7: RESOURCES}, expected_starts={7: LATER})
+    [words] = told(found, 7)
+    assert words == f"job 7: Resources: needs 2 GPUs; about {LATER.astimezone():%H:%M}"
+
+
+def test_a_job_that_has_left_the_queue_is_not_told() -> None:
+    assert told(snapshot([job(7)]), 6, 7, 8) == ["job 7: waits"]
+
+
+def test_an_array_is_told_by_its_first_entry() -> None:
+    found = snapshot([array((0, 1, 2), first=70, limit=1)], reasons={70: RESOURCES})
+    assert told(found, 70) == [f"job {found.jobs[0].element(70).shown_id}: Resources: needs 2 GPUs"]
+
+
+def test_an_engine_cannot_change_the_terminal() -> None:
+    found = snapshot([job(7)], reasons={7: Reason(PendingReason.RESOURCES, "a\x1b[2Jb")})
+    assert "\x1b" not in told(found, 7)[0]
+
+
+class Foreseeing(FakeCluster):
+    """A cluster that foresees one start."""
+
+    at: datetime | None = None
+
+    def expected_start(self, submission: Submission) -> datetime | None:
+        return self.at
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (None, "the engine cannot tell when it would start"),
+        (NOW, "would start now"),
+        (NOW - timedelta(seconds=1), "would start now"),
+        (LATER, f"would start at {LATER.astimezone():%Y-%m-%d %H:%M}, in 2h00m"),
+    ],
+)
+def test_a_rehearsed_job_is_told_its_start(
+    clock: FakeClock, capsys: pytest.CaptureFixture[str], at: datetime | None, words: str
+) -> None:
+    cluster = Foreseeing(clock)
+    cluster.at = at
+    cluster_starts.print_starts(ClusterStore(cluster), [Submission(spec()), Submission(spec(name="b"))])
+    assert capsys.readouterr().out == f"job train: {words}\njob b: {words}\n"
+
+
+def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:
+    store = ClusterStore(FakeCluster(clock, lacking={Capability.WHAT_IF: "Fake has no rehearsal"}))
+    with pytest.raises(CapabilityError, match="Fake has no rehearsal"):
+        cluster_starts.need(store, Capability.WHAT_IF)
+    assert store.snapshot().jobs == ()
+
+
+def lines_of(entry: Job, found: Snapshot, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    cluster_starts.print_wait(entry, found, as_json=False)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["why       the engine gives no reason"]),
+        ({"reasons": {8: RESOURCES}}, ["why       needs 2 GPUs"]),
+        (
+            {"expected_starts": {8: LATER}},
+            [
+                "why       the engine gives no reason",
+                f"expected  {LATER.astimezone():%Y-%m-%d %H:%M:%S %Z}, in 2h00m",
+            ],
+        ),
+        (
+            {"expected_starts": {8: NOW - timedelta(hours=1)}},
+            [
+                "why       the engine gives no reason",
+                f"expected  {(NOW - timedelta(hours=1)).astimezone():%Y-%m-%d %H:%M:%S %Z}, in 0s",
+            ],
+        ),
+    ],
+)
+def test_an_explanation_has_place_reason_start_and_priority(
+    changes: dict[str, Any], expected: Iterable[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = job(8)
+    found = snapshot([job(7), entry], order=(7, 8), **changes)
+    assert lines_of(entry, found, capsys) == [
+        "job 8 train: number 2 of 2 waiting",
+        *expected,
+        "priority  50",
+    ]
