@@ -226,6 +226,16 @@ def test_a_refused_job_is_given_back_as_it_was(migration: Migration, store: Tiny
     assert store.get(3) == before
 
 
+@pytest.mark.parametrize("reason", [None, "fans", "held after 3 starts; the last: a\nb", "being moved"])
+def test_a_refused_job_keeps_the_reason_of_its_hold(
+    migration: Migration, store: TinyJobStore, engine: FlakyCluster, reason: str | None
+) -> None:
+    put(store, job(name="bad", held=True, hold_reason=reason))
+    engine.refuses = "bad"
+    assert by_word(migration.run(None)) == {"1": ("", "Invalid account")}
+    assert (store.get(1).held, store.get(1).hold_reason) == (True, reason)
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("dies_at", [1, 2, 3])
 def test_a_move_that_was_killed_goes_on(

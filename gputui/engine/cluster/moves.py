@@ -18,7 +18,9 @@ from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.resubmission import grouped, submission_of
 from gputui.domain.state import JobState
 
-_MARK = re.compile(r"being moved to (?P<place>\S+) as (?P<key>[\w.-]+)(?P<held>; was held(?:: (?P<reason>.*))?)?")
+_MARK = re.compile(
+    r"being moved to (?P<place>\S+) as (?P<key>[\w.-]+)(?P<held>; was held(?:: (?P<reason>.*))?)?", re.DOTALL
+)
 
 
 class Mark(Struct, frozen=True):
