@@ -243,6 +243,12 @@ def test_mounts_that_only_docker_has_are_refused(container: str, job: dict[str, 
     assert refusal.value.where == where
 
 
+def test_a_path_that_cannot_be_mounted_is_the_one_named() -> None:
+    for mount, path in (("/a,b:/c", "'/a,b'"), ("/a:/b,c", "'/b,c'")):
+        with pytest.raises(InputError, match=f"{path} has a comma or a colon"):
+            script_of(site={"container": "apptainer"}, command=("true",), volumes=(mount,))
+
+
 def test_srun_needs_the_command() -> None:
     with pytest.raises(InputError) as refusal:
         script_of(site={"container": "srun"}, command=())

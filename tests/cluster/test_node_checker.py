@@ -43,6 +43,10 @@ if [[ -e {here}/answers/$number ]]; then
 fi
 echo "$number;lab"
 """
+CAT = """#!/bin/sh
+if [ -e {here}/late ]; then rm {here}/late; exit 1; fi
+exec /bin/cat "$@"
+"""
 SCANCEL = '#!/bin/sh\necho "$@" >>{here}/cancelled\n'
 EMPTY = JobRow(**dict.fromkeys(JobRow.__struct_fields__, ""))
 
@@ -58,7 +62,7 @@ class Lab:
         self.forgotten = 0
         for folder in ("bin", "sent", "answers"):
             (here / folder).mkdir()
-        for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        for name, text in (("sbatch", SBATCH), ("cat", CAT), ("scancel", SCANCEL)):
             (here / "bin" / name).write_text(text.format(here=here))
             (here / "bin" / name).chmod(0o755)
         environ = {"PATH": f"{here / 'bin'}:{os.environ['PATH']}"}
@@ -219,6 +223,16 @@ def test_output_that_is_not_there_is_a_fault(tmp_path: Path) -> None:
     path = tmp_path / "logs" / "check-1.out"
     fault = f"its output cannot be read here: is {path} on a file system that it shares with this machine?"
     assert (check.verdict, check.faults) == (Verdict.FAULTY, (fault,))
+
+
+def test_output_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_checker, "_FILE_LATE", 60.0)
+    monkeypatch.setattr(node_checker, "_LOOK_EVERY", 0.0)
+    lab = Lab(tmp_path)
+    lab.answer(PROBE, LOOK)
+    (tmp_path / "late").touch()
+    assert [check.verdict for check in lab.check()] == [Verdict.OK]
+    assert not (tmp_path / "late").exists()
 
 
 @pytest.mark.parametrize(("listed", "word"), [(True, "NODE_FAIL"), (False, "unknown")])

@@ -87,8 +87,6 @@ class PodLog:
         """Return the output as soon as there is some; None if there never will be."""
         pod = self._pod
         while not self._closed.is_set():
-            if pod is None and self._pod_of is None:
-                return None
             try:
                 if pod is not None:
                     return self._open(pod)

@@ -116,8 +116,9 @@ def _binds(options: ContainerOptions) -> Iterator[tuple[str, str, bool]]:
 def _bind(option: str, source: str, target: str, is_fixed: bool) -> tuple[str, str, bool]:
     if not source.startswith("/") or not target:
         raise InputError("only directories of the node can be mounted without Docker", where=option)
-    if any(mark in source + target for mark in ",:"):
-        raise InputError(f"{source!a} has a comma or a colon", where=option)
+    for path in (source, target):
+        if any(mark in path for mark in ",:"):
+            raise InputError(f"{path!a} has a comma or a colon", where=option)
     return source, target, is_fixed
 
 

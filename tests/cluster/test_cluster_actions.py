@@ -1,0 +1,237 @@
+"""Actions of users on a cluster: what the engine lacks is refused in its words, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.cluster import Capability
+from gputui.domain.edit import Edit
+from gputui.domain.errors import CapabilityError, ClusterUnavailableError, NotFoundError
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import Window
+from gputui.engine.cluster.actions import ClusterActions
+from gputui.engine.cluster.store import ClusterStore
+from tests.cluster.fake import FakeCluster
+from tests.factories import NOW, FakeClock, gpu, spec
+
+HOUR = timedelta(hours=1)
+WORDS = "the site does not want it"
+WINDOW = Window("night", NOW, NOW + HOUR)
+RECURRENCE = Recurrence("0 3 * * *", "UTC")
+Call = Callable[[ClusterActions, JobId], object]
+
+
+class Desk:
+    """A user with one job that runs on both GPUs, and one that waits."""
+
+    def __init__(self, *lacking: Capability) -> None:
+        self.clock = FakeClock()
+        self.cluster = FakeCluster(self.clock, {"gpu1": 2}, lacking=dict.fromkeys(lacking, WORDS))
+        self.store = ClusterStore(self.cluster, lambda: 0.0)
+        self.actions = ClusterActions(self.store)
+        self.running, self.waiting = self.actions.submit([Submission(spec(gpus=2, time_limit=HOUR))] * 2)
+
+
+CALLS: dict[Capability, Call] = {
+    Capability.WHAT_IF: lambda actions, _: actions.rehearse((Submission(spec()),)),
+    Capability.TEST_ONLY: lambda actions, _: actions.expected_start(Submission(spec())),
+    Capability.EDIT: lambda actions, job: actions.edit(job, Edit({"name": "b"})),
+    Capability.HOLD: lambda actions, job: actions.hold((job,)),
+    Capability.REQUEUE: lambda actions, job: actions.requeue((job,)),
+    Capability.SIGNAL: lambda actions, job: actions.signal((job,), 10),
+    Capability.SUSPEND: lambda actions, job: actions.suspend((job,)),
+    Capability.RAISE_PRIORITY: lambda actions, job: actions.set_priority((job,), 60),
+    Capability.LOWER_PRIORITY: lambda actions, job: actions.add_priority((job,), -1),
+    Capability.TOP: lambda actions, job: actions.top((job,)),
+    Capability.MOVE: lambda actions, _: actions.place(()),
+    Capability.DRAIN_NODE: lambda actions, _: actions.drain(("gpu1",), "fans"),
+    Capability.DRAIN_GPU: lambda actions, _: actions.drain(("gpu1:0",), "fans"),
+    Capability.PAUSE: lambda actions, _: actions.pause("fans"),
+    Capability.RESERVE: lambda actions, _: actions.reserve(WINDOW, (gpu(),)),
+    Capability.RECURRING: lambda actions, _: actions.add_recurring(RECURRENCE, Submission(spec())),
+}
+
+
+@pytest.mark.parametrize("capability", CALLS)
+def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -> None:
+    desk = Desk(capability)
+    before = desk.cluster.snapshot()
+    with pytest.raises(CapabilityError, match=WORDS):
+        CALLS[capability](desk.actions, desk.waiting)
+    assert desk.cluster.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda actions: actions.rehearse((Submission(spec()),)),
+        lambda actions: actions.place(()),
+        lambda actions: actions.drain(("gpu1:0",), "fans"),
+        lambda actions: actions.resume(("gpu1:0",)),
+        lambda actions: actions.pause(),
+        lambda actions: actions.unpause(),
+        lambda actions: actions.reserve(WINDOW, ()),
+        lambda actions: actions.remove_reservation("night"),
+        lambda actions: actions.add_recurring(RECURRENCE, Submission(spec())),
+        lambda actions: actions.remove_recurring((1,)),
+        lambda actions: actions.pause_recurring((1,)),
+        lambda actions: actions.resume_recurring((1,)),
+    ],
+)
+def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[ClusterActions], object]) -> None:
+    with pytest.raises(CapabilityError, match="gputui cannot do that with Fake"):
+        call(Desk().actions)
+
+
+@pytest.mark.parametrize("edit", [Edit({"name": "b"}), Edit(gpus={"minimum": 1}), Edit(options={"cpus": 1.0})])
+def test_other_fields_than_limit_priority_and_hold_stay(edit: Edit) -> None:
+    desk = Desk()
+    with pytest.raises(CapabilityError, match="only time limit, priority and hold can be changed") as refusal:
+        desk.actions.edit(desk.waiting, edit)
+    assert refusal.value.hint == "cancel it and submit it again"
+
+
+def test_a_job_keeps_a_time_limit() -> None:
+    desk = Desk()
+    with pytest.raises(CapabilityError, match="each job has one"):
+        desk.actions.edit(desk.waiting, Edit({"time_limit": None}))
+
+
+def test_only_a_job_that_runs_needs_the_right_to_extend() -> None:
+    desk = Desk(Capability.EXTEND)
+    with pytest.raises(CapabilityError, match=WORDS):
+        desk.actions.rehearse_edit(desk.running, Edit({"time_limit": 2 * HOUR}))
+    assert desk.actions.rehearse_edit(desk.waiting, Edit({"time_limit": 2 * HOUR})).spec.time_limit == 2 * HOUR
+
+
+def test_a_rehearsed_edit_shows_the_job_and_leaves_it() -> None:
+    desk = Desk()
+    shown = desk.actions.rehearse_edit(desk.waiting, Edit({"priority": 70}))
+    assert shown.spec.priority == 70
+    assert desk.cluster.job(desk.waiting).priority == 50
+
+
+def test_an_edit_changes_each_value_and_tells_each_job_once() -> None:
+    desk = Desk()
+    edit = Edit({"time_limit": 3 * HOUR, "priority": 20}, held=True)
+    assert desk.actions.edit_all((desk.waiting,), edit) == (desk.waiting,)
+    job = desk.cluster.job(desk.waiting)
+    assert (job.spec.time_limit, job.priority, job.held) == (3 * HOUR, 20, True)
+    assert desk.actions.edit(desk.waiting, Edit(held=False))
+    assert not desk.cluster.job(desk.waiting).held
+    assert not desk.actions.edit(desk.running, Edit(held=True))
+
+
+@pytest.mark.parametrize(("delta", "after"), [(10, 60), (-10, 40), (90, 100), (-90, 0), (0, 50)])
+def test_a_priority_stays_within_its_bounds(delta: int, after: int) -> None:
+    desk = Desk()
+    desk.actions.add_priority((desk.waiting,), delta)
+    assert desk.cluster.job(desk.waiting).priority == after
+
+
+def test_jobs_of_different_priority_are_raised_alike() -> None:
+    desk = Desk()
+    desk.actions.set_priority((desk.waiting,), 20)
+    assert set(desk.actions.add_priority((desk.running, desk.waiting), 5)) == {desk.running, desk.waiting}
+    assert [desk.cluster.job(each).priority for each in (desk.running, desk.waiting)] == [55, 25]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "value", "relative", "top"),
+    [
+        (Capability.TOP, 0, False, True),
+        (Capability.RAISE_PRIORITY, 51, False, False),
+        (Capability.LOWER_PRIORITY, -1, True, False),
+    ],
+)
+def test_a_rehearsed_priority_needs_the_right_of_its_direction(
+    lacking: Capability, value: int, *, relative: bool, top: bool
+) -> None:
+    desk = Desk(lacking)
+    with pytest.raises(CapabilityError, match=WORDS):
+        desk.actions.rehearse_priority((desk.waiting,), value, relative=relative, top=top)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "value", "relative", "top"),
+    [
+        (Capability.RAISE_PRIORITY, 0, False, True),
+        (Capability.RAISE_PRIORITY, 50, False, False),
+        (Capability.RAISE_PRIORITY, 49, False, False),
+        (Capability.LOWER_PRIORITY, 1, True, False),
+    ],
+)
+def test_a_rehearsed_priority_needs_no_other_right_and_changes_nothing(
+    lacking: Capability, value: int, *, relative: bool, top: bool
+) -> None:
+    desk = Desk(lacking)
+    desk.actions.rehearse_priority((desk.waiting,), value, relative=relative, top=top)
+    assert desk.cluster.job(desk.waiting).priority == 50
+
+
+def test_running_jobs_are_stopped_continued_signalled_and_run_again() -> None:
+    desk = Desk()
+    one = (desk.running,)
+    assert desk.actions.suspend(one) == one
+    assert desk.store.get(desk.running).suspended
+    assert desk.actions.unsuspend(one) == one
+    assert not desk.store.get(desk.running).suspended
+    assert desk.actions.signal(one, 10) == one
+    assert desk.cluster.signals(desk.running) == [10]
+    desk.cluster.end(desk.running)
+    assert desk.actions.requeue(one) == one
+    assert desk.store.get(desk.running).ended_at is None
+
+
+def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
+    desk = Desk()
+    [last] = desk.actions.submit([Submission(spec(gpus=1))])
+    assert desk.store.snapshot().order == (desk.waiting, last)
+    assert desk.actions.top((last,)) == (last,)
+    assert desk.store.snapshot().order == (last, desk.waiting)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda actions, ids: actions.cancel(ids),
+        lambda actions, ids: actions.hold(ids),
+        lambda actions, ids: actions.suspend(ids),
+        lambda actions, ids: actions.set_priority(ids, 40),
+    ],
+)
+def test_no_job_is_changed_if_one_of_them_does_not_exist(
+    call: Callable[[ClusterActions, tuple[JobId, ...]], object],
+) -> None:
+    desk = Desk()
+    before = desk.cluster.snapshot()
+    with pytest.raises(NotFoundError, match="there is no job 999"):
+        call(desk.actions, (desk.running, desk.waiting, 999))
+    assert desk.cluster.snapshot() == before
+
+
+def test_nothing_to_do_asks_nothing_of_the_engine() -> None:
+    desk = Desk()
+    desk.cluster.answers = False
+    assert desk.actions.submit(()) == ()
+    assert desk.actions.cancel(()) == ()
+    assert desk.actions.add_priority((), 1) == ()
+    with pytest.raises(ClusterUnavailableError):
+        desk.actions.submit((Submission(spec()),))
+
+
+@pytest.mark.parametrize("name", ["gpu9", ""])
+def test_a_node_that_is_not_there_is_named(name: str) -> None:
+    desk = Desk()
+    with pytest.raises(NotFoundError, match=f"there is no node {name}"):
+        desk.actions.drain(("gpu1", name), "fans")
+    assert desk.cluster.snapshot().nodes[0].drain is None
+
+
+def test_there_is_one_queue_for_all_servers() -> None:
+    desk = Desk()
+    assert desk.actions.at("gpu1").cancel((desk.waiting,)) == (desk.waiting,)
