@@ -27,9 +27,14 @@ def updated(text: str) -> str:
     return text
 
 
+def root_context() -> click.Context:
+    """Return the context of the main command, with its names for help, which all commands inherit."""
+    return click.Context(cli, info_name="gputui", **cli.context_settings)
+
+
 def commands() -> Iterator[str]:
     """Return a heading, a synopsis and a table of options for each command."""
-    root = click.Context(cli, info_name="gputui", **cli.context_settings)
+    root = root_context()
     for name in COMMANDS:
         command = cli.get_command(root, name)
         assert command is not None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import click
 
 from gputui import __version__
+from gputui.cli.document import root_context
 from gputui.cli.lazy import COMMANDS
 from gputui.cli.main import cli
 
@@ -17,7 +18,7 @@ _WEB = "https://github.com/gputui/gputui/tree/main/docs"
 def pages() -> dict[str, str]:
     """Return the pages by the names of their files."""
     found = {"gputui.1": "\n".join(_main()) + "\n"}
-    context = _context()
+    context = root_context()
     for name, about in COMMANDS.items():
         command = cli.get_command(context, name)
         assert command is not None
@@ -25,13 +26,8 @@ def pages() -> dict[str, str]:
     return found
 
 
-def _context() -> click.Context:
-    """Return the context of the main command, with its names for help, which all commands inherit."""
-    return click.Context(cli, info_name="gputui", **cli.context_settings)
-
-
 def _main() -> Iterator[str]:
-    context = _context()
+    context = root_context()
     yield from _head("gputui", "console and scheduler for GPU servers")
     yield from _body(cli, context)
     yield ".SH COMMANDS"
