@@ -10,6 +10,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
+_Value = TypeVar("_Value")
 
 IS_LONG = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: tests marked `long` or `torture`, and all examples of properties."""
@@ -25,7 +26,12 @@ def examples(most: int) -> int:
 
 def seeds(most: int, *, at_once: int) -> list[int | ParameterSet]:
     """Return seeds from 0 on for `parametrize`: the first `at_once` for the test line, the others for the long lane."""
-    return [seed if seed < at_once else pytest.param(seed, marks=pytest.mark.long) for seed in range(most)]
+    return [in_its_lane(seed, is_long=seed >= at_once) for seed in range(most)]
+
+
+def in_its_lane(value: _Value, *, is_long: bool) -> _Value | ParameterSet:
+    """Return a value for `parametrize`, marked for the long lane if it is to be tried only there."""
+    return pytest.param(value, marks=pytest.mark.long) if is_long else value
 
 
 def in_the_long_lane(leaves: bool) -> Callable[[_Test], _Test]:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from gputui.domain.job_spec import GpuRequest, Interactive, LimitWarning
 from tests.cluster.batch import JOB, KEY, BatchRun, eventually, script_of
 from tests.factories import uuid
+from tests.lane import in_its_lane
 from tests.process_list import command_lines
 from tests.runtime.conftest import engine
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
@@ -33,12 +33,8 @@ POLITE = (
     "trap 'echo asked to end; sleep 0.3; echo saved; exit 7' TERM; echo begun; while :; do sleep 0.1; done",
 )
 MOMENTS = [f"{when} {command}" for command in ("run", "logs", "wait", "stop", "rm") for when in ("before", "after")]
-
-
-def in_its_lane(moment: str) -> str | ParameterSet:
-    """Return a moment for `parametrize`; the short one between two commands is in the long lane but for the first."""
-    is_short = moment.startswith("after") and moment != "after run"
-    return pytest.param(moment, marks=pytest.mark.long) if is_short else moment
+RARE = frozenset({"after logs", "after wait", "after stop", "after rm"})
+"""Moments between two commands, and after the last one, in which a signal seldom comes."""
 
 
 class Begin(Protocol):
@@ -146,7 +142,7 @@ def test_values_reach_the_container_and_not_the_list_of_processes(begin: Begin, 
 
 
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.long), True])  # Slurm signals everything
-@pytest.mark.parametrize("moment", [in_its_lane(moment) for moment in MOMENTS])
+@pytest.mark.parametrize("moment", [in_its_lane(moment, is_long=moment in RARE) for moment in MOMENTS])
 def test_a_cancelled_job_leaves_no_container(begin: Begin, tmp_path: Path, moment: str, everything: bool) -> None:
     BatchRun.stopping_at(tmp_path, moment)
     run = begin(docker_script(command=LOOP, stop_timeout=1))

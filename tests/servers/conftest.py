@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gputui.bootstrap.servers import ServerAccess, open_servers
 from gputui.domain.settings import ServerSettings
-from gputui.domain.snapshot import EMPTY, Snapshot
 from tests.runtime.sshd import Sshd
+from tests.servers.connections import Connections
 
 PATIENCE = 90.0
 
@@ -48,7 +47,7 @@ class Gpus:
         self.scheduler.wait(30)
 
 
-class Site:
+class Site(Connections):
     """Two servers, and a console's connections to them."""
 
     def __init__(self, directory: Path, sshd: Sshd) -> None:
@@ -58,20 +57,7 @@ class Site:
             ServerSettings(f"gpu{number}", "ssh://lab", " ".join(server.program))
             for number, server in enumerate(self.gpus, 1)
         ]
-        self.snapshot: Snapshot = EMPTY
-        self.there: ServerAccess = open_servers(self.settings, self._publish)
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    def until(self, true: Callable[[Snapshot], object], what: str) -> Snapshot:
-        """Wait until the snapshot is so; return it."""
-        deadline = time.monotonic() + PATIENCE
-        while not true(snapshot := self.snapshot):
-            problems = [server.problem for server in snapshot.servers]
-            assert time.monotonic() < deadline, f"{what}: {problems}, {[job.shown_id for job in snapshot.jobs]}"
-            time.sleep(0.05)
-        return snapshot
+        super().__init__(self.settings, PATIENCE)
 
     def close(self) -> None:
         self.there.servers.close(10)

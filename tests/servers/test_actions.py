@@ -4,53 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
 
-from gputui.bootstrap.servers import open_servers
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.server_ids import server_of
 from gputui.domain.settings import ServerSettings, Window
-from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.servers.actions import ServerChange, ServersActions
 from tests.factories import NOW, gpu, spec
+from tests.servers.connections import Connections
 
 _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 exec {python} -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 remote
 """
-PATIENCE = 20.0
 
 
-class Pair:
+class Pair(Connections):
     """A console's connections to the queues of `a` and `b`, which nobody schedules."""
 
     def __init__(self) -> None:
         self.changes: list[ServerChange] = []
-        self.snapshot: Snapshot = EMPTY
-        there = open_servers([ServerSettings(name, f"ssh://{name}") for name in "ab"], self._publish)
-        self.servers = there.servers
+        super().__init__([ServerSettings(name, f"ssh://{name}") for name in "ab"], 20.0)
+        self.servers = self.there.servers
         self.actions = ServersActions(self.servers)
         self.actions.on_change = self.changes.append
         self.servers.start()
         self.until(lambda shown: all(not server.problem for server in shown.servers) and shown.servers)
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    def until(self, true: Callable[[Snapshot], object]) -> Snapshot:
-        """Wait until the snapshot is so; return it."""
-        deadline = time.monotonic() + PATIENCE
-        while not true(shown := self.snapshot):
-            assert time.monotonic() < deadline, (shown.servers, shown.jobs)
-            time.sleep(0.01)
-        return shown
 
     def submit(self, server: str) -> int:
         [job_id] = self.actions.at(server).submit([Submission(spec(image=None))])
@@ -73,12 +58,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     ssh.parent.mkdir()
     ssh.write_text(_SSH.format(python=sys.executable, directory=directory))
     ssh.chmod(0o755)
-    before = os.environ["PATH"]
-    os.environ["PATH"] = f"{ssh.parent}:{before}"
-    made = Pair()
-    yield made
-    made.servers.close(10)
-    os.environ["PATH"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        made = Pair()
+        yield made
+        made.servers.close(10)
 
 
 @pytest.fixture(scope="module")

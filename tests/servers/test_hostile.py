@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gputui.bootstrap.servers import ServerAccess, open_servers
 from gputui.domain.settings import ServerSettings
-from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.servers import connection
 from gputui.tui.present.status import scheduler_words
 from tests.process_list import children
+from tests.servers.connections import Connections
 
 _SSH = """#!{python}
 import os, sys, time
@@ -58,24 +57,12 @@ else:
 """
 
 
-class Lab:
+class Lab(Connections):
     """A console's connections to servers that a script plays."""
 
     def __init__(self, *hosts: str) -> None:
-        settings = [ServerSettings(host, f"ssh://{host}") for host in hosts]
-        self.snapshot: Snapshot = EMPTY
-        self.there: ServerAccess = open_servers(settings, self._publish)
+        super().__init__([ServerSettings(host, f"ssh://{host}") for host in hosts], 60.0)
         self.there.servers.start()
-
-    def _publish(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-    def until(self, true: Callable[[Snapshot], object]) -> Snapshot:
-        deadline = time.monotonic() + 60
-        while not true(snapshot := self.snapshot):
-            assert time.monotonic() < deadline, [server.problem for server in snapshot.servers]
-            time.sleep(0.02)
-        return snapshot
 
     def problem(self) -> str:
         """Return why the first server does not answer, once that is known."""

@@ -1,0 +1,32 @@
+"""A console's connections to several servers, and the last snapshot of them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from gputui.bootstrap.servers import ServerAccess, open_servers
+from gputui.domain.settings import ServerSettings
+from gputui.domain.snapshot import EMPTY, Snapshot
+
+
+class Connections:
+    """Connections, opened and not started."""
+
+    def __init__(self, settings: Sequence[ServerSettings], patience: float) -> None:
+        """`patience` is how many seconds a wait lasts at most."""
+        self._patience = patience
+        self.snapshot: Snapshot = EMPTY
+        self.there: ServerAccess = open_servers(list(settings), self._publish)
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def until(self, true: Callable[[Snapshot], object], what: str = "the snapshot is so") -> Snapshot:
+        """Wait until the snapshot is so; return it."""
+        deadline = time.monotonic() + self._patience
+        while not true(snapshot := self.snapshot):
+            problems = [server.problem for server in snapshot.servers]
+            assert time.monotonic() < deadline, f"{what}: {problems}, {[job.shown_id for job in snapshot.jobs]}"
+            time.sleep(0.02)
+        return snapshot
