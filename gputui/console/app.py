@@ -52,7 +52,8 @@ class ConsoleApp(Gputui):
         return self.is_on_terminal and sys.__stdin__ is not None and not has_terminal(sys.__stdin__.fileno())
 
     def on_ready(self) -> None:
-        """Called by Textual after the first frame: exempt all objects so far from garbage collection."""
+        """Called by Textual after the first frame: exempt the objects of the start from garbage collection."""
+        gc.collect()  # what is garbage by now would stay for ever
         gc.freeze()
         gc.enable()
         self.painted.set()

@@ -19,9 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters, clusters, hosting, job_access
+from gputui.bootstrap import adapters, hosting, job_access
 from gputui.config import Options, templates_path
-from gputui.console import cluster, own_log, serving
+from gputui.console import own_log, serving
 from gputui.console.app import ConsoleApp
 from gputui.console.late_store import LateStore
 from gputui.console.monitoring import monitor_opener
@@ -281,6 +281,8 @@ class Console:
             forms=FormSources(lambda: adapters.local_images(self._options), templates_path()),
         )
         if self._options.in_cluster:
+            from gputui.console import cluster
+
             services = cluster.console_services(services, self._store)
         look = appearance_of(self._options.settings.console, os.environ)
         app = ConsoleApp(self._feed, bootstrap.actions(self._store, self._options), services, look)
@@ -322,7 +324,8 @@ class Console:
 
     def _make_host(self) -> Behind:
         if self._options.in_cluster:
-            from gputui.console import cluster_serving  # its imports would delay consoles of one machine
+            from gputui.bootstrap import clusters
+            from gputui.console import cluster_serving
 
             may = self._has_duties and not self._options.settings.console.read_only
             duties = tuple(cluster_serving.duties(self._options, self._store)) if may else ()
@@ -385,6 +388,9 @@ def run(
     inside: JobAccess | None = None
     has_duties = may_lead
     if options.in_cluster:
+        from gputui.bootstrap import clusters  # here and above: a console of one machine needs neither time nor memory
+        from gputui.console import cluster
+
         inside = clusters.job_access(options, store)
         options, may_lead = cluster.console_options(options), False
     try:

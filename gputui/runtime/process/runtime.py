@@ -35,7 +35,6 @@ from gputui.runtime import host_processes
 from gputui.runtime.accounts import account_name
 from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.process import attempt_index, cgroup, plan, wrapper
-from gputui.runtime.process.attach import save_marks
 from gputui.runtime.process.attempt_folder import (
     AttemptFolder,
     Manifest,
@@ -192,6 +191,8 @@ class ProcessRuntime:
 
     def save_log(self, container_id: str, path: Path) -> None:
         """Copy its kept output to a file."""
+        from gputui.runtime.process.attach import save_marks  # terminals are few: a console need not keep their code
+
         self._there(container_id)
         with self._disk(container_id):
             folder = self._folder(container_id)
