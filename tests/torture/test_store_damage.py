@@ -53,13 +53,15 @@ while True:
 
 @dataclass
 class Tally:
-    """State of the queue after the damage, over all places."""
+    """State of a queue after the damage, over all places."""
 
     lost: set[JobId] = field(default_factory=set)
     refused: int = 0
     from_memory: int = 0
     unharmed: int = 0
     folded: int = 0
+    acknowledged: int = 0
+    """Ids that the writers were given."""
 
 
 @contextmanager
@@ -147,17 +149,13 @@ def check(directory: Path, logs: Path, tally: Tally, what: str) -> None:
     assert not present & tally.lost, what
 
 
-@pytest.mark.torture
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_no_loss_is_silent_and_every_lost_id_is_named(tmp_path: Path, torture: float) -> None:
-    directory, logs = tmp_path / "state", tmp_path / "acks"
-    logs.mkdir()
+def damage(place: Path, chance: random.Random, places: int) -> Tally:
+    """Damage a new queue at some places while it is written and scheduled; check and repair it after each."""
+    directory, logs, tally = place / "state", place / "acks", Tally()
+    logs.mkdir(parents=True)
     TinyJobStore(directory).close()
-    chance, tally = random.Random(7), Tally()
     gputui = (sys.executable, "-m", "gputui", "--state", directory, "--probe", "sim:2", "--runtime", "process")
     writers = [(sys.executable, "-c", WRITER, directory, logs / name, turn) for turn, name in enumerate("ab")]
-    places = max(1, round(PLACES * torture))
     with running(*gputui, "serve"), running(*writers[0]) as first, running(*writers[1]) as second:
         for writer in (first, second):
             assert writer.stdout is not None
@@ -172,10 +170,25 @@ def test_no_loss_is_silent_and_every_lost_id_is_named(tmp_path: Path, torture: f
                 tally.unharmed += 1
             check(directory, logs, tally, what)
     check(directory, logs, tally, "at the end")
-    assert tally.refused > places / 2
-    assert 0 < tally.from_memory < tally.refused or places < 10
+    tally.acknowledged = acknowledged(logs).total()
+    return tally
+
+
+@pytest.mark.torture
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_no_loss_is_silent_and_every_lost_id_is_named(tmp_path: Path, torture: float) -> None:
+    chance, places = random.Random(7), max(1, round(PLACES * torture))
+    rounds = [PLACES] * (places // PLACES) + [places % PLACES] * (places % PLACES > 0)
+    # a queue of its own for each round: each check reads all jobs, and the writers add hundreds a second
+    tallies = [damage(tmp_path / str(number), chance, count) for number, count in enumerate(rounds)]
+    refused, from_memory = sum(each.refused for each in tallies), sum(each.from_memory for each in tallies)
+    assert refused > places / 2
+    assert 0 < from_memory < refused or places < 10
+    unharmed, folded = sum(each.unharmed for each in tallies), sum(each.folded for each in tallies)
     print(
-        f"{places} places: {tally.refused} refused, {tally.from_memory} repaired from memory, "
-        f"{tally.unharmed} unharmed, {tally.folded} folded from memory; "
-        f"{acknowledged(logs).total()} ids acknowledged, {len(tally.lost)} lost and named"
+        f"{places} places: {refused} refused, {from_memory} repaired from memory, "
+        f"{unharmed} unharmed, {folded} folded from memory; "
+        f"{sum(each.acknowledged for each in tallies)} ids acknowledged, "
+        f"{sum(len(each.lost) for each in tallies)} lost and named"
     )
