@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Self
 
 from gputui.domain.text import width
 
@@ -137,7 +138,7 @@ class Terminal:
         """Close the terminal, as a lost SSH connection does: its programs get SIGHUP."""
         subprocess.run(["tmux", "-L", self._socket, "kill-server"], check=False, capture_output=True)
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
