@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -13,12 +15,13 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from gputui.cli.checks import engine_config
-from gputui.cli.checks.engine_config import registration
+from gputui.cli.checks.engine_config import ConfigChange, EngineProcess, registration, write
 from gputui.domain.errors import GputuiError
 from tests.cli.conftest import Run
+from tests.factories import NOW
 
 ENTRY = {"args": [], "path": "nvidia-container-runtime"}
-ANSWERS = {
+ANSWERS: dict[str, dict[str, object]] = {
     "/version": {"Version": "27.5.1", "ApiVersion": "1.47", "MinAPIVersion": "1.24"},
     "/info": {"NCPU": 8, "LiveRestoreEnabled": True, "Runtimes": {"runc": {"path": "runc"}}},
 }
@@ -51,7 +54,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the settings file of an engine that answers on a socket of this process."""
     path = tmp_path / "daemon.json"
     monkeypatch.setattr(engine_config, "SYSTEM_SETTINGS", path)
-    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine_config.EngineProcess())
+    monkeypatch.setattr(engine_config, "process_behind", lambda address: EngineProcess())
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with Server(f"{tmp_path}/docker.sock", Engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -89,6 +92,97 @@ def test_fix_asks_before_it_writes(run: Run, settings: Path, monkeypatch: pytest
     refused = run("doctor", "--fix")
     assert (refused.code, "--yes writes it" in refused.err) == (1, True)
     assert not settings.exists()
+
+
+class Typed(io.StringIO):
+    """Terminal at which somebody has typed."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1)])
+def test_the_answer_at_a_terminal_decides(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Typed(f"{answer}\n"))
+    done = run("doctor", "--fix")
+    assert (done.code, settings.exists()) == (code, code == 0)
+    assert f"Write this to {settings}?" in done.out + done.err
+    assert ("nothing was changed" in done.out) is (code == 1)
+
+
+def test_an_engine_that_does_not_answer_is_assumed_to_be_here(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    assert run("doctor", "--fix", "--yes").code == 0
+    assert json.loads(settings.read_text()) == {"runtimes": {"nvidia": ENTRY}}
+
+
+@pytest.mark.parametrize(
+    ("path", "facts", "words"),
+    [
+        ("/version", {"Components": [{"Name": "Podman Engine"}]}, ("Podman has no daemon.json", "nvidia-ctk cdi")),
+        ("/info", {"KernelVersion": "0.0.1-of-another"}, ("runs on another machine", "doctor --fix on that machine")),
+    ],
+)
+def test_engines_without_a_settings_file_here_are_refused(
+    run: Run,
+    settings: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    facts: dict[str, object],
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.setitem(ANSWERS, path, {**ANSWERS[path], **facts})
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, settings.exists()) == (1, False)
+    assert [word for word in words if word not in refused.err] == []
+
+
+def test_without_docker_there_is_nothing_to_fix(run: Run, settings: Path) -> None:
+    refused = run("--runtime", "process", "doctor", "--fix", "--yes")
+    assert (refused.code, settings.exists()) == (1, False)
+    assert "--fix is for Docker engines" in refused.err
+    assert "--runtime docker doctor --fix" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b'{"a": "\xff"}', "is not UTF-8 text at byte 7"),
+        (b" " * (1024**2 + 1), "is larger than 1 MiB"),
+        (b"[" * 100_000, "is not JSON that can be changed"),
+    ],
+)
+def test_files_that_cannot_be_kept_as_they_are_are_refused(run: Run, settings: Path, content: bytes, word: str) -> None:
+    settings.write_bytes(content)
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, word in refused.err) == (1, True)
+    assert settings.read_bytes() == content
+
+
+def test_a_place_that_takes_no_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GputuiError, match="cannot be written") as refused:
+        write(ConfigChange(Path("/sys/daemon.json"), "", "{}"), NOW)
+    assert refused.value.where == "/sys/daemon.json"
+    assert refused.value.hint == "run it as root: sudo gputui doctor --fix"
+
+
+def test_a_disk_that_fails_leaves_the_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_text("{}")
+
+    def fail(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(GputuiError, match="No space left on device") as refused:
+        write(ConfigChange(path, "{}", '{"a": 1}'), NOW)
+    assert refused.value.hint is None
+    assert path.read_text() == "{}"
+    assert [each.name for each in tmp_path.iterdir() if each.suffix != ".bak"] == ["daemon.json"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +224,22 @@ def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Pa
         process = engine_config.process_behind(f"unix://{tmp_path}/docker.sock")
     assert process.pid == os.getpid()
     assert process.path == os.environ["PATH"]
-    there = engine_config.EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
+    there = EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
     assert str(there.settings_file) == "/x/daemon.json"
     assert there.restart == "sudo systemctl restart docker"
-    assert str(engine_config.EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
+    assert str(EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
+
+
+def test_a_snap_and_a_rootless_engine_have_their_own_files_and_restarts() -> None:
+    snap = EngineProcess(1, ("/snap/docker/2915/bin/dockerd", "--config-file=/var/snap/docker/daemon.json"))
+    assert (str(snap.settings_file), snap.restart) == ("/var/snap/docker/daemon.json", "sudo snap restart docker")
+    rootless = EngineProcess(1, ("dockerd",), uid=4_000_000)  # an account that is gone
+    assert rootless.settings_file == Path.home() / ".config/docker/daemon.json"
+    assert rootless.restart == "systemctl --user restart docker"
+
+
+@pytest.mark.parametrize("text", ["", "no number", str(os.getpid()), "4194305"])
+def test_pid_files_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    (tmp_path / "docker.pid").write_text(text)
+    monkeypatch.setattr(engine_config, "_PID_FILES", (tmp_path / "missing", tmp_path / "docker.pid"))
+    assert engine_config.process_behind("unix:///nowhere/docker.sock") == EngineProcess()

@@ -269,7 +269,6 @@ def _is_newer(process: EngineProcess, path: str) -> bool:
 
 
 def _is_written(path: Path) -> bool:
-
     try:
         return registration(path) is None
     except GputuiError:
