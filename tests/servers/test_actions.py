@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import Submission
+from gputui.domain.recurring import Recurrence
 from gputui.domain.server_ids import server_of
 from gputui.domain.settings import ServerSettings, Window
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.servers.actions import ServerChange, ServersActions
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections
@@ -143,3 +147,53 @@ def test_what_spans_servers_is_refused(
 
 def test_placing_no_jobs_asks_no_server(pair: Pair) -> None:
     assert pair.actions.place([]) == ()
+
+
+def test_a_recurring_job_is_paused_resumed_and_ended_on_its_server(pair: Pair) -> None:
+    made = pair.actions.at("b").add_recurring(Recurrence("0 3 * * *", "UTC"), Submission(spec(image=None)))
+    assert server_of(made) == "b"
+
+    def paused(shown: Snapshot) -> list[bool]:
+        return [each.paused for each in shown.recurring if each.id == made]
+
+    pair.until(lambda shown: paused(shown) == [False])
+    pair.actions.pause_recurring([made])
+    pair.until(lambda shown: paused(shown) == [True])
+    pair.actions.resume_recurring([made])
+    pair.until(lambda shown: paused(shown) == [False])
+    pair.actions.remove_recurring([made])
+    pair.until(lambda shown: paused(shown) == [])
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda act, ids: act.suspend(ids),
+        lambda act, ids: act.signal(ids, 10),
+        lambda act, ids: act.requeue(ids),
+    ],
+)
+def test_the_refusal_of_a_server_arrives(
+    pair: Pair, ids: tuple[int, int], act: Callable[[ServersActions, tuple[int, ...]], object]
+) -> None:
+    with pytest.raises(GputuiError) as refused:
+        act(pair.actions, ids[1:])
+    assert refused.value.what
+    assert pair.job(ids[1]).state is JobState.PENDING
+
+
+def test_jobs_of_two_servers_are_put_first_and_cancelled_at_once(pair: Pair, ids: tuple[int, int]) -> None:
+    assert pair.actions.top(ids) == ids
+    assert pair.actions.unsuspend(ids) == ()
+    others = pair.submit("a"), pair.submit("b")
+    assert pair.actions.cancel(others) == others
+    assert all(pair.job(job_id, lambda job: job.cancel_requested or job.state.is_terminal) for job_id in others)
+
+
+def test_a_change_over_an_earlier_connection_is_not_undone(pair: Pair, ids: tuple[int, int]) -> None:
+    pair.changes.clear()
+    pair.actions.hold(ids[:1])
+    [change] = pair.changes
+    earlier = replace(change, term=change.term - 1)
+    assert pair.actions.undo([earlier]) == [(earlier, "was changed over an earlier connection")]
+    assert pair.job(ids[0], lambda job: job.held).held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.server_ids import own_id, server_of, shown_id
+from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.verb import Order
@@ -183,3 +185,18 @@ def test_a_frozen_connection_is_noticed(site: Site) -> None:
     site.until(lambda s: all(server.problem for server in s.servers), "both are silent")
     site.sshd.cut()
     site.until(all_up, "both are back")
+
+
+def test_gpus_are_reserved_and_drained_on_their_server(site: Site) -> None:
+    actions = site.there.actions
+    [there] = [node for node in site.until(all_up).nodes if node.name == "gpu2"]
+    window = Window("upgrade", NOW + timedelta(days=9000), NOW + timedelta(days=9001), count=1)
+    actions.at("gpu2").reserve(window, [view.gpu for view in site.snapshot.gpus])
+    site.until(lambda s: [each.window.name for each in s.windows] == ["gpu2:upgrade"])
+    actions.remove_reservation("gpu2:upgrade")
+    site.until(lambda s: not s.windows)
+    uuid = there.gpus[0].gpu.uuid
+    actions.drain([uuid], "hot")
+    site.until(lambda s: s.controls.drains.keys() == {uuid})
+    actions.resume([uuid])
+    site.until(lambda s: not s.controls.drains)

@@ -100,7 +100,7 @@ async def test_a_start_with_its_end_needs_no_length() -> None:
 
 WRONG: tuple[tuple[dict[str, str], str, str], ...] = (
     ({"gpus": "0"}, "GPUs: a reservation needs a number of GPUs", "gpus"),
-    ({"gpus": "9"}, "GPUs: 9 GPUs are more than there are", "gpus"),
+    ({"gpus": "9"}, "GPUs: there are fewer than 9 GPUs", "gpus"),
     ({"gpus": "device=12"}, "GPUs: no GPU", "gpus"),
     ({"start": "soon"}, "from: 'soon' is not a time", "start"),
     ({"until": "+2h", "for": "3h"}, "until: either a time or a duration", "until"),

@@ -31,7 +31,7 @@ def check_conflicts(window: Window, others: Iterable[Window], gpus: Iterable[Gpu
     there = [gpu for gpu in gpus if not gpu.mig_enabled]
     wanted = _size(window)
     if wanted > len(there):
-        raise InputError(f"{plural(wanted, 'GPU')} are more than there are", where="--gpus", hint=f"{len(there)} here")
+        raise InputError(f"there are fewer than {plural(wanted, 'GPU')}", where="--gpus", hint=f"{len(there)} here")
     rivals = [other for other in others if other.start < window.end and window.start < other.end]
     _check_names(window, rivals, there)
     for at in sorted({window.start, *(other.start for other in rivals if other.start > window.start)}):
