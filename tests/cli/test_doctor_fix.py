@@ -238,8 +238,8 @@ def test_a_snap_and_a_rootless_engine_have_their_own_files_and_restarts() -> Non
     assert rootless.restart == "systemctl --user restart docker"
 
 
-@pytest.mark.parametrize("text", ["", "no number", str(os.getpid()), "4194305"])
+@pytest.mark.parametrize("text", ["", "no number", "{own}", "4194305"])
 def test_pid_files_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    (tmp_path / "docker.pid").write_text(text)
+    (tmp_path / "docker.pid").write_text(text.format(own=os.getpid()))
     monkeypatch.setattr(engine_config, "_PID_FILES", (tmp_path / "missing", tmp_path / "docker.pid"))
     assert engine_config.process_behind("unix:///nowhere/docker.sock") == EngineProcess()
