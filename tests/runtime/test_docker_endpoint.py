@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ import pytest
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.endpoint import find_endpoint
-from gputui.runtime.docker.transport import base_url
+from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
+from gputui.runtime.docker.transport import base_url, dialled
 from tests.runtime.standin_engine import StandInEngine
 
 
@@ -213,3 +214,34 @@ def test_tls_ignores_bundles_of_the_environment(
         assert version(secured.url) == "28.3.0"
     finally:
         (certificates / "kept").rename(certificates / "ca.pem")
+
+
+def asked(stream: socket.socket) -> bytes:
+    """Return the answer to a request that ends the connection, as a stream of an attached container would begin."""
+    with stream:
+        stream.sendall(b"GET /v1.44/version HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
+        answer = b""
+        while more := stream.recv(65536):
+            answer += more
+    return answer
+
+
+def test_streams_reach_an_engine_behind_a_socket_and_a_port(tmp_path: Path) -> None:
+    for engine in (StandInEngine(tmp_path / "docker.sock"), StandInEngine()):
+        stream = dialled(Endpoint(engine.url), 5)
+        if stream.family == socket.AF_INET:  # a broken line is noticed although a stream may be silent for days
+            assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert b"28.3.0" in asked(stream)
+        engine.close()
+    with pytest.raises(OSError, match="No such file"):
+        dialled(Endpoint(f"unix://{tmp_path}/missing.sock"), 5)
+
+
+def test_streams_are_encrypted_as_requests_are(secured: StandInEngine, certificates: Path, tmp_path: Path) -> None:
+    ours = (certificates / "cert.pem", certificates / "key.pem")
+    for tls in (TlsFiles(certificates / "ca.pem", *ours), TlsFiles(None, *ours, verifies=False)):
+        assert b"28.3.0" in asked(dialled(Endpoint(secured.url, tls), 5))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        dialled(Endpoint(secured.url, TlsFiles(None, *ours)), 5)
+    with pytest.raises((ssl.SSLError, ConnectionError)):  # TLS 1.3: the server refuses after the client is done
+        asked(dialled(Endpoint(secured.url, TlsFiles(certificates / "ca.pem")), 5))
