@@ -126,12 +126,16 @@ def test_a_drain_renewed_by_another_user_stays() -> None:
 def test_the_message_names_the_restored_state() -> None:
     desk = Desk()
     desk.actions.add_priority([2], 10)
+    desk.actions.add_priority([1], 10)
+    desk.actions.hold([2])
     desk.actions.release([3])
     desk.actions.pause("upgrade")
     desk.actions.drain(["GPU-a"], "x")
     said = [change.done for change in desk.heard]
     assert said == [
         "has priority 60 again, at the head of the queue",
+        "has priority 50 again",
+        "may start again",
         "is held again",
         "starts jobs again",
         "takes jobs again",
