@@ -78,7 +78,7 @@ class Killer(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        while not self.done.wait(self.rng.uniform(0.5, 2.5)):
+        while not self.done.wait(self.rng.uniform(0.1, 1.0)):
             found = wrappers(self.state, self.hit)
             if not found:
                 continue
