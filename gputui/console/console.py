@@ -324,7 +324,7 @@ class Console:
 
     def _make_host(self) -> Behind:
         if self._options.in_cluster:
-            from gputui.bootstrap import clusters
+            from gputui.bootstrap import clusters  # its imports would delay consoles of one machine
             from gputui.console import cluster_serving
 
             may = self._has_duties and not self._options.settings.console.read_only
@@ -388,7 +388,7 @@ def run(
     inside: JobAccess | None = None
     has_duties = may_lead
     if options.in_cluster:
-        from gputui.bootstrap import clusters  # here and above: a console of one machine needs neither time nor memory
+        from gputui.bootstrap import clusters  # here as above: only consoles of clusters pay for it
         from gputui.console import cluster
 
         inside = clusters.job_access(options, store)

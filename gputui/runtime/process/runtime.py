@@ -191,7 +191,7 @@ class ProcessRuntime:
 
     def save_log(self, container_id: str, path: Path) -> None:
         """Copy its kept output to a file."""
-        from gputui.runtime.process.attach import save_marks  # terminals are few: a console need not keep their code
+        from gputui.runtime.process.attach import save_marks  # with all of attaching, so not before a job has ended
 
         self._there(container_id)
         with self._disk(container_id):
