@@ -203,6 +203,14 @@ def test_the_reason_names_the_window() -> None:
     assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
 
 
+def test_a_window_that_begins_when_the_job_would_have_ended_is_not_named() -> None:
+    jobs = [job(1, gpus=9, age=9), job(2, gpus=4, age=3, time_limit=2 * HOUR)]
+    follows = replace(WINDOW, name="later", start=NOW + 2 * HOUR, end=NOW + 3 * HOUR, count=1)
+    assert "later" not in planned(jobs, reservations=(WINDOW, follows)).reasons[2].text
+    overlaps = replace(follows, start=NOW + 2 * HOUR - timedelta(seconds=1))
+    assert "1 GPU reserved by later" in planned(jobs, reservations=(WINDOW, overlaps)).reasons[2].text
+
+
 def test_a_job_that_waits_because_it_has_no_limit_is_advised_to_set_one() -> None:
     """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
     begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
