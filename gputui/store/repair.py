@@ -11,7 +11,7 @@ import re
 import shutil
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -69,10 +69,9 @@ class Pieces(Struct):
 class Repair:
     """Repair of one state directory."""
 
-    def __init__(self, snapshot: Path, access: FileAccess, lock: StoreLock) -> None:
+    def __init__(self, snapshot: Path, access: FileAccess) -> None:
         self._path = snapshot
         self._access = access
-        self._lock = lock
         self._history = HistoryFiles(snapshot.parent, access)
 
     def assess(self) -> Recovery | None:
@@ -89,7 +88,7 @@ class Repair:
 
         Raises StoreError when the files changed since `expected` was computed.
         """
-        with self._lock.held():
+        with closing(StoreLock(lock_path(self._path), self._access)) as lock, lock.held():
             pieces = self._pieces()
             if pieces is None or self._recovery(pieces) != expected:
                 raise StoreError("the files changed meanwhile", where=str(self._path), hint="look again")
@@ -97,7 +96,7 @@ class Repair:
             generation = (
                 max(next_generation(self._path, 0), _generation(self._record()), *_rescue_generations(self._path)) + 1
             )
-            self._write(pieces, generation, now)
+            self._write(pieces, generation, now, lock)
             self._write_audit(pieces, generation, now, actor, aside)
             self._clear(generation)
         return aside
@@ -218,7 +217,7 @@ class Repair:
                 self._access.apply_to_file(copy.fileno())
                 os.fsync(copy.fileno())
 
-    def _write(self, pieces: Pieces, generation: int, now: datetime) -> None:
+    def _write(self, pieces: Pieces, generation: int, now: datetime, lock: StoreLock) -> None:
         tables = {JOBS: {}, **pieces.tables}
         for job_id in pieces.settled:
             tables[JOBS].pop(str(job_id))
@@ -240,7 +239,7 @@ class Repair:
         WriteRecord(
             SCHEMA, generation, 0, meta.next_id, stamp, caps_waiting=True,
             checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-        ).write(self._lock.fd)  # fmt: skip
+        ).write(lock.fd)  # fmt: skip
 
     def _write_audit(self, pieces: Pieces, generation: int, now: datetime, actor: Actor, aside: Path) -> None:
         recovery = self._recovery(pieces)
@@ -264,8 +263,7 @@ def repair_of(directory: Path, settings: StoreSettings) -> Repair:
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
     access = open_directory(directory, settings.group)
-    snapshot = directory / QUEUE
-    return Repair(snapshot, access, StoreLock(lock_path(snapshot), access))
+    return Repair(directory / QUEUE, access)
 
 
 def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:

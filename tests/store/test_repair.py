@@ -189,6 +189,8 @@ def test_a_repair_of_files_that_changed_meanwhile_is_refused(directory: Path) ->
     recovery = found.assess()
     assert recovery is not None
     os.truncate(directory / WAL, 0)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(StoreError, match="changed meanwhile"):
         found.carry_out(recovery, NOW, ACTOR)
     assert not list(directory.glob("damaged-*"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
