@@ -60,8 +60,9 @@ class Talk:
     def _read(self, deadline: float) -> None:
         patience = deadline - time.monotonic()
         if not self.channel.has_pending:
-            ready, _, _ = select.select([self.channel.fileno()], [], [], max(0, patience))
-            assert ready, f"gave up waiting: {self.out!r} {self.err!r}"
+            readable = select.poll()
+            readable.register(self.channel.fileno(), select.POLLIN)
+            assert readable.poll(1000 * max(0, patience)), f"gave up waiting: {self.out!r} {self.err!r}"
         parts = self.channel.receive()
         self.is_over = parts is None
         for is_error, piece in parts or ():

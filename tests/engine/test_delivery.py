@@ -186,6 +186,22 @@ def test_a_weekly_report_is_mailed_with_its_page_and_posted_without(tmp_path: Pa
     assert event.document("atlas")["report"].keys() == {"table", "report"}
 
 
+def test_a_process_with_thousands_of_descriptors_runs_commands(tmp_path: Path) -> None:
+    """select() refuses descriptors above 1023."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    opened = [os.open("/dev/null", os.O_RDONLY)]
+    try:
+        while opened[-1] < 1100:
+            opened.append(os.dup(opened[0]))
+        with pytest.raises(NotDeliveredError, match="exit code 3"):
+            only(HookSettings(on_job_end=(script(tmp_path / "hook", "echo no >&2; exit 3"),)))(FAILED)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_a_flood_of_errors_is_not_kept(tmp_path: Path) -> None:
     flood = "head -c 64M /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo last words >&2; exit 3"
     deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", flood),)))

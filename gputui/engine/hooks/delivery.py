@@ -116,9 +116,11 @@ def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> byte
     assert process.stderr is not None
     stream, kept = process.stderr.fileno(), b""
     os.set_blocking(stream, False)
+    readable = select.poll()  # select() takes no descriptors above 1023
+    readable.register(stream, select.POLLIN)
     while (left := deadline - time.monotonic()) > 0:
         has_ended = process.poll() is not None
-        ready, _, _ = select.select([stream], [], [], 0 if has_ended else min(left, _LOOK_EVERY))
+        ready = readable.poll(0 if has_ended else 1000 * min(left, _LOOK_EVERY))
         data = os.read(stream, MOST_KEPT) if ready else None
         kept = (kept + (data or b""))[-MOST_KEPT:]
         if data == b"":

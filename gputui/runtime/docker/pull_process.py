@@ -163,10 +163,12 @@ class PullProcess:
     ) -> None:
         assert process.stdout is not None
         descriptor, rest = process.stdout.fileno(), b""
+        readable = select.poll()  # select() takes no descriptors above 1023
+        readable.register(descriptor, select.POLLIN)
         while True:
             if cancelled.is_set():
                 raise RuntimeFault(Cause(CauseCode.CANCELLED, f"the pull of {self._image} was cancelled"))
-            if select.select([descriptor], [], [], _LOOK_EVERY)[0]:
+            if readable.poll(1000 * _LOOK_EVERY):
                 if not (data := os.read(descriptor, 65536)):
                     raise self._failed(f"the pull ended with code {process.wait()}")
                 *lines, rest = (rest + data).split(b"\n")
