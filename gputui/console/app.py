@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.worker import WorkerFailed
 
 from gputui.domain.text import plain
+from gputui.engine.process.memory_tuning import collect_frozen
 from gputui.tui.app import Gputui
 from gputui.tui.textual_internals import NonblockingDriver, has_terminal, nonblocking
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 STAYS = 3600.0
 """Seconds for which the message of a failed screen is shown; no user may be watching when it fails."""
+_STARTED = 1.0
+"""Seconds after the first frame until the start has no more work to do."""
 
 
 class ConsoleApp(Gputui):
@@ -53,9 +56,9 @@ class ConsoleApp(Gputui):
 
     def on_ready(self) -> None:
         """Called by Textual after the first frame: exempt the objects of the start from garbage collection."""
-        gc.collect()  # what is garbage by now would stay for ever
         gc.freeze()
         gc.enable()
+        self.set_timer(_STARTED, collect_frozen)
         self.painted.set()
         if self.news:
             self.notifier.note("error", self.news)

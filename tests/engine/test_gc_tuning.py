@@ -61,6 +61,24 @@ def test_python_never_collects_old_objects_by_itself() -> None:
     assert gc.get_stats()[2]["collections"] == before
 
 
+@pytest.mark.parametrize(("most", "stays"), [(10**9, False), (0, True)])
+def test_garbage_of_the_start_is_collected_unless_that_would_take_long(
+    monkeypatch: pytest.MonkeyPatch, most: int, stays: bool
+) -> None:
+    monkeypatch.setattr(memory_tuning, "MOST_FROZEN", most)
+    gc.disable()
+    ring = Ring()
+    gone = weakref.ref(ring)
+    gc.freeze()
+    gc.enable()
+    del ring
+    gc.collect()
+    assert gone() is not None, "it is exempt"
+    memory_tuning.collect_frozen()
+    assert (gone() is not None) is stays
+    assert gc.get_freeze_count() > 0
+
+
 class Ring:
     """Object in a reference cycle."""
 

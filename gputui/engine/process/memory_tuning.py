@@ -66,6 +66,18 @@ def configure_gc() -> None:
     gc.freeze()
 
 
+MOST_FROZEN = 250_000
+"""Exempt objects above which their garbage stays: a console has some 150,000, a queue of ten thousand jobs far more."""
+
+
+def collect_frozen() -> None:
+    """Collect the garbage among the exempt objects, 0.4 MB after a start, if that takes no more than a blink."""
+    if gc.get_freeze_count() <= MOST_FROZEN:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Parameters of mallopt(3). Setting a threshold ends its automatic growth."""
 LARGE = 64 * 1024
