@@ -74,9 +74,9 @@ class FrameChannel:
         return None
 
     def send(self, data: bytes) -> None:
-        """Send input. Raises OSError."""
+        """Send input; empty input tells only that there will be some. Raises OSError."""
         self.on_input()
-        for at in range(0, len(data), _MOST):
+        for at in range(0, max(1, len(data)), _MOST):
             self._connection.sendall(frames.frame(frames.INPUT, data[at : at + _MOST]))
 
     def end_input(self) -> None:

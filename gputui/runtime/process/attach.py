@@ -181,6 +181,8 @@ class PipesChannel:
         self._early: list[tuple[bool, bytes]] = []
         """Output that arrived with the wrapper's greeting; it follows the log so far."""
         self._exit_code: int | None = None
+        self._has_sent = False
+        """Whether input was sent. The wrapper drops readers that are too slow, but none that has sent input."""
         self.on_input: Callable[[], None] = lambda: None
         self._connect()
 
@@ -246,20 +248,33 @@ class PipesChannel:
         return []
 
     def _again(self) -> list[tuple[bool, bytes]]:
-        assert self._wrapper is not None
-        self._wrapper.close()
+        if self._wrapper is not None:
+            self._wrapper.close()
         self._connect()
         return []
 
     def send(self, data: bytes) -> None:
         """Send input. Raises OSError."""
         self.on_input()
+        try:
+            self._connected_wrapper().send(data)
+        except OSError:
+            if self._has_sent:  # some of it may have arrived
+                raise
+            self._again()
+            self._connected_wrapper().send(data)
+        self._has_sent = True
+
+    def _connected_wrapper(self) -> FrameChannel:
         if self._wrapper is None:
             raise BrokenPipeError
-        self._wrapper.send(data)
+        return self._wrapper
 
     def end_input(self) -> None:
         """End the input."""
+        if self._wrapper is not None and not self._has_sent:
+            with suppress(OSError):
+                self.send(b"")
         if self._wrapper is not None:
             self._wrapper.end_input()
 

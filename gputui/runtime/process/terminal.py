@@ -187,8 +187,11 @@ class Terminal:
         """Drop clients that have delayed the job for too long, or are too far behind."""
         late = time.monotonic() - _PATIENCE
         for client in tuple(self._clients):
+            if len(client.waiting) > _MOST and not client.has_written:
+                self._guarded(client, self._hear, select.POLLIN)  # input that it has sent already would be lost
             is_late = self._is_tty and self._holds_up(client) and client.took_at <= late
-            if is_late or len(client.waiting) > _MOST:
+            is_behind = len(client.waiting) > _MOST and (self._is_draining or not self._holds_up(client))
+            if client in self._clients and (is_late or is_behind):
                 self._drop(client)
 
     def _guarded(self, client: Client, work: Callable[[Client, int], None], mask: int) -> None:
