@@ -290,6 +290,25 @@ def test_a_slow_client_that_sends_input_loses_no_output(
     assert reader.out[9_000_000:] == b"more"
 
 
+@pytest.mark.parametrize("typed", [b"late", b""])
+def test_a_client_that_was_too_slow_before_its_first_input_loses_none(
+    harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path, typed: bytes
+) -> None:
+    script = "until [ -e go ]; do sleep 0.02; done; head -c 9000000 /dev/zero; touch written; cat"
+    found = launch(harness, script, PIPES)
+    options = replace(found.spec.options, workdir=str(state))
+    container_id = runtime.create(replace(found, spec=replace(found.spec, options=options))).id
+    runtime.start(container_id)
+    reader = Reader(inside.attach(container_id, PIPES, anybody))
+    (state / "go").touch()
+    until(lambda: (state / "written").exists(), "all is written, although nobody reads")
+    if typed:
+        reader.channel.send(typed)
+    reader.channel.end_input()
+    assert reader.to_end() == 0
+    assert reader.out[9_000_000:] == typed
+
+
 def test_the_number_of_clients_is_limited(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
     container_id = begin(harness, runtime, "sleep 600", TTY)
     channels = [inside.attach(container_id, TTY, anybody) for _ in range(17)]
