@@ -32,7 +32,13 @@ while head := source.read(5):
         break
 """
 NO_ENTRY = "Open the link that `gputui web` printed last: each works once, in one browser.\n"
-FAILS = "import sys; sys.stderr.write('the queue \\x1b[31m is damaged'); sys.exit(1)"
+FAILS = """
+import os, sys, time
+os.write(2, b"the queue \\x1b[31m is damaged")
+os.close(2)
+time.sleep(0.5)
+os._exit(1)
+"""
 
 
 class Site:
