@@ -61,8 +61,14 @@ def launch(harness: Harness, script: str, interactive: Interactive) -> Launch:
     return replace(found, spec=replace(found.spec, interactive=interactive), submitter=os.geteuid())
 
 
-def begin(harness: Harness, runtime: ProcessRuntime, script: str, interactive: Interactive) -> str:
-    container_id = runtime.create(launch(harness, script, interactive)).id
+def begin(
+    harness: Harness, runtime: ProcessRuntime, script: str, interactive: Interactive, *, workdir: Path | None = None
+) -> str:
+    found = launch(harness, script, interactive)
+    if workdir is not None:
+        options = replace(found.spec.options, workdir=str(workdir))
+        found = replace(found, spec=replace(found.spec, options=options))
+    container_id = runtime.create(found).id
     runtime.start(container_id)
     return container_id
 
@@ -246,10 +252,7 @@ def test_the_streams_outlive_the_runner(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path, interactive: Interactive
 ) -> None:
     script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; echo after; exit 5"
-    found = launch(harness, script, interactive)
-    options = replace(found.spec.options, workdir=str(state))
-    container_id = runtime.create(replace(found, spec=replace(found.spec, options=options))).id
-    runtime.start(container_id)
+    container_id = begin(harness, runtime, script, interactive, workdir=state)
     first = Reader(inside.attach(container_id, interactive, anybody))
     first.until(b"ready")
     runner = AttemptFolder(state / "attempts" / container_id).records().runner
@@ -295,10 +298,7 @@ def test_a_client_that_was_too_slow_before_its_first_input_loses_none(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path, typed: bytes
 ) -> None:
     script = "until [ -e go ]; do sleep 0.02; done; head -c 9000000 /dev/zero; touch written; cat"
-    found = launch(harness, script, PIPES)
-    options = replace(found.spec.options, workdir=str(state))
-    container_id = runtime.create(replace(found, spec=replace(found.spec, options=options))).id
-    runtime.start(container_id)
+    container_id = begin(harness, runtime, script, PIPES, workdir=state)
     reader = Reader(inside.attach(container_id, PIPES, anybody))
     (state / "go").touch()
     until(lambda: (state / "written").exists(), "all is written, although nobody reads")
