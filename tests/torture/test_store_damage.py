@@ -176,7 +176,7 @@ def damage(place: Path, chance: random.Random, places: int) -> Tally:
 
 @pytest.mark.torture
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_no_loss_is_silent_and_every_lost_id_is_named(tmp_path: Path, torture: float) -> None:
     chance, places = random.Random(7), max(1, round(PLACES * torture))
     rounds = [PLACES] * (places // PLACES) + [places % PLACES] * (places % PLACES > 0)
