@@ -13,6 +13,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gputui.domain.decoding import JsonDecoder, json_decoder
+
 T = TypeVar("T")
 MOST_BYTES = 32 * 1024**2
 """Size above which the older half of a file is dropped."""
@@ -41,8 +43,8 @@ class Journal(Generic[T]):
         self._reading = Lock()
 
     @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[T]:
-        return msgspec.json.Decoder(self._kind)
+    def _decoder(self) -> JsonDecoder[T]:
+        return json_decoder(self._kind)
 
     def mentions(self, text: bytes) -> bool:
         """Return whether the file has these bytes anywhere; much faster than to read its values."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct, field
 
 from gputui.cluster.journal import Journal, write_whole
+from gputui.domain.decoding import decode_json
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import AttemptTelemetry
 
@@ -92,7 +93,7 @@ class TelemetryRecords:
     def idle(self, now: datetime) -> Mapping[str, datetime]:
         """Return the idle GPUs, by the time since which they are."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            marks = msgspec.json.decode(self._marks.read_bytes(), type=IdleMarks)
+            marks = decode_json(self._marks.read_bytes(), IdleMarks)
             if abs(now - marks.at) <= _LASTS:
                 return marks.gpus
         return {}

@@ -13,6 +13,7 @@ from msgspec import Struct
 from gputui.config.policy_tables import GONE, MAX_COUNT, check_tables, gpu_names, shown, unknown
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.cluster import check_probe_command, parse_engine
+from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
@@ -404,7 +405,7 @@ def _converted_table(table: str, keys: object, source: str) -> Any:
     import msgspec
 
     try:
-        return msgspec.convert(keys, tuple[ServerSettings, ...] if table == SERVERS else TABLES[table])
+        return convert(keys, tuple[ServerSettings, ...] if table == SERVERS else TABLES[table])
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
         raise InputError(what[:1].lower() + what[1:], where=f"{source}: {table}{path.rstrip('`')}") from error

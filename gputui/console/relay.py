@@ -21,6 +21,7 @@ from gputui.bootstrap import job_access
 from gputui.config import Options, resolve
 from gputui.domain import frames
 from gputui.domain.container import ExecRequest
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job_spec import JobId
 from gputui.domain.pending_input import PendingInput
@@ -66,7 +67,7 @@ class _Connection:
         if kind != frames.REQUEST:
             raise GputuiError("the first frame is not a request")
         try:
-            return msgspec.json.decode(content, type=_Request)
+            return decode_json(content, _Request)
         except msgspec.MsgspecError as error:
             raise GputuiError(f"the request cannot be read: {error}") from error
 

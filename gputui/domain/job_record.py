@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import runs as arrays
 from gputui.domain.cause import CauseCode
+from gputui.domain.decoding import convert
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Run, Spans
@@ -106,4 +106,4 @@ class JobRecord(Struct, frozen=True):
 
 def record_of(job: Job) -> JobRecord:
     """Return the record of a job."""
-    return msgspec.convert(job, JobRecord, from_attributes=True)
+    return convert(job, JobRecord, from_attributes=True)

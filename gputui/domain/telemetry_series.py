@@ -16,6 +16,7 @@ from itertools import chain
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_msgpack
 from gputui.domain.telemetry import AttemptTelemetry
 
 READINGS = (
@@ -174,7 +175,7 @@ def unpacked(text: str) -> Series | None:
     try:
         unpacker = zlib.decompressobj()
         data = unpacker.decompress(base64.b85decode(text), 4 * MOST_BYTES)
-        told = msgspec.msgpack.decode(data, type=_Packed)
+        told = decode_msgpack(data, _Packed)
     except (ValueError, zlib.error, msgspec.MsgspecError):
         return None
     if not unpacker.eof or len(told.levels) != told.length * len(told.names) or len(told.ranges) != len(told.names):

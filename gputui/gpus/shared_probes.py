@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.gpus.node_probe import NodeOutput
 from gputui.gpus.node_probes import interval_of
@@ -61,7 +62,7 @@ class _Published(Struct):
     reading: ProbeReading
 
 
-_DECODER = msgspec.msgpack.Decoder(_Published)
+_DECODER = msgpack_decoder(_Published)
 
 
 class _Focus(Struct):
@@ -211,7 +212,7 @@ class _Files:
         """Return the GPU whose details another process shows now."""
         with contextlib.suppress(OSError, msgspec.DecodeError):
             if self._age("focus") <= _FOCUS_LASTS:
-                return msgspec.msgpack.decode((self._directory / "focus").read_bytes(), type=_Focus)
+                return decode_msgpack((self._directory / "focus").read_bytes(), _Focus)
         return _Focus()
 
     def _read(self, node: str) -> None:

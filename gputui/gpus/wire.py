@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from msgspec import UNSET, Struct, UnsetType
-from msgspec.json import Decoder
 
+from gputui.domain.decoding import JsonDecoder, json_decoder
 from gputui.domain.gpu import GpuProcess, Link
 from gputui.domain.host import HostFigures
 
@@ -110,4 +110,4 @@ class Failed(Struct, tag="failed", tag_field="kind"):
     text: str
 
 
-DECODER: Decoder[Facts | Sweep | Failed] = Decoder(Facts | Sweep | Failed)
+DECODER: JsonDecoder[Facts | Sweep | Failed] = json_decoder(Facts | Sweep | Failed)

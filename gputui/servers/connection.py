@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw
 
 from gputui import __version__
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.snapshot import CONNECTING, EMPTY, ServerView, Snapshot
@@ -172,7 +173,7 @@ class ServerConnection:
         if answer.error is not None:
             raise answer.error.error(self.name)
         try:
-            return msgspec.json.decode(answer.result, type=CALLS[name][1]), answer.changes
+            return decode_json(answer.result, CALLS[name][1]), answer.changes
         except (msgspec.MsgspecError, RecursionError) as error:
             raise GputuiError(f"its answer to {name} cannot be read: {error}", where=self.name) from error
 
@@ -250,7 +251,7 @@ class ServerConnection:
         assert process.stdout is not None
         while line := process.stdout.readline(LONGEST):
             try:
-                message = msgspec.json.decode(line, type=Message)
+                message = decode_json(line, Message)
             except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
                 garbled += 1
                 if garbled > _GARBLED:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
@@ -196,7 +197,7 @@ class SnapshotDecoder:
     def _take_jobs(self, update: SnapshotUpdate) -> None:
         for raw in update.jobs:
             try:
-                job = msgspec.json.decode(raw, type=Job)
+                job = decode_json(raw, Job)
             except (msgspec.MsgspecError, RecursionError) as error:
                 self._lose(raw, str(error))
             else:
@@ -208,7 +209,7 @@ class SnapshotDecoder:
     def _lose(self, raw: Raw, why: str) -> None:
         """Leave out a job that another version wrote."""
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-            job_id = msgspec.json.decode(raw, type=_Numbered).id
+            job_id = decode_json(raw, _Numbered).id
             self._jobs.pop(job_id, None)
             self._lost[job_id] = why
 
@@ -218,7 +219,7 @@ class SnapshotDecoder:
         reasons = dict(self._reasons)  # snapshots that were handed out keep theirs
         for raw, ids in update.reasons:
             with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-                reasons |= dict.fromkeys(ids, msgspec.json.decode(raw, type=Reason))
+                reasons |= dict.fromkeys(ids, decode_json(raw, Reason))
         _drop(reasons, update.no_reason)
         self._reasons = reasons
 
@@ -228,7 +229,7 @@ class SnapshotDecoder:
             if name not in _WHOLE:
                 continue  # of a newer gputui
             try:
-                found[name] = msgspec.json.decode(raw, type=_WHOLE[name])
+                found[name] = decode_json(raw, _WHOLE[name])
                 self.unread.discard(name)
             except (msgspec.MsgspecError, RecursionError):
                 self.unread.add(name)

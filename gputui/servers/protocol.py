@@ -15,6 +15,7 @@ from msgspec import Raw, Struct, field
 
 from gputui.domain import errors
 from gputui.domain.container import ProcessRow
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job, Placing
@@ -218,7 +219,7 @@ def arguments_of(request: Request) -> tuple[Any, ...]:
     if request.call not in CALLS:
         raise InputError(f"this gputui knows no request {request.call[:40]!r}", hint="update gputui on the server")
     try:
-        found: tuple[Any, ...] = msgspec.json.decode(request.arguments, type=CALLS[request.call][0])
+        found: tuple[Any, ...] = decode_json(request.arguments, CALLS[request.call][0])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{error}", where=request.call) from error
     return found

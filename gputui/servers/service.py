@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from gputui.domain.container import ProcessRow
+from gputui.domain.decoding import decode_json
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
@@ -280,7 +281,7 @@ class Service:
     def _take(self, line: bytes) -> None:
         """Begin to carry out a request; each has a thread, since some wait for a log or an engine."""
         try:
-            request = msgspec.json.decode(line, type=Request)
+            request = decode_json(line, Request)
         except (msgspec.MsgspecError, RecursionError) as error:
             self._send(Message(answer=Answer(None, error=Fault.of(InputError(f"not a request: {error}")))))
             return

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.audit import Actor, AuditEntry, target_of
+from gputui.domain.decoding import decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.units import plural
@@ -58,7 +59,7 @@ def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
             if word not in line:
                 continue
             try:
-                document: Document = msgspec.json.decode(line)
+                document: Document = decode_json(line)
                 generation, start, place = document.pop("id")
             except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # torn by a crash, or damaged: the others still count

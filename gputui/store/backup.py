@@ -25,6 +25,7 @@ from typing import IO, Any, cast
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError
 from gputui.domain.finding import Finding
 from gputui.domain.settings import StoreSettings
@@ -326,7 +327,7 @@ def _of_seal(backup: Path) -> str | None:
 def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo) -> BackupManifest:
     file = archive.extractfile(member)
     try:
-        found = msgspec.json.decode(file.read() if file else b"", type=BackupManifest)
+        found = decode_json(file.read() if file else b"", BackupManifest)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{MANIFEST}: {error}") from None
     if found.format > FORMAT:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from gputui.domain.audit import AuditEntry
+from gputui.domain.decoding import JsonDecoder, convert
 from gputui.domain.errors import GputuiError, InputError, StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
@@ -140,7 +141,7 @@ def decode_audit(document: Document) -> AuditEntry:
     return _decode(document, AuditEntry, "audit")
 
 
-def decode_lines(decoder: msgspec.json.Decoder[T], data: bytes) -> list[T] | None:
+def decode_lines(decoder: JsonDecoder[T], data: bytes) -> list[T] | None:
     """Return the values of lines of JSON; None if one of them cannot be read."""
     try:
         return decoder.decode_lines(data)
@@ -150,7 +151,7 @@ def decode_lines(decoder: msgspec.json.Decoder[T], data: bytes) -> list[T] | Non
 
 def _decode(document: object, kind: type[T], where: str) -> T:
     try:
-        return msgspec.convert(document, kind)
+        return convert(document, kind)
     except _UNREADABLE as error:
         raise StoreFormatError(
             f"{CANNOT}{error}", where=where, hint="upgrade gputui, or correct it in queue.json"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
 from gputui.store.documents import Document, part_of_entry, runs_in
@@ -241,7 +242,7 @@ class HistoryFiles:
 def _decode_line(data: bytes, path: Path) -> Document:
     """Return the document of a line in the current schema; empty when the line is damaged."""
     try:
-        line = msgspec.json.decode(data, type=_HistoryLine)
+        line = decode_json(data, _HistoryLine)
     except msgspec.MsgspecError:
         return {}
     check_schema(line.schema, path)
@@ -253,7 +254,7 @@ def _decode_line(data: bytes, path: Path) -> Document:
 def _runs(data: bytes | None) -> Runs:
     """Return the runs at the head of a line; empty if damaged: the id then means a single job."""
     with suppress(msgspec.MsgspecError):
-        return runs_in({"runs": msgspec.json.decode(data)}) if data else ()
+        return runs_in({"runs": decode_json(data)}) if data else ()
     return ()
 
 

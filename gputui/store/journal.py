@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError
 from gputui.store.documents import Document
 
@@ -67,7 +68,7 @@ def _decode_line(text: bytes, start: int) -> JournalLine:
     try:
         if len(crc) != 8 or int(crc, 16) != zlib.crc32(rest):
             return JournalLine(start, None, int(number) if number.isdigit() and len(number) < 12 else None)
-        content = msgspec.json.decode(body)
+        content = decode_json(body)
         return JournalLine(start, JournalEntry(content["t"], content["a"], int(number)))
     except (ValueError, KeyError, TypeError):
         return JournalLine(start, None)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
-import msgspec
 from msgspec import Struct
 
+from gputui.domain.decoding import JsonDecoder, json_decoder
 from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord
 from gputui.domain.job_spec import JobId
@@ -36,7 +36,7 @@ class _JobLine(Struct, Generic[AnyJob], frozen=True):
 
 def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | None]:
     """Yield the jobs of a file in parts, last line first; None if a part needs the slower method."""
-    decoder: msgspec.json.Decoder[_JobLine[AnyJob]] = msgspec.json.Decoder(_JobLine[kind])  # type: ignore[valid-type]
+    decoder: JsonDecoder[_JobLine[AnyJob]] = json_decoder(_JobLine[kind])  # type: ignore[valid-type]
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -51,7 +51,7 @@ def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | No
             end = start + cut
 
 
-def _jobs(decoder: msgspec.json.Decoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
+def _jobs(decoder: JsonDecoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
     """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
     moved = _with_ids_moved(data)
     lines = None if moved is None else decode_lines(decoder, moved)

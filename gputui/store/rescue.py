@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputui.domain.decoding import decode_json
 from gputui.store.documents import Document
 from gputui.store.file_access import FileAccess
 from gputui.store.files import write_whole
@@ -45,6 +46,6 @@ def write_rescue(path: Path, state: LoadedQueue, access: FileAccess) -> None:
 def read_rescue(path: Path) -> Rescue | None:
     """Return the content of a rescue file; None if it is unreadable."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Rescue)
+        return decode_json(path.read_bytes(), Rescue)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
+from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import StoreFormatError
 from gputui.store.file_access import FileAccess
 from gputui.store.files import (
@@ -90,7 +91,7 @@ def write_snapshot(
 def parse_tables(data: bytes, path: Path) -> Tables:
     """Return the tables of a TinyDB file; raises StoreFormatError."""
     try:
-        return msgspec.json.decode(data, type=Tables) if data.strip() else {}
+        return decode_json(data, Tables) if data.strip() else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
         raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
@@ -103,7 +104,7 @@ def new_store_id() -> str:
 
 def _meta_of(table: Table, path: Path) -> Meta:
     try:
-        meta = msgspec.convert(table.get("1", {}), Meta)
+        meta = convert(table.get("1", {}), Meta)
     except msgspec.ValidationError as error:
         raise StoreFormatError(
             f"not a queue of gputui: {error}", where=str(path), hint="name another state directory"

@@ -17,6 +17,7 @@ from tinydb import TinyDB
 from tinydb.storages import Storage
 from tinydb.table import Table as TinyTable
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreError
 from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.cleanup import next_generation, remove_leftovers, retire_journal
@@ -416,11 +417,11 @@ class _RawLine(msgspec.Struct):
 def raw_documents(snapshot: Path, journal: Path, table: str, keys: Collection[str]) -> RawTable:
     """Return these documents of a table as the bytes in which they were last written."""
     found: RawTable = {}
-    tables = msgspec.json.decode(snapshot.read_bytes(), type=dict[str, RawTable])
+    tables = decode_json(snapshot.read_bytes(), dict[str, RawTable])
     _collect(found, tables.get(table, {}) if table != META else {}, keys)
     for line in journal.read_bytes().splitlines():
         with suppress(msgspec.MsgspecError, IndexError):  # a damaged line contains no document
-            body = msgspec.json.decode(line.split(b" ", 2)[2], type=_RawLine)
+            body = decode_json(line.split(b" ", 2)[2], _RawLine)
             _collect(found, body.t.get(table, {}), keys)
     return found
 

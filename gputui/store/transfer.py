@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import convert, decode_json
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.settings import StoreSettings
 from gputui.store.audit import AuditFiles
@@ -121,8 +122,8 @@ def _of_files(files: list[CapturedFile], state: LoadedQueue) -> Iterator[_Export
 
 def _audit_line(line: bytes) -> _ExportLine | None:
     try:
-        document = msgspec.json.decode(line, type=dict[str, Any])
-        return _ExportLine("audit", key=msgspec.convert(document.pop("id"), tuple[int, int, int]), document=document)
+        document = decode_json(line, dict[str, Any])
+        return _ExportLine("audit", key=convert(document.pop("id"), tuple[int, int, int]), document=document)
     except (msgspec.MsgspecError, KeyError):
         return None
 
@@ -137,7 +138,7 @@ def _history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
     month = file.name.removeprefix("history-").removesuffix(".jsonl")
     for line in file.lines():
         try:
-            found = msgspec.json.decode(line, type=_Stored)
+            found = decode_json(line, _Stored)
         except msgspec.MsgspecError:
             continue
         tables: Tables = {JOBS: {str(found.id): found.job}}
@@ -205,9 +206,9 @@ class _Import:
 
     def _take(self, line: bytes, where: str) -> None:
         try:
-            found = msgspec.json.decode(line, type=_ExportLine)
+            found = decode_json(line, _ExportLine)
             if found.kind == "end":
-                self._end = msgspec.json.decode(line, type=_End)
+                self._end = decode_json(line, _End)
             else:
                 self._put(found)
         except (msgspec.MsgspecError, KeyError, StoreFormatError) as error:
@@ -259,14 +260,14 @@ _CHECKS: dict[str, Callable[[int, Document], object]] = {
 
 def _header(line: bytes, where: str) -> ExportHeader:
     try:
-        header = msgspec.json.decode(line, type=ExportHeader)
+        header = decode_json(line, ExportHeader)
     except msgspec.MsgspecError:
         header = None
     if header is None or header.kind != "gputui-export":
         raise StoreFormatError("it is no export", where=where, hint="name a file that `gputui state export` wrote")
     if header.version > VERSION or header.schema > SCHEMA:
         raise StoreFormatError("a newer gputui wrote it", where=where, hint="upgrade gputui")
-    msgspec.convert({"generation": 1, "next_id": 1, "store_id": header.store_id}, Meta)
+    convert({"generation": 1, "next_id": 1, "store_id": header.store_id}, Meta)
     return header
 
 

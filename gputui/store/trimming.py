@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import GputuiError
 from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
@@ -163,8 +164,8 @@ class _TimedJob(msgspec.Struct):
     job: dict[str, Any]
 
 
-_ENTRY = msgspec.json.Decoder(_TimedEntry)
-_JOB = msgspec.json.Decoder(_TimedJob)
+_ENTRY = json_decoder(_TimedEntry)
+_JOB = json_decoder(_TimedJob)
 
 
 def _time_of_entry(line: bytes) -> datetime | None:

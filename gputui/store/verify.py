@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import GputuiError, StoreFormatError, StoreNewerError
 from gputui.domain.finding import Finding
 from gputui.store.codec import decode_audit, decode_controls, decode_job, decode_recurring
@@ -95,8 +96,8 @@ class _HistoryRecord(Struct):
     schema: int = SCHEMA
 
 
-_HISTORY = msgspec.json.Decoder(_HistoryRecord)
-_AUDIT = msgspec.json.Decoder(dict[str, Any])
+_HISTORY = json_decoder(_HistoryRecord)
+_AUDIT = json_decoder(dict[str, Any])
 
 
 def _check_history(line: bytes, path: Path) -> None:

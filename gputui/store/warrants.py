@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, WarrantError
 from gputui.domain.job_spec import JobSpec
 from gputui.store.codec import encode_spec
@@ -156,7 +157,7 @@ def _read(folder: int, name: str, uid: int) -> Any:
         if not is_ours or status.st_mode & _OTHERS_WRITE or status.st_size > _LARGEST:
             raise WarrantError(f"its warrant {uid}/{name} is not a file of {name_of(uid)} alone")
         try:
-            return msgspec.json.decode(file.read())
+            return decode_json(file.read())
         except msgspec.DecodeError as error:
             raise WarrantError(f"its warrant {uid}/{name} is damaged: {error}", hint="submit it again") from error
 

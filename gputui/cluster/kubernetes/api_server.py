@@ -13,6 +13,7 @@ import urllib3
 from msgspec import Struct
 from urllib3.exceptions import HTTPError, ProtocolError
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.text import plain
 
@@ -116,7 +117,7 @@ class ApiServer:
     def decoded(self, data: bytes, kind: type[T]) -> T:
         """Return an answer, decoded; a proxy or another server may have answered instead of Kubernetes."""
         try:
-            return msgspec.json.decode(data, type=kind)
+            return decode_json(data, kind)
         except (msgspec.DecodeError, ValueError) as error:
             what = f"what answers is no API server of Kubernetes: {_one_line(data[:80].decode(errors='replace'))}"
             raise ClusterUnavailableError(what, where=self.place) from error
@@ -224,7 +225,7 @@ def refuse_not_found(error: ApiRefusedError, what: str) -> None:
 def _told(data: bytes) -> str:
     """Return the message of an answer, on one line."""
     try:
-        return _one_line(msgspec.json.decode(data, type=StatusAnswer).message)
+        return _one_line(decode_json(data, StatusAnswer).message)
     except (msgspec.DecodeError, ValueError):
         return _one_line(data[:_MOST_WORDS].decode(errors="replace"))
 

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import JsonDecoder, json_decoder
+
 Texts = Mapping[str, str]
 _NVIDIA = "nvidia.com/"
 _NO_GPUS: Counter[str] = Counter()
@@ -435,7 +437,7 @@ class Reader(Generic[Item]):
     """Decodes objects of one kind."""
 
     def __init__(self, kind: type[Item]) -> None:
-        self._decoder: msgspec.json.Decoder[Item] = msgspec.json.Decoder(kind)
+        self._decoder: JsonDecoder[Item] = json_decoder(kind)
 
     def read(self, data: bytes | msgspec.Raw) -> Item | None:
         """Return the object; None if it cannot be read."""

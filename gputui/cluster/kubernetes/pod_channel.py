@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class PodChannel:
         stream, content = frame.data[0], bytes(frame.data[1:])
         if stream == _STATUS:
             with suppress(msgspec.DecodeError, ValueError):
-                self._status = msgspec.json.decode(content, type=_EndStatus)
+                self._status = decode_json(content, _EndStatus)
         if not content or stream not in {_STDOUT, _STDERR}:
             return []
         self._confirm_size()

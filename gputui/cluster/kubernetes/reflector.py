@@ -11,6 +11,7 @@ import msgspec
 
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, ApiStream
 from gputui.cluster.kubernetes.objects import Item, KubeChange, KubeList, KubeMeta, Reader
+from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterError
 
 PAGE = "500"
@@ -23,7 +24,7 @@ _LONGEST_PAUSE = 30.0
 _PATIENCE = 0.2
 """Seconds for which the end of a watch is waited for."""
 _MOST_DELETED = 1000
-_CHANGE = msgspec.json.Decoder(KubeChange)
+_CHANGE = json_decoder(KubeChange)
 _GONE = 410
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from gputui.cluster.journal import write_whole
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.calls import CALLS, ApiCall
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterUnavailableError
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -166,5 +167,5 @@ class Sites:
 
     def _read(self) -> KubeSite | None:
         with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
-            return msgspec.json.decode(self._file.read_bytes(), type=KubeSite)
+            return decode_json(self._file.read_bytes(), KubeSite)
         return None

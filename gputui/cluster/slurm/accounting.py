@@ -16,6 +16,7 @@ from gputui.cluster.slurm.directives import COMMENT
 from gputui.cluster.slurm.ended import Ended
 from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.poll import mark_of
+from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
@@ -50,7 +51,7 @@ class _Jobs(Struct, frozen=True):
     jobs: tuple[_Job, ...] = ()
 
 
-_JOBS = msgspec.json.Decoder(_Jobs)
+_JOBS = json_decoder(_Jobs)
 _RANGES = tuple(map(timedelta, (366, 31, 7, 1)))
 """Days back for which all jobs are asked, until slurmdbd's MaxQueryTimeRange allows it: some sites have millions."""
 _TOO_WIDE = "date range"

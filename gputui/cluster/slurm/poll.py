@@ -23,6 +23,7 @@ from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.node_rows import NodeRow
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.texts import NOTHING
+from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.state import JobState
 
@@ -45,7 +46,7 @@ class Polled(Struct, frozen=True):
     """Why Slurm did not answer; the other processes need not try."""
 
 
-_DECODER = msgspec.json.Decoder(Polled)
+_DECODER = json_decoder(Polled)
 
 
 class Poll:

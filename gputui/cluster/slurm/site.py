@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import ClusterRefusedError
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
@@ -78,7 +79,7 @@ class _Known(Struct, frozen=True):
 def known(poll: Path) -> SlurmSite | None:
     """Return the site as the file of the last poll has it; None if it is not there or too old."""
     with suppress(OSError, msgspec.DecodeError, ValueError):
-        found = msgspec.json.decode(poll.read_bytes(), type=_Known)
+        found = decode_json(poll.read_bytes(), _Known)
         if is_recent(found.site, found.site_at):
             return found.site
     return None

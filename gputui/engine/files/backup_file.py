@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.backup_record import BackupRecord
+from gputui.domain.decoding import decode_json
 from gputui.engine.files.file_modes import file_mode, read_file, replace_file
 
 FILE = "last-backup.json"
@@ -15,7 +16,7 @@ FILE = "last-backup.json"
 def read_backup_record(state: Path) -> BackupRecord | None:
     """Return the result of the last backup; None if there is no readable one."""
     try:
-        return msgspec.json.decode(read_file(state / FILE), type=BackupRecord)
+        return decode_json(read_file(state / FILE), BackupRecord)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gputui.domain.decoding import json_decoder
 from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.files.file_modes import open_file, read_file, replace_file
@@ -69,7 +70,7 @@ def read(directory: Path) -> list[TakenStep]:
     return steps
 
 
-_DECODER = msgspec.json.Decoder(TakenStep)
+_DECODER = json_decoder(TakenStep)
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.snapshot import Leader
 from gputui.engine.files.file_modes import open_regular, set_file_mode
 
@@ -182,7 +183,7 @@ def _read(fd: int) -> Leader:
     for _ in range(_READS):
         with contextlib.suppress(msgspec.MsgspecError, OSError):
             text = os.pread(fd, 4 * _SIZE, 0)
-            leader, sign = msgspec.json.decode(text, type=Leader), msgspec.json.decode(text, type=_Sign)
+            leader, sign = decode_json(text, Leader), decode_json(text, _Sign)
             return replace(leader, silent_for=_silence(sign))
         time.sleep(0.001)  # read while it was being written
     return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Usage
 from gputui.engine.files.file_modes import read_file, replace_file
@@ -68,6 +69,6 @@ def write(directory: Path, published: Published, mode: int = 0o600) -> None:
 def read(directory: Path) -> Published | None:
     """Return the last view; None if there is none, or a newer gputui wrote it."""
     try:
-        return msgspec.json.decode(read_file(directory / LIVE_FILE), type=Published)
+        return decode_json(read_file(directory / LIVE_FILE), Published)
     except (OSError, msgspec.MsgspecError):
         return None

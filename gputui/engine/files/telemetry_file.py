@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gputui.domain.attempt import Attempt
+from gputui.domain.decoding import msgpack_decoder
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
@@ -36,7 +37,7 @@ class TelemetryFile(Struct, omit_defaults=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(TelemetryFile)
+_DECODER = msgpack_decoder(TelemetryFile)
 
 
 def telemetry_path(job_id: JobId, attempt: int) -> str:

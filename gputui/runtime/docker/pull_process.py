@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.units import format_duration
@@ -178,7 +179,7 @@ class PullProcess:
 
     def _handle_reply(self, line: bytes) -> bool:
         """Handle one reply; return whether the image is present. Raises the RuntimeFault that it reports."""
-        said = msgspec.json.decode(line, type=PullReply)
+        said = decode_json(line, PullReply)
         self._moved_at = time.monotonic()
         self._words = said.words or self._words
         if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
@@ -219,7 +220,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Pull one image for the parent process, and end when the parent does."""
-    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=PullRequest)
+    asked = decode_json(sys.stdin.buffer.readline(), PullRequest)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     said_at = 0.0
 

@@ -36,6 +36,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.container import Launch
+from gputui.domain.decoding import decode_json
 from gputui.runtime.host_processes import ProcessIdentity
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
 
@@ -190,7 +191,7 @@ class AttemptFolder(Struct, frozen=True):
         try:
             descriptor, reach = self._open_with_reach("launch.json")
             with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
-                return msgspec.json.decode(file.read(), type=Manifest), reach
+                return decode_json(file.read(), Manifest), reach
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None, NOBODY
 
