@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
@@ -28,6 +29,8 @@ from tests.runtime.contract import PATIENCE, STORE, Harness, output, shell, unti
 from tests.runtime.dockerd import is_alive
 from tests.runtime.test_process import process_harness
 
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE of renameat2(2)."""
 TTY, PIPES = Interactive(stdin=True, tty=True), Interactive(stdin=True)
 
 
@@ -423,27 +426,27 @@ def test_commands_inside_inherit_neither_terminal_nor_files(
     assert told.split() == [b"found:0"]
 
 
+def exchange(first: Path, second: Path) -> None:
+    """Exchange two paths at once: without its directory an attempt has ended, and commands in it are hung up."""
+    renamed = ctypes.CDLL(None, use_errno=True).renameat2(_HERE, bytes(first), _HERE, bytes(second), _EXCHANGE)
+    assert renamed == 0, os.strerror(ctypes.get_errno())
+
+
 def test_a_command_enters_the_attempt_that_was_checked(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:
     script = "echo {}; sleep 600"  # it outlives the first reader
     first, second = (begin(harness, runtime, script.format(word), PIPES) for word in ("own", "another"))
-    place, aside = state / "attempts" / first, state / "aside"
 
-    def swap(_submitter: int | None) -> None:
-        place.rename(aside)
-        (state / "attempts" / second).rename(place)
-
-    def swap_back() -> None:
-        place.rename(state / "attempts" / second)
-        aside.rename(place)
+    def swap(_submitter: int | None = None) -> None:
+        exchange(state / "attempts" / first, state / "attempts" / second)
 
     reader = Reader(inside.attach(first, PIPES, swap))
-    swap_back()
+    swap()
     reader.until(b"own")
     reader.channel.close()
     reader = Reader(inside.execute(first, ExecRequest(shell("echo $GPUTUI_JOB_ID")), swap))
-    swap_back()
+    swap()
     assert (reader.to_end(), reader.out) == (0, first.split("-")[-2].encode() + b"\n")
 
 
