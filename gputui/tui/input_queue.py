@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from textual import events
@@ -28,6 +29,8 @@ from gputui.engine.process import memory_tuning
 LONGEST = 1.0
 """Seconds for which keys wait for one before them. They are counted in looks, so time in which this process got no CPU
 does not count, nor does the time until a screen that the key opened is there."""
+_FRAME = 0.01
+"""Seconds after which the second message follows a key if no other key waits: until then its effect is drawn."""
 _LOOK = 0.05
 """Seconds between two checks whether the target of a key still exists; a pending message is lost with it."""
 
@@ -78,6 +81,8 @@ class InputQueue:
         self._dispatch = dispatch
         self._waiting: deque[events.InputEvent | events.Paste] = deque()
         self._turn = 0
+        self._send_last: Callable[[], None] = lambda: None
+        """Sends the second message of the present key, once."""
         self.is_busy = False
         """True if a key or click is being handled."""
         self.read_at: float | None = None
@@ -90,7 +95,9 @@ class InputQueue:
             return
         memory_tuning.SWEEPER.touch(time.monotonic())
         self._waiting.append(event)
-        if not self.is_busy:
+        if self.is_busy:
+            self._send_last()
+        else:
             await self._take_turn()
 
     async def _take_turn(self) -> None:
@@ -164,11 +171,19 @@ class InputQueue:
         if self._app.screen is not message.screen:
             self._turn += 1
             self._send_after(self._app.screen, self._app.screen, self._turn, is_last=True)
-        elif not message.is_last:
-            self._turn += 1
-            self._send_after(message.path, message.screen, self._turn, is_last=True)
-        else:
+        elif message.is_last:
             self._end_turn(message.turn)
+        else:
+            self._send_last = partial(self._send_second, message)
+            if self._waiting:
+                self._send_last()
+            else:
+                asyncio.get_running_loop().call_later(_FRAME, self._send_last)
+
+    def _send_second(self, first: KeyDone) -> None:
+        if first.turn == self._turn:
+            self._turn += 1
+            self._send_after(first.path, first.screen, self._turn, is_last=True)
 
     def _end_turn(self, turn: int) -> None:
         if turn == self._turn:

@@ -106,7 +106,7 @@ class Repaints:
     def wants(self, before: Snapshot, after: Snapshot) -> bool:
         """Return whether to draw a snapshot; one between two readings, in which only ages differ, is not worth it."""
         is_soon = abs(after.taken_at - self._taken_at).total_seconds() < self._tick
-        if is_soon and after is not before and _without_times(before) == _without_times(after):
+        if is_soon and after is not before and _lasting(before) == _lasting(after):
             return False
         self._taken_at, self._snapshot_at = after.taken_at, self._clock()
         return True
@@ -122,7 +122,11 @@ class Repaints:
         return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self._tick
 
 
-def _without_times(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without its time, and without the resulting ages of readings."""
+def _lasting(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without its time, the resulting ages of readings, and the reasons.
+
+    Reasons follow from the rest, or are drawn with the next reading. Comparing those of 10,000 jobs would make each of
+    them.
+    """
     nodes = (replace(node, gpus=tuple(replace(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
-    return replace(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes))
+    return replace(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes), reasons=EMPTY.reasons)

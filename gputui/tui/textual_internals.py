@@ -261,12 +261,22 @@ class ExactCompositor(Compositor):
         if self._changed is None:
             yield from super()._get_renders(crop)
             return
+        covered: dict[int, list[Region]] = {}
+        """Regions of the widgets before, by row: from front to back, and each draws all its cells."""
         for widget, (region, clip) in self.visible_widgets.items():
             seen = region.intersection(clip)
             rows = [row for row in self._changed if seen.y <= row < seen.bottom] if seen.width else []
+            rows = [row for row in rows if not _covers(covered.setdefault(row, []), seen)]
+            for row in rows:
+                covered[row].append(seen)
             for first, last in _runs(rows):
                 part = Region(seen.x, first, seen.width, last - first + 1)
                 yield region, part, widget.render_lines(part.translate(-region.offset))
+
+
+def _covers(front: Iterable[Region], seen: Region) -> bool:
+    """Return whether one of the regions reaches from the left end of another to its right end."""
+    return any(region.x <= seen.x and seen.right <= region.right for region in front)
 
 
 def _runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:

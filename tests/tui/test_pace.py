@@ -10,8 +10,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Node, Snapshot
+from gputui.domain.state import Reason
 from gputui.tui.pace import SLOW, USUAL, Pace, Pacer, Repaints, log_pace
 from tests.cli.conftest import Run, alone, clock, run, store
 from tests.factories import GIB, NOW, sample, view
@@ -88,6 +90,7 @@ def test_the_main_screen_is_drawn_once_for_each_reading() -> None:
     assert repaints.wants(EMPTY, first)
     repaints.note()
     assert not repaints.wants(first, later(0.9)), "readings are older, and that is all"
+    assert not repaints.wants(first, replace(later(0.9), reasons=Unread())), "reasons are drawn with the next reading"
     assert repaints.wants(later(0.9), later(0.95, used=5)), "another reading"
     assert repaints.wants(first, replace(first, leads_here=True))
     assert repaints.wants(first, first), "asked for again"
@@ -102,6 +105,15 @@ def test_the_main_screen_is_drawn_once_for_each_reading() -> None:
     assert not repaints.wants_tick()
     second = 2.25
     assert repaints.wants_tick()
+
+
+class Unread(dict[JobId, Reason]):
+    """Reasons that must not be compared: each would be made."""
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError
+
+    __hash__ = None
 
 
 async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> None:

@@ -88,8 +88,7 @@ class FilterLine(Vertical):
 
     def __init__(self, hint: str = _HINT, fields: Mapping[str, str] = _EXAMPLES, noun: str = "job") -> None:
         super().__init__()
-        self._hint = hint
-        self._fields = fields
+        self._field = Input(id="filter", placeholder=hint, compact=True, suggester=FieldNames(fields))
         self._noun = noun
         self._past: list[str] = []
         self._place = 0
@@ -99,7 +98,7 @@ class FilterLine(Vertical):
         """Yield the field and the line for errors."""
         with Horizontal():
             yield Static("/", id="sign", markup=False)
-            yield Input(id="filter", placeholder=self._hint, compact=True, suggester=FieldNames(self._fields))
+            yield self._field
             yield Static("", id="matches", markup=False)
             yield Hints("", id="said")
         yield Static("", id="fault", markup=False)
@@ -112,22 +111,22 @@ class FilterLine(Vertical):
     @property
     def is_typed(self) -> bool:
         """Return whether keys go to the line."""
-        return any(line.has_focus for line in self.query(Input))  # none yet while the console opens
+        return self._field.has_focus
 
     def open(self, history: FilterHistory) -> None:
         """Show the line and focus it."""
         self._past = list(history.texts)
         self._place = len(self._past)
         self.add_class("-open")
-        self.query_one(Input).focus()
+        self._field.focus()
 
     def close(self) -> None:
         """Leave the line; it stays visible while it has text."""
-        self.set_class(bool(self.query_one(Input).value), "-open")
+        self.set_class(bool(self._field.value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
         """Show the number of matches, and the keys."""
-        matches = f"{shown} of {plural(of, self._noun)}" if self.query_one(Input).value else ""
+        matches = f"{shown} of {plural(of, self._noun)}" if self._field.value else ""
         said = "Enter keep  Esc show all" if is_typed else "Esc shows all"
         if (matches, said) != self._said:
             self._said = matches, said
@@ -152,6 +151,6 @@ class FilterLine(Vertical):
             event.stop()
             event.prevent_default()
             self._place = max(0, min(len(self._past), self._place + (-1 if event.key == "up" else 1)))
-            field = self.query_one(Input)
+            field = self._field
             field.value = [*self._past, ""][self._place]
             field.cursor_position = len(field.value)

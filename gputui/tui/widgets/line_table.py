@@ -169,36 +169,48 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def redraw(self) -> None:
         """Update the visible rows, and refresh the changed cells."""
-        if not self.placed or not self.is_attached:
+        if self.placed and self.is_attached:
+            # on a tiny terminal a fractional layout may give thousands of rows, none of which is visible
+            for y in range(min(self.height, self.app.size.height)):
+                self._redraw_line(y)
+
+    def _redraw_line(self, y: int) -> None:
+        line = self._make(y)
+        shown = self._lines[y] if y < len(self._lines) else None
+        if line == shown:
             return
-        # on a tiny terminal a fractional layout may give thousands of rows, none of which is visible
-        for y in range(min(self.height, self.app.size.height)):
-            line = self._make(y)
-            shown = self._lines[y] if y < len(self._lines) else None
-            if line == shown:
-                continue
-            if (
-                shown is None
-                or not line.cells
-                or line.key != shown.key
-                or line.picked != shown.picked
-                or line.lead != shown.lead
-            ):
-                self.refresh(Region(0, y + self.head, self.size.width, 1))
-            else:
-                self._refresh_cells(y, shown, line)
-            self._lines[y : y + 1] = [line]
+        if (
+            shown is None
+            or not line.cells
+            or line.key != shown.key
+            or line.picked != shown.picked
+            or line.lead != shown.lead
+        ):
+            self.refresh(Region(0, y + self.head, self.size.width, 1))
+        else:
+            self._refresh_cells(y, shown, line)
+        self._lines[y : y + 1] = [line]
 
     def move_to(self, row: int) -> None:
         """Move the cursor to a row."""
         if not self.keys:
             return
+        left, top = self._row, self.top
         self._row = max(0, min(row, len(self.keys) - 1))
         self.cursor = self.keys[self._row]
         self.follow_cursor()
         self._bring_into_sight()
-        self.redraw()
+        self._redraw_cursor(left, top)
         self.post_message(CursorMoved())
+
+    def _redraw_cursor(self, left: int, top: int) -> None:
+        """Update the row that the cursor left and that where it is; all rows if the view had another first row."""
+        drawn = range(self.top, self.top + len(self._lines))
+        if top != self.top or left not in drawn or self._row not in drawn:
+            self.redraw()
+            return
+        for row in {left, self._row}:
+            self._redraw_line(row - self.top)
 
     def action_down(self, step: int) -> None:
         """Move the cursor by rows."""
