@@ -150,6 +150,11 @@ def bindings_of(node: DOMNode) -> list[Binding]:
     return [binding for found in node._bindings.key_to_bindings.values() for binding in found]
 
 
+def bindings_to(node: DOMNode, key: str) -> Sequence[Binding]:
+    """Return the bindings of a widget, screen or app to one key."""
+    return node._bindings.key_to_bindings.get(key, ())
+
+
 def replace_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
     """Replace all bindings of a widget, screen or app."""
     node._bindings.key_to_bindings = {}

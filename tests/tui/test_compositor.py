@@ -13,7 +13,11 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gputui.tui.present.cells import Cell
+from gputui.tui.queue.ended import FOLD
+from gputui.tui.queue.tab_models import Key
 from gputui.tui.textual_internals import ExactCompositor, cut
+from gputui.tui.widgets.job_table import JobTable
 from tests.tui.console import Console, steady
 
 KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")
@@ -54,7 +58,29 @@ async def test_a_cursor_key_draws_only_the_old_and_the_new_row(monkeypatch: pyte
         await pilot.pause()
     assert ("JobTable", 2) in drawn
     assert not {name for name, _ in drawn} & {"GpuGrid", "GpuCards", "LogPane", "StatusBar"}, drawn
+    assert not {name for name, _ in drawn} & {"Vertical", "Main"}, "they lie behind the table"
     assert max(height for name, height in drawn) == 2, drawn
+
+
+async def test_a_cursor_key_makes_only_the_old_and_the_new_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 24)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "home")
+        table, made = console.app.screen.query_one(JobTable), set[Key]()
+        whole = table.cell_of
+
+        def seen(key: Key, column: str, room: int) -> Cell:
+            made.add(key)
+            return whole(key, column, room)
+
+        monkeypatch.setattr(table, "cell_of", seen)
+        table.action_down(1)
+        assert made == set(table.keys[:2])
+        made.clear()
+        table.action_last()
+        assert 2 < table.height < len(table.keys)
+        assert made == {*table.keys[-table.height :]} - {FOLD}, "the view has moved"
 
 
 @pytest.mark.usefixtures("drawn_at_once")

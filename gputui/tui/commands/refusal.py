@@ -14,7 +14,7 @@ from gputui.domain.cluster import Capability
 from gputui.tui.commands import BY_NAME, LOG_COMMANDS
 from gputui.tui.commands.command import Command, place_of
 from gputui.tui.commands.places import places
-from gputui.tui.textual_internals import bindings_of
+from gputui.tui.textual_internals import bindings_to
 
 READ_ONLY = "Not here: this console is read-only."
 READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
@@ -67,7 +67,7 @@ def why_key_does_nothing(
     """
     if key == "escape":
         return ""
-    bound = {binding.id for node in _chain(screen) for binding in bindings_of(node) if binding.key == key}
+    bound = {binding.id for node in _chain(screen) for binding in bindings_to(node, key)}
     told = ""
     for command in (command for name, command in BY_NAME.items() if name in bound):
         place = place_of(command, screen)
