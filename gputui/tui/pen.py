@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -10,6 +10,9 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
+from textual.strip import Strip
+
+from gputui.domain.text import is_narrow
 
 
 class _Look(NamedTuple):
@@ -104,3 +107,29 @@ def _attributes(style: Style) -> str:
     """Return the parameters of bold, reverse and the like; empty where there are none."""
     sequence, _, _ = style.without_color.render(".", color_system=ColorSystem.STANDARD).partition(".")
     return sequence.removeprefix("\x1b[").removesuffix("m")
+
+
+def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[Segment]]]:
+    """Yield parts of a strip that begins at `x`, from the left, each with its start, in one pass over its segments."""
+    segments = [(segment, cell_len(segment.text)) for segment in strip if segment.text and not segment.control]
+    place = 0
+    for start, end in parts:
+        piece: list[Segment] = []
+        while place < len(segments) and x < end:
+            segment, cells = segments[place]
+            if x + cells > start:
+                piece.append(_part(segment, cells, max(0, start - x), min(cells, end - x)))
+            if x + cells > end:
+                break  # the next part may begin in this segment too
+            place, x = place + 1, x + cells
+        yield start, piece
+
+
+def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
+    """Return the cells of a segment from `first` up to `last`; half of a wide character is a space."""
+    if last - first == cells:
+        return segment
+    text, style, _ = segment
+    if is_narrow(text):
+        return Segment(text[first:last], style)
+    return segment.split_cells(first)[1].split_cells(last - first)[0]

@@ -45,9 +45,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import IO, Any, TypeVar
 
-from rich.cells import cell_len
 from rich.console import Console
-from rich.segment import Segment
 from textual import events
 from textual._compositor import ChopsUpdate, Compositor
 from textual._styles_cache import StylesCache
@@ -66,9 +64,8 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input
 
-from gputui.domain.text import is_narrow
 from gputui.tui.input_queue import KeyAfterEscape
-from gputui.tui.pen import Pen
+from gputui.tui.pen import Pen, cut
 from gputui.tui.piped_event import PipedEvent
 
 T = TypeVar("T")
@@ -212,32 +209,6 @@ class ExactUpdate(ChopsUpdate):
                 for start, part in cut(strip, x, parts):
                     pen.run(start, y, part)
         return pen.text()
-
-
-def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[Segment]]]:
-    """Yield parts of a strip that begins at `x`, from the left, each with its start, in one pass over its segments."""
-    segments = [(segment, cell_len(segment.text)) for segment in strip if segment.text and not segment.control]
-    place = 0
-    for start, end in parts:
-        piece: list[Segment] = []
-        while place < len(segments) and x < end:
-            segment, cells = segments[place]
-            if x + cells > start:
-                piece.append(_part(segment, cells, max(0, start - x), min(cells, end - x)))
-            if x + cells > end:
-                break  # the next part may begin in this segment too
-            place, x = place + 1, x + cells
-        yield start, piece
-
-
-def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
-    """Return the cells of a segment from `first` up to `last`; half of a wide character is a space."""
-    if last - first == cells:
-        return segment
-    text, style, _ = segment
-    if is_narrow(text):
-        return Segment(text[first:last], style)
-    return segment.split_cells(first)[1].split_cells(last - first)[0]
 
 
 class ExactCompositor(Compositor):
