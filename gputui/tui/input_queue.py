@@ -29,8 +29,8 @@ from gputui.engine.process import memory_tuning
 LONGEST = 1.0
 """Seconds for which keys wait for one before them. They are counted in looks, so time in which this process got no CPU
 does not count, nor does the time until a screen that the key opened is there."""
-_FRAME = 0.01
-"""Seconds after which the second message follows a key if no other key waits: until then its effect is drawn."""
+FRAME = 0.01
+"""Seconds in which the effect of a key is drawn."""
 _LOOK = 0.05
 """Seconds between two checks whether the target of a key still exists; a pending message is lost with it."""
 
@@ -81,8 +81,10 @@ class InputQueue:
         self._dispatch = dispatch
         self._waiting: deque[events.InputEvent | events.Paste] = deque()
         self._turn = 0
-        self._send_last: Callable[[], None] = lambda: None
-        """Sends the second message of the present key, once."""
+        self.delay = FRAME
+        """Seconds after which the second message follows a key, if no other key waits for it."""
+        self._send_last: Callable[[], None] | None = None
+        """Sends the second message of the present key; None while that is not due."""
         self.is_busy = False
         """True if a key or click is being handled."""
         self.read_at: float | None = None
@@ -95,10 +97,10 @@ class InputQueue:
             return
         memory_tuning.SWEEPER.touch(time.monotonic())
         self._waiting.append(event)
-        if self.is_busy:
-            self._send_last()
-        else:
+        if not self.is_busy:
             await self._take_turn()
+        elif self._send_last is not None:
+            self._send_last()
 
     async def _take_turn(self) -> None:
         self.is_busy = True
@@ -173,20 +175,19 @@ class InputQueue:
             self._send_after(self._app.screen, self._app.screen, self._turn, is_last=True)
         elif message.is_last:
             self._end_turn(message.turn)
+        elif self._waiting or not self.delay:
+            self._send_second(message)
         else:
             self._send_last = partial(self._send_second, message)
-            if self._waiting:
-                self._send_last()
-            else:
-                asyncio.get_running_loop().call_later(_FRAME, self._send_last)
+            asyncio.get_running_loop().call_later(self.delay, self._send_last)
 
     def _send_second(self, first: KeyDone) -> None:
         if first.turn == self._turn:
-            self._turn += 1
+            self._turn, self._send_last = self._turn + 1, None
             self._send_after(first.path, first.screen, self._turn, is_last=True)
 
     def _end_turn(self, turn: int) -> None:
         if turn == self._turn:
-            self._turn += 1
+            self._turn, self._send_last = self._turn + 1, None
             self.read_at = None
             self._app.call_later(self._take_turn)

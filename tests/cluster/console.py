@@ -39,6 +39,7 @@ class ClusterConsole(Console):
         )
         self.app = Gputui(self.feed, clusters.actions(self.queue), console_services(services, self.queue))
         self.app.animation_level = "none"
+        self.app.input_queue.delay = 0
 
     def keep(self, jobs: object) -> None:
         """Store nothing: the cluster has the jobs."""

@@ -179,6 +179,7 @@ class Console:
         )
         self.app = Gputui(self.feed, self.actions, services, look)
         self.app.animation_level = "none"
+        self.app.input_queue.delay = 0  # a pilot does not wait until the queue is free
 
     def keep(self, jobs: Iterable[Job]) -> None:
         """Store these jobs under their own ids, with others between them; a long queue is not stored."""

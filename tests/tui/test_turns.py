@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from textual import events
 from textual.pilot import Pilot
@@ -9,7 +11,7 @@ from textual.widgets import Input
 
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.state import JobState
-from gputui.tui.input_queue import KeyAfterEscape
+from gputui.tui.input_queue import FRAME, KeyAfterEscape
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
@@ -44,12 +46,17 @@ async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
     await console.settle(pilot)
 
 
-async def test_a_filter_typed_at_once_is_complete() -> None:
+@pytest.mark.parametrize("pause", [0, 0.003], ids=["in one packet", "each before the frame of the one before"])
+async def test_a_filter_typed_at_once_is_complete(pause: float) -> None:
     console = Console()
+    console.app.input_queue.delay = FRAME
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         await console.press(pilot, "end")
-        burst(console, "slash", *"hcsw", "enter")
+        for key in ("slash", *"hcsw", "enter"):
+            burst(console, key)
+            if pause:
+                await asyncio.sleep(pause)
         await done(console, pilot)
         assert isinstance(console.app.screen, Main)
         assert console.app.screen.query_one("#filter", Input).value == "hcsw"
