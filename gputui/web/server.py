@@ -29,6 +29,8 @@ COLUMNS, LINES = 500, 300
 _PRELUDE = b"__GANGLION__\n"
 _QUIT_WITHIN = 4.0
 """Seconds for a console to end by itself when its tab has closed."""
+_ERRORS_WITHIN = 1.0
+"""Seconds for which a tab stays open until its console's errors are read; a child may hold them open."""
 _MOST_ERRORS = 64 * 1024
 _MINE = {
     "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver",
@@ -103,6 +105,7 @@ class Viewer(AppService):
         try:
             await self._pass_on(process.stdout)
         finally:
+            await asyncio.wait({errors}, timeout=_ERRORS_WITHIN)  # they are not printed once the tab has left
             await self._close()
             await errors
 
