@@ -53,7 +53,7 @@ DRAINED = 6
 HISTORY = timedelta(hours=1)
 HINT = (
     f"Demo, simulated GPUs: {keyed('detail')} opens a row, {keyed('submit')} submits, "
-    f"{keyed('notices')} lists problems, {keyed('help')} all keys"
+    f"{keyed('notices')} problems, {keyed('help')} all keys"
 )
 END_WITHIN = 3.0
 """Seconds to wait for killed processes to end."""

@@ -9,6 +9,8 @@ import pytest
 from msgspec.structs import replace
 from rich.style import Style
 
+from gputui.cli.demo import HINT as DEMO_HINT
+from gputui.console.console import FIRST_HINT
 from gputui.domain.conditions import MOST_FAILURES, STEADY, Condition, ConditionTracker, conditions
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
@@ -292,13 +294,14 @@ async def test_the_console_shows_conditions_and_lists_all_under_now() -> None:
         assert "GPU 7" not in console.screen_text.splitlines()[0]
 
 
-async def test_a_hint_for_newcomers_stays_until_the_first_key() -> None:
+@pytest.mark.parametrize("hint", [FIRST_HINT, DEMO_HINT])
+async def test_a_hint_for_newcomers_stays_until_the_first_key(hint: str) -> None:
     console = Console(healthy())
-    console.app.services.hint.text = "New here?"
+    console.app.services.hint.text = hint
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
-        assert "New here?" in console.screen_text.splitlines()[-2]
+        assert console.screen_text.splitlines()[-2].strip().endswith("? all keys")
         await pilot.press("j")
         await console.begin(pilot)
-        assert "New here?" not in console.screen_text
+        assert "? all keys" not in console.screen_text
     assert console.preferences.get("hint") == {"seen": True}
