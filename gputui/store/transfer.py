@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -284,16 +285,18 @@ def _write_queue(directory: Path, access: FileAccess, header: ExportHeader, tabl
     snapshot = directory / QUEUE
     next_id = max(header.next_id, *(highest_id(table) + 1 for table in tables.values()))
     meta = Meta(header.generation + 1, next_id, header.store_id)
-    journal, lock = journal_path(snapshot, meta.generation), StoreLock(lock_path(snapshot), access)
+    journal = journal_path(snapshot, meta.generation)
     with os_errors(journal):
         fd = open_file(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
-        access.apply_to_file(fd)
-        status = os.fstat(fd)
-        os.close(fd)
+        try:
+            access.apply_to_file(fd)
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
         sync_directory(directory)
     stamp = write_snapshot(snapshot, meta, tables, access)
-    WriteRecord(
-        SCHEMA, meta.generation, 0, next_id, stamp, caps_waiting=True,
-        checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-    ).write(lock.fd)  # fmt: skip
-    lock.close()
+    with closing(StoreLock(lock_path(snapshot), access)) as lock:
+        WriteRecord(
+            SCHEMA, meta.generation, 0, next_id, stamp, caps_waiting=True,
+            checksum=0, store_id=meta.store_id, journal=stamp_of(status),
+        ).write(lock.fd)  # fmt: skip
