@@ -90,6 +90,12 @@ def test_long(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """On a machine with an NVIDIA driver: compare gputui with nvidia-smi, in about four minutes; needs no Docker."""
+    tool(session, "python", "tests/real_gpu/run.py", *session.posargs)
+
+
+@nox.session
 def pictures(session: nox.Session) -> None:
     """Draw the pictures of the tests and the screenshots anew; look at the differences before you commit them."""
     tests = sorted(path for path in (ROOT / "tests" / "tui").glob("test_*.py") if "snap_compare" in path.read_text())
