@@ -163,7 +163,7 @@ def live(number: int) -> list[Told]:
         environ |= {"GPUTUI_PROBE": "sim:4", "GPUTUI_RUNTIME": "process"}
         with (directory / "serve.err").open("wb") as errors:
             serving = subprocess.Popen(
-                [sys.executable, "-m", "gputui", "serve", "--wait", "30"], env=environ, stdout=errors, stderr=errors
+                [sys.executable, "-m", "gputui", "serve", "--wait", "30s"], env=environ, stdout=errors, stderr=errors
             )
         try:
             return _watched(number, directory, environ)

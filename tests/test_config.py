@@ -60,7 +60,7 @@ def test_a_file_sets_the_keys_that_it_names(tmp_path: Path) -> None:
         pids_limit = 4096
         log_max_size = 1048576
         [gpus]
-        sample_interval = 0.5
+        sample_interval = "0.5s"
         """,
     )
     assert made.scheduler.tick_interval == timedelta(seconds=90)
@@ -84,6 +84,8 @@ BAD = [
     ("[scheduler]\ntick_interval = 0", "scheduler.tick_interval"),
     ("[scheduler]\ntick_interval = -1", "scheduler.tick_interval"),
     ("[scheduler]\ntick_interval = nan", "scheduler.tick_interval"),
+    ("[scheduler]\ntick_interval = 90", "scheduler.tick_interval"),
+    ('[scheduler]\ntick_interval = "1.5"', "scheduler.tick_interval"),
     ('[scheduler]\nmemory_floor = "lots"', "scheduler.memory_floor"),
     ("[scheduler]\nmemory_floor = -1", "scheduler.memory_floor"),
     ("[scheduler]\ninfrastructure_retries = -1", "scheduler.infrastructure_retries"),

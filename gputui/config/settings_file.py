@@ -95,7 +95,7 @@ def check_range(key: str, value: object, where: str) -> None:
         _check_words(value, *_WORDS[key], where)
     elif isinstance(value, timedelta):
         if not value and key not in _MAY_BE_ZERO:
-            raise InputError("expected a duration above 0", where=where, hint='write "10s", "1h30m" or seconds')
+            raise InputError("expected a duration above 0", where=where, hint='write "10s" or "1h30m"')
     elif isinstance(value, int) and not isinstance(value, bool):
         low = int(key not in _MAY_BE_ZERO)
         high = 2**60 if key in SIZES else MAX_PRIORITY if key == "standing_priority" else MAX_COUNT
@@ -322,8 +322,8 @@ def _annotations(table: str, where: str) -> dict[str, str]:
 def _read(key: str, annotation: str, value: object, where: str) -> object:
     """Return the value, with a text parsed as a duration or a size; msgspec checks the rest."""
     if "timedelta" in annotation:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise InputError("expected a duration", where=where, hint='write "10s", "1h30m" or seconds')
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):  # numbers for 0, and for the hint
+            raise InputError("expected a duration", where=where, hint='write "10s" or "1h30m"')
         value = parse_duration(str(value), where=where)
     elif key in SIZES and isinstance(value, str):
         value = parse_size(value, where=where)

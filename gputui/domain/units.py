@@ -1,7 +1,8 @@
 """Parsing and formatting of sizes, durations and counts.
 
-Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `1h30`, `2d`,
-`30 minutes`, `1 day and 2 hours`, or Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
+Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `45s`, `1h30m`, `1h30`, `2d`, `30 minutes`,
+`1 day and 2 hours`, or Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`. A bare number is refused: it would be
+minutes to Slurm's users and seconds to others.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _WORDS = re.compile(
 )
 _BETWEEN = re.compile(r"(?<=[wdhms])(?:\s*,\s*|\s+and\s+|\s+)(?=\d)", re.IGNORECASE | re.ASCII)
 _HOURS = re.compile(r"(\d+)h([0-5]\d)", re.ASCII | re.IGNORECASE)
+_BARE = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 MAX_DURATION = timedelta(days=3650)
 """Maximum duration, ten years: a longer one is a typing error; dates stay in range."""
-DURATION_HINT = "write 90, 1h30m, 2d or 2-12:00:00"
+DURATION_HINT = "write 90s, 1h30m, 2d or 2-12:00:00"
 
 
 def parse_size(text: str, *, where: str | None = None) -> int:
@@ -60,8 +62,12 @@ def format_size(size: int | None) -> str:
 
 
 def parse_duration(text: str, *, where: str | None = None) -> timedelta:
-    """Return the duration of `90` (seconds), `1h30m`, `2d`, `1 day 2 hours` or `2-12:00:00`."""
-    duration = _duration(_shortened(text.strip())) if len(text) <= 40 else None
+    """Return the duration of `90s`, `1h30m`, `2d`, `1 day 2 hours`, `2-12:00:00`, or `0`, which needs no unit."""
+    number = text.strip()
+    if len(text) <= 40 and _BARE.fullmatch(number) and float(number):
+        hint = f"write {number}s, {number}m or {number}h; several units as 1h30m"
+        raise InputError(f"{quoted(text)} has no unit", where=where, hint=hint)
+    duration = _duration(_shortened(number)) if len(text) <= 40 else None
     if duration is None:
         raise InputError(f"{quoted(text)} is not a duration", where=where, hint=DURATION_HINT)
     if not timedelta(0) <= duration <= MAX_DURATION:
@@ -84,8 +90,8 @@ def _shortened(text: str) -> str:
 
 def _duration(text: str) -> timedelta | None:
     try:
-        if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
-            return timedelta(seconds=float(text))
+        if _BARE.fullmatch(text):
+            return timedelta(0)
         if clock := _CLOCK.fullmatch(text):
             return _of_clock(clock)
         if half := _HOURS.fullmatch(text):

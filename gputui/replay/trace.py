@@ -185,7 +185,8 @@ def _limit(row: TraceRow, place: str) -> float | None:
     text = row.get("limit", "")
     if not text:
         return None
-    seconds = parse_duration(text, where=f"{place}: limit").total_seconds()
+    written = f"{text}s" if text.replace(".", "", 1).isdecimal() else text
+    seconds = parse_duration(written, where=f"{place}: limit").total_seconds()
     if not seconds:
         raise _odd("limit", "a duration above 0", text, place)
     return seconds

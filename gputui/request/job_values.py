@@ -261,11 +261,11 @@ _exit_code = numbers.whole(1, 255)
 
 
 def warning(text: str, where: str) -> LimitWarning:
-    """Return the warning for `TERM@60`, `SIGUSR1@2m` or `10@30s`."""
+    """Return the warning for `SIGUSR1@2m`, `10@30s`, or sbatch's own notation `TERM@60`, whose unit is the second."""
     name, at, before = text.strip().partition("@")
     if not at:
         raise InputError(f"{quoted(text)} does not say when", where=where, hint="write TERM@60 or USR1@2m")
-    wait = parse_duration(before, where=where)
+    wait = parse_duration(f"{before}s" if before.strip().isdecimal() else before, where=where)
     if wait < timedelta(seconds=1):
         hint = "at least 1 second before the limit: write TERM@60 or USR1@2m"
         raise InputError(f"{quoted(text)} is too close to the limit", where=where, hint=hint)

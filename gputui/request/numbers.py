@@ -104,7 +104,7 @@ def duration_text(length: timedelta | None) -> str:
         return ""
     seconds, shown = length.total_seconds(), ""
     if not seconds.is_integer():
-        return f"{seconds:.6f}".rstrip("0")
+        return f"{seconds:.6f}".rstrip("0") + "s"
     left = int(seconds)
     for letter, unit in _PARTS:
         count, left = divmod(left, unit)

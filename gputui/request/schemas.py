@@ -16,7 +16,7 @@ from gputui.request.job_options import KEYS, JobOption, OptionKind
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-DURATION: Schema = {"type": ["string", "number"], "description": "seconds, or 10s, 1h30m, 2d, 2-12:00:00"}
+DURATION: Schema = {"anyOf": [{"type": "string"}, {"const": 0}], "description": "10s, 1h30m, 2d, 2-12:00:00, or 0"}
 SIZE: Schema = {"type": ["string", "integer"], "description": "bytes, or 512m, 16g"}
 _NAMES: Schema = {"type": ["array", "string", "integer"], "items": {"type": ["string", "integer"]}}
 """GPUs by index or UUID; one may stand alone."""

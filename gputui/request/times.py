@@ -100,7 +100,7 @@ def past(text: str, where: str, now: datetime) -> datetime:
     """
     lower = text.strip().lower()
     if ago := re.fullmatch(r"-\s*(.+)|(.+) ago", lower):
-        return now - _wait(ago[1] or ago[2], where, "-{}")
+        return now - parse_duration(ago[1] or ago[2], where=where)
     if lower.startswith(("+", "in ")):
         raise InputError(f"{quoted(text)} is not a time of the past", where=where, hint=PAST_HINT)
     is_month = re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", lower, re.ASCII)
@@ -146,7 +146,7 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
     if text.startswith("+"):
         return now if is_lenient else _second(now + parse_duration(text[1:], where=where))
     if lower.startswith("in "):
-        return now if is_lenient else _second(now + _wait(lower[3:].strip(), where))
+        return now if is_lenient else _second(now + parse_duration(lower[3:], where=where))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -173,14 +173,6 @@ def _is_day(text: str) -> bool:
 def _second(at: datetime) -> datetime:
     """Return the time without its fraction of a second, which forms would otherwise show."""
     return at.replace(microsecond=0)
-
-
-def _wait(text: str, where: str, form: str = "in {}") -> timedelta:
-    """Return the duration of `2h`, `2h30`, `30 minutes`, `1 day 2 hours`."""
-    if text.isdigit():
-        hint = f"write {form.format(text + 'm')} or {form.format(text + 'h')}"
-        raise InputError(f"{quoted(form.format(text))} has no unit", where=where, hint=hint)
-    return parse_duration(text, where=where)
 
 
 def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:

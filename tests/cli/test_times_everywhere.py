@@ -118,7 +118,7 @@ def _options(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(DURATIONS.keys() - NO_EFFECT))
 def test_durations(run: Run, name: str) -> None:
-    short = ("90", "95s", "1h30m", "1h30", "1d12h", "2:30:00", "2-12:00:00", "1.5h")
+    short = ("95s", "1h30m", "1h30", "1d12h", "2:30:00", "2-12:00:00", "1.5h")
     for text in (*short, "2 h", "1h 30m", "30 minutes", "1 day and 2 hours", "2 Hours, 5 min"):
         code, err = tried(run, DURATIONS[name], text)
         assert code == 0, err
@@ -132,6 +132,7 @@ def test_what_is_no_duration(run: Run, name: str) -> None:
         " ",
         "-",
         "abc",
+        *(("90", "1.5") if "signal" not in name else ()),
         "in 2h",
         "4000d",
         "2 30",

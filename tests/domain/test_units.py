@@ -95,8 +95,8 @@ def test_sizes_are_formatted() -> None:
     ("text", "duration"),
     [
         ("0", timedelta(0)),
-        ("90", timedelta(seconds=90)),
-        ("1.5", timedelta(seconds=1.5)),
+        ("0.0", timedelta(0)),
+        ("1.5s", timedelta(seconds=1.5)),
         ("45s", timedelta(seconds=45)),
         ("30m", timedelta(minutes=30)),
         ("30min", timedelta(minutes=30)),
@@ -148,7 +148,14 @@ def test_invalid_durations_are_refused(text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("text", ["3651d", "9" * 40, "9" * 39 + "w", "9" * 30 + "-00:00:00", "9" * 30 + ":00"])
+@pytest.mark.parametrize("text", ["90", " 90 ", "1.5", "007", "9" * 40])
+def test_a_bare_number_asks_for_its_unit(text: str) -> None:
+    number = text.strip()
+    with pytest.raises(InputError, match=f"has no unit .write {number}s, {number}m or {number}h"):
+        parse_duration(text, where="--time-limit")
+
+
+@pytest.mark.parametrize("text", ["3651d", "9" * 39 + "w", "9" * 30 + "-00:00:00", "9" * 30 + ":00"])
 def test_durations_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="out of range"):
         parse_duration(text)

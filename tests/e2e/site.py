@@ -101,7 +101,7 @@ class Site:
         """Run a scheduler in the background."""
         errors = (self.directory / "serve.err").open("ab")
         process = subprocess.Popen(
-            [sys.executable, "-m", "gputui", "serve", "--wait", "20"],
+            [sys.executable, "-m", "gputui", "serve", "--wait", "20s"],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=errors,

@@ -61,7 +61,7 @@ GOOD: dict[str, str] = {
     "platform": "linux/amd64",
     "health_cmd": "curl -f http://localhost || exit 1",
     "health_interval": "30s",
-    "health_timeout": "0.5",
+    "health_timeout": "0.5s",
     "health_start_period": "1m30s",
     "health_start_interval": "5s",
     "health_retries": "3",

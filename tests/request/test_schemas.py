@@ -51,8 +51,11 @@ def test_every_documented_example_is_valid() -> None:
     [
         ('overridable = ["console", "gpus.sample_interval"]\n[policy]\nshare = 6\nleft_free = ["1", 2]', True),
         ('[policy.allow]\nprivileged = false\nmounts = ["/data"]\n[console.keys]\nhold = "H"\nrequeue = []', True),
-        ('[[policy.tenants]]\nname = "a"\nweight = 2\n[store]\nlock_timeout = 5\nlogs_max_size = "1g"', True),
+        ('[[policy.tenants]]\nname = "a"\nweight = 2\n[store]\nlock_timeout = "5s"\nlogs_max_size = "1g"', True),
         ('[log]\nformat = "json"\n[hooks]\nmail_to = ["a@b"]\non_job_end = ["x"]', True),
+        ("[scheduler]\nstop_grace = 0", True),
+        ("[scheduler]\nstop_grace = 90", False),
+        ("[scheduler]\nstop_grace = 0.5", False),
         ('[log]\nformat = "yaml"', False),
         ("[store]\nkeep_finished = 1.5", False),
         ("[stor]\nkeep_finished = 1", False),

@@ -94,7 +94,7 @@ def test_times_are_read(text: str, found: str) -> None:
     [
         ("", "is not a time"),
         ("soon", "is not a time"),
-        ("in 90", "has no unit (write in 90m or in 90h)"),
+        ("in 90", "has no unit (write 90s, 90m or 90h; several units as 1h30m)"),
         ("18", "leaves open which time 18 is (write 18:00)"),
         ("tomorrow 9", "leaves open which time 9 is (write 09:00 or 9pm)"),
         ("25:00", "is not a time"),

@@ -65,7 +65,7 @@ class Disk:
             self._terminal = Terminal(GPUTUI, self.environ, 120, 36)
         else:
             environ = {**os.environ, **self.environ}
-            command = [*GPUTUI, "serve", "--wait", "60"]
+            command = [*GPUTUI, "serve", "--wait", "60s"]
             self._serve = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL, start_new_session=True)
         self.until(lambda: self.leader is not None, "nobody schedules")
         if self._serve is not None:
