@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from gputui.domain.arrays import elements_in_history
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -80,25 +81,45 @@ def as_ids(store: JobStore, text: str, where: str) -> str:
 
 
 def resolve_all(
-    store: JobStore, names: Iterable[Named], suits: Callable[[Job], bool] = lambda _: True
+    store: JobStore,
+    names: Iterable[Named],
+    suits: Callable[[Job], bool] = lambda _: True,
+    *,
+    with_ended: bool = False,
 ) -> tuple[JobId, ...]:
     """Return the ids of all jobs named, each once; an array's id names all its elements that are still in the queue.
 
-    Unsuitable elements of a whole array are left out, unless no element is suitable.
+    Unsuitable elements of a whole array are left out, unless no element is suitable. `with_ended`: elements that have
+    moved into the history belong to the array too.
     """
     found: dict[JobId, None] = {}
     arrays = store.arrays()
     for named in names:
         if named.indices:
             found |= dict.fromkeys(_elements(store, named, arrays))
-        elif named.is_one and named.ids[0] in arrays:
-            array = named.ids[0]
-            members = [job for job in store.jobs().values() if job.array and job.array.id == array]
+        elif named.is_one and (named.ids[0] in arrays or (with_ended and _is_array(store, named.ids[0]))):
+            members = _members(store, named.ids[0], with_ended=with_ended)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
         else:
             found |= dict.fromkeys(named.ids)
     return tuple(found)
+
+
+def _is_array(store: JobStore, job_id: JobId) -> bool:
+    """Return whether the id, of a job or of nothing, is that of an array."""
+    head = store.get(job_id)
+    return head.array is not None and head.array.id == job_id
+
+
+def _members(store: JobStore, array: JobId, *, with_ended: bool) -> list[Job]:
+    """Return the elements of an array in the order of their ids."""
+    queued = [job for job in store.jobs().values() if job.array and job.array.id == array]
+    if not with_ended or (queued and not elements_in_history(queued)):
+        return queued
+    known = {job_id for job in queued for job_id in job.ids}
+    past = {job.id: job for job in store.history() if job.array and job.array.id == array and job.id not in known}
+    return sorted([*past.values(), *queued], key=lambda job: job.id)
 
 
 def _elements(store: JobStore, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:

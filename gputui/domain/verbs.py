@@ -183,7 +183,7 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         capability=Capability.REQUEUE,
         shell="requeue ID...",
         shell_help="Run jobs again. Running ones are stopped first; jobs keep their waiting time, except after a run "
-        "that reached its time limit.",
+        "that reached its time limit. Of an array named as a whole, completed elements are left alone.",
     ),
     Verb(
         name="raise",
