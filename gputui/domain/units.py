@@ -1,8 +1,8 @@
 """Parsing and formatting of sizes, durations and counts.
 
 Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `45s`, `1h30m`, `1h30`, `2d`,
-`30 minutes`, `1 day and 2 hours`, or Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`. A bare number is refused: it would be
-minutes to Slurm's users and seconds to others.
+`30 minutes`, `1 day and 2 hours`, or Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`. A bare number is
+refused: it would be minutes to Slurm's users and seconds to others.
 """
 
 from __future__ import annotations
