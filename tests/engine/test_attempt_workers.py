@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from gputui.domain.attempt import Attempt
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.engine.tick import attempt_workers
-from tests.engine.fakes import LaterExecutor
+from gputui.engine.tick.attempt_workers import AttemptWorkers
+from gputui.engine.tick.observer import Sequence
+from gputui.engine.tick.start_protocol import launch_of
+from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 
 
@@ -40,3 +47,46 @@ def test_a_container_is_cleaned_up_once_at_a_time(world: World, monkeypatch: pyt
     workers.work()
     assert world.docker.saved
     assert not world.docker.made
+
+
+@pytest.mark.parametrize("error", [RuntimeUnavailableError("docker broke off"), OSError("oh")])
+def test_what_the_runtime_did_not_answer_is_not_repeated_at_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A listing asked for after a failure would repeat the request in the next moment, for ever."""
+    changed: list[str] = []
+    workers = AttemptWorkers(
+        store=world.store,
+        pools=lambda *_: InlineExecutor(),
+        clock=world.clock,
+        directory=tmp_path,
+        settings=world.settings,
+        sequence=Sequence(),
+        changed=changed.append,
+    )
+    job = world.job(world.submit())
+    launch = launch_of(world.store.store_id, job, Attempt(1, ()))
+
+    def broken(*_: Any) -> None:
+        raise error
+
+    for name in ("create", "suspend"):
+        monkeypatch.setattr(world.docker, name, broken)
+    workers.start(world.docker, launch)
+    workers.set_suspended(world.docker, (job.id, 1), "c", is_suspended=True)
+    assert changed == []
+    assert not workers.is_busy((job.id, 1))
+
+
+def test_requests_for_a_lost_runtime_are_not_written_again_and_again(world: World) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    world.actions.signal([job_id], 10)
+    world.docker.up = False
+    world.tick(2)
+    version = world.store.version()
+    world.tick(5)
+    assert world.store.version() == version
+    world.docker.up = True
+    world.tick(2)
+    assert [what for _, what in world.docker.told] == ["signal 10"]

@@ -138,6 +138,23 @@ def test_an_unexpected_error_of_a_runtime_is_a_failed_pull(world: World, monkeyp
     assert world.job(job_id).cause == Cause(CauseCode.PULL_FAILED, "cannot pull big: ZeroDivisionError: oh")
 
 
+def test_an_engine_that_answers_no_request_for_an_image_is_asked_less_and_less(world: World) -> None:
+    """The runtime itself counts as reachable all the while, as one does whose pull fails for a reason of its own."""
+    registry = Registry(world)
+    registry.fault = Cause(CauseCode.RUNTIME_UNAVAILABLE, "docker broke off")
+    registry.may_end.set()
+    job_id, other = world.submit(image="big"), world.submit()
+    for _ in range(300):
+        world.tick(seconds=0.2)
+    assert 4 <= len(registry.asked) <= 7
+    assert world.snapshots[-1].reasons[job_id].text.endswith(": docker broke off")
+    assert states(world, job_id, other) == [JobState.PENDING, JobState.RUNNING]
+    assert not world.job(job_id).attempts
+    registry.fault = None
+    world.tick(times=4, seconds=33)
+    assert states(world, job_id) == [JobState.RUNNING]
+
+
 def test_an_unwanted_pull_is_never_begun(world: World, later: LaterExecutor) -> None:
     registry = Registry(world)
     job_id = world.submit(image="big")

@@ -478,8 +478,20 @@ def test_progress_of_a_pull_is_summed() -> None:
         ("pull access denied for x, repository does not exist", CauseCode.IMAGE_NOT_FOUND),
         ("Get https://r/v2/: dial tcp: lookup r: no such host", CauseCode.PULL_FAILED),
         ("toomanyrequests: You have reached your pull rate limit", CauseCode.PULL_FAILED),
+        (
+            "pull access denied for x, repository does not exist: denied: You have reached your pull rate limit",
+            CauseCode.PULL_FAILED,
+        ),
+        ("error parsing HTTP 403 response body: denied: too many requests", CauseCode.PULL_FAILED),
         ("write /x: no space left on device", CauseCode.DISK_FULL),
     ],
 )
 def test_failed_pulls_give_causes(text: str, code: CauseCode) -> None:
     assert pull_fault("x", text).cause.code is code
+
+
+def test_a_refusal_without_the_credentials_of_a_broken_helper_is_the_machines_fault() -> None:
+    problem = "docker-credential-pass did not answer within 20 s"
+    found = pull_fault("x", "pull access denied for x, repository does not exist", problem).cause
+    assert (found.code, problem in found.text) == (CauseCode.PULL_FAILED, True)
+    assert pull_fault("x", "manifest unknown", problem).cause.code is CauseCode.IMAGE_NOT_FOUND

@@ -104,17 +104,22 @@ class AttemptWorkers:
         self._pools(WorkKind.START, runtime.name).submit(self._start, runtime, launch)
 
     def _start(self, runtime: Runtime, launch: Launch) -> None:
+        is_known = False
+        """True if the store knows how the start ended. Else the next regular listing shows it: one requested now would
+        repeat the start without a pause."""
         try:
             wait = partial(wait_for_viewer, self._directory)
             fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, self._permitted, wait)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
+            is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
         except StoreError as error:  # reconciliation records RUNNING once the store can be written again
+            is_known = True
             log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
         except Exception:  # the border of a worker: the next listing shows how far it got
             log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
         finally:
-            self._finish_work((launch.job_id, launch.attempt), runtime.name)
+            self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
 
     def _permitted(self, launch: Launch) -> Launch:
         """Return the launch with the site's rules for its submitter applied; raises RuntimeFault."""
@@ -188,9 +193,14 @@ class AttemptWorkers:
             runtime.signal(container_id, number)
         except Exception as fault:  # the border of a worker
             is_known = isinstance(fault, RuntimeFault)
-            words = "could not warn %s of its time limit, which is tried again: %s"
-            log.warning(words, container_id[:12], fault, exc_info=None if is_known else fault)
-            self._unwarn(key)
+            log.warning(
+                "could not warn %s of its time limit: %s",
+                container_id[:12],
+                fault,
+                exc_info=None if is_known else fault,
+            )
+            if isinstance(fault, RuntimeUnavailableError):  # any other would come again, in the next tick
+                self._unwarn(key)
 
     def _unwarn(self, key: AttemptKey) -> None:
         try:
@@ -212,9 +222,11 @@ class AttemptWorkers:
         self._pools(WorkKind.STOP, runtime.name).submit(self._set_suspended, runtime, key, container_id, is_suspended)
 
     def _set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, is_suspended: bool) -> None:
+        is_done = False
         try:
             (runtime.suspend if is_suspended else runtime.unsuspend)(container_id)
-        except Exception as fault:  # the border of a worker: the tick asks again
+            is_done = True
+        except Exception as fault:  # the border of a worker: the tick after the next regular listing asks again
             is_known = isinstance(fault, RuntimeFault)
             word = "suspended" if is_suspended else "woken"
             log.warning("job %d could not be %s: %s", key[0], word, fault, exc_info=None if is_known else fault)
@@ -222,7 +234,8 @@ class AttemptWorkers:
             with self._lock:
                 self._note(key)
                 self._suspending.discard(key)
-            self._changed(runtime.name)
+            if is_done:
+                self._changed(runtime.name)
 
     def send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
         """Send signals that users requested, in order; the store has already recorded them as sent."""
@@ -284,11 +297,12 @@ class AttemptWorkers:
             name = record.id if record.id.startswith("gputui-") else record.id[:12]
             log.warning("container %s is kept: %s", name, why)
 
-    def _finish_work(self, key: AttemptKey, runtime_name: str) -> None:
+    def _finish_work(self, key: AttemptKey, runtime_name: str, *, tell: bool = True) -> None:
         with self._lock:
             self._note(key)
             self._busy.discard(key)
-        self._changed(runtime_name)
+        if tell:
+            self._changed(runtime_name)
 
     def _note(self, key: AttemptKey) -> None:
         """Note that the attempt was worked on just now. Call it with the lock held."""

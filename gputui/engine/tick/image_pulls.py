@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -15,7 +15,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, StoreError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.retry import conclude
+from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.tick.attempt_steps import given_back, with_wait_ended
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 ImageKey: TypeAlias = tuple[str, str]
 """Runtime name and image."""
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
+"""Shortest and longest pause after a request for an image that the engine did not answer."""
 QUEUED = "waiting for other images to be pulled"
 
 
@@ -74,6 +76,8 @@ class ImagePulls:
         self._pulls: dict[ImageKey, ImagePull] = {}
         self._ending: list[ImagePull] = []
         """Pulls that have ended and are not recorded in the store yet."""
+        self._unanswered: dict[ImageKey, int] = {}
+        """Number of requests in a row, by image, that the engine did not answer."""
 
     def is_here(self, runtime: Runtime, job_id: JobId, image: str | None, always: int | None = None) -> bool:
         """Return whether the image is known to be present; if not, check for it, and pull it if it is missing.
@@ -211,10 +215,14 @@ class ImagePulls:
                 self._fresh |= pull.always if pull.is_pulling else {}
             self._ending.append(pull)
             jobs = sorted(pull.wanted)
+            is_lost = fault is not None and fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE
+            lost = self._unanswered.pop(pull.key, 0) + is_lost
+            if is_lost:
+                self._unanswered[pull.key] = lost
         if fault is not None:
             log.warning("image %s: %s", pull.image, fault)
         try:
-            end_pull(self._store, jobs, fault, self._clock.now(), self._settings)
+            end_pull(self._store, jobs, fault, self._clock.now(), self._settings, lost)
         except StoreError as error:  # the jobs return to the queue once the store can be written again
             log.warning("image %s for %d jobs: %s", pull.image, len(jobs), error)
         except Exception:  # the border of a worker
@@ -247,17 +255,30 @@ def begin_pull(store: JobStore, jobs: Iterable[JobId], now: datetime) -> None:
 
 
 def end_pull(
-    store: JobStore, jobs: Iterable[JobId], fault: RuntimeFault | None, now: datetime, settings: SchedulerSettings
+    store: JobStore,
+    jobs: Iterable[JobId],
+    fault: RuntimeFault | None,
+    now: datetime,
+    settings: SchedulerSettings,
+    lost: int = 0,
 ) -> None:
-    """Put the jobs back in the queue, or record the failed attempt if the image cannot be pulled."""
+    """Put the jobs back in the queue, or record the failed attempt if the image cannot be pulled.
+
+    `lost`: how many requests in a row the engine did not answer. That costs no attempt, but a pause.
+    """
     with store.transaction() as transaction:
         for job in _found(transaction, jobs):
             is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)
-            if fault is None or fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
-                if is_fetching:
-                    transaction.put(given_back(job))
-            elif is_fetching or _waits(job, now):
+            if not (is_fetching or _waits(job, now)):
+                continue
+            if fault is not None and lost:
+                pause = backoff(_FIRST_PAUSE, lost, _LONGEST_PAUSE, f"{job.id}:{lost}")
+                back = given_back(job) if is_fetching else job
+                transaction.put(back.evolve(not_before=now + pause, cause=fault.cause))
+            elif fault is not None:
                 transaction.put(_failed_pull(job, fault.cause, now, settings))
+            elif is_fetching:
+                transaction.put(given_back(job))
 
 
 def _waits(job: Job, now: datetime) -> bool:

@@ -45,7 +45,7 @@ def enforce_limits(context: TickContext, now: datetime) -> None:
         elif job.state is JobState.RUNNING and (cause := overdue(job, now)):
             stops[job.id] = cause
     begin_stops(context, stops, now, lambda job, cause: cause.code is CauseCode.GPU_LOST or bool(overdue(job, now)))
-    _warn(context, [job for job in context.queue.active if is_to_be_warned(job, now)], now)
+    _warn(context, [job for job in context.queue.active if is_to_be_warned(job, now) and context.is_answered(job)], now)
 
 
 def _warn(context: TickContext, jobs: list[Job], now: datetime) -> None:

@@ -137,10 +137,11 @@ def _woken(job: Job, now: datetime) -> Job:
 
 def send_signals(context: TickContext) -> None:
     """Send the requested signals. A scheduler that is killed meanwhile loses them rather than sending them twice."""
-    if not any(_is_due(job) for job in context.queue.active):
+    asked = [job.id for job in context.queue.active if _is_due(job) and context.is_answered(job)]
+    if not asked:
         return
     with context.store.transaction() as transaction:
-        due = [job for stale in context.queue.active if _is_due(stale) and _is_due(job := transaction.get(stale.id))]
+        due = [job for job_id in asked if _is_due(job := transaction.get(job_id))]
         for job in due:
             transaction.put(job.evolve(signals=()))
     for job in due:

@@ -198,16 +198,18 @@ class Connection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Raise errors of docker-py as RuntimeFaults."""
+        """Raise errors of docker-py as RuntimeFaults; only those of the connection mean a lost engine."""
         from docker.errors import APIError, DockerException
-        from requests.exceptions import RequestException
+        from requests.exceptions import InvalidHeader, InvalidSchema, InvalidURL, MissingSchema, RequestException
 
         since = time.monotonic()
         try:
             yield
         except APIError as error:
             raise fault(_explanation(error), status=error.status_code) from error
-        except (DockerException, RequestException, OSError) as error:
+        except (DockerException, InvalidHeader, InvalidSchema, InvalidURL, MissingSchema) as error:
+            raise fault(str(error)) from error  # docker-py refused the request before it was sent
+        except (RequestException, OSError) as error:
             raise self.lost(error, since) from error
 
     def lost(self, error: BaseException, since: float | None = None) -> RuntimeUnavailableError:

@@ -82,7 +82,8 @@ def _checked(url: str, source: str, tls: Any) -> Endpoint:
     return Endpoint(url, None, source)
 
 
-def _config_directory() -> Path:
+def config_directory() -> Path:
+    """Return the directory of the docker command's settings."""
     given = os.environ.get("DOCKER_CONFIG")
     return Path(given) if given else Path.home() / ".docker"
 
@@ -96,7 +97,7 @@ def _environment_tls() -> TlsFiles | None:
     if not verifies and not os.environ.get("DOCKER_TLS"):
         return None
     given = os.environ.get("DOCKER_CERT_PATH")
-    return _files_in(Path(given) if given else _config_directory(), verifies)
+    return _files_in(Path(given) if given else config_directory(), verifies)
 
 
 def _files_in(directory: Path, verifies: bool) -> TlsFiles:
@@ -116,12 +117,12 @@ def _files_in(directory: Path, verifies: bool) -> TlsFiles:
 
 def _current_context() -> str | None:
     """Return the context chosen by `docker context use`; None without config.json."""
-    found = _read_json(_config_directory() / "config.json")
+    found = _read_json(config_directory() / "config.json")
     return str(found.get("currentContext") or "") or None
 
 
 def _of_context(name: str) -> Endpoint:
-    contexts = _config_directory() / "contexts"
+    contexts = config_directory() / "contexts"
     key = hashlib.sha256(name.encode()).hexdigest()
     meta = contexts / "meta" / key / "meta.json"
     if not meta.exists():

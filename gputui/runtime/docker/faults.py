@@ -39,6 +39,8 @@ _FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
             "unauthorized",
             "requested access to the resource is denied",
             "invalid reference format",
+            "cannot contain a scheme",
+            "invalid index name",
         ),
     ),
     (

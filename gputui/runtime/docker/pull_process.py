@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from gputui.domain.decoding import decode_json
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.domain.units import format_duration
+from gputui.runtime.docker.credentials import find_credentials
 from gputui.runtime.docker.faults import cause_of, fault
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 
 _DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
+_RATE_LIMIT = re.compile("rate.?limit|too ?many ?requests", re.IGNORECASE)
+"""Words of a registry that refuses for a while, whatever the status: 429, or 403 "denied"."""
+_NO_RIGHTS = re.compile("denied|unauthorized|authentication required|no basic auth", re.IGNORECASE)
 _NO_MOVE = ("Retrying", "Waiting")
 _LOOK_EVERY = 0.2
 """Seconds between two checks for cancellation."""
@@ -88,25 +93,35 @@ def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> N
     """
     from docker.errors import APIError
 
+    found = find_credentials(image, lambda helper: tell(f"asking docker-credential-{helper}"))
+    without = f", without credentials: {found.problem}" if found.problem else ""
     progress, moves = PullProgress(), 0
     try:
-        for event in client.pull(image, stream=True, decode=True):
+        for event in client.pull(image, stream=True, decode=True, auth_config=dict(found.auth)):
             if "error" in event:
-                raise pull_fault(image, str(event["error"]))
+                raise pull_fault(image, str(event["error"]), found.problem)
             words = progress.update(event)
             if words or progress.moves > moves:
                 moves = progress.moves
-                tell(words)
+                tell(words and f"{words}{without}")
     except APIError as error:
-        raise pull_fault(image, str(error.explanation or error)) from error
+        raise pull_fault(image, str(error.explanation or error), found.problem) from error
 
 
-def pull_fault(image: str, text: str) -> RuntimeFault:
-    """Return the error for a failed pull: the job's fault if the image does not exist, else the network's."""
+def pull_fault(image: str, text: str, problem: str = "") -> RuntimeFault:
+    """Return the error for a failed pull: the job's fault if the image does not exist, else the network's or machine's.
+
+    `problem`: why stored credentials could not be used. Then a refusal for want of rights is the machine's fault.
+    """
     cause = cause_of(text)
-    if cause.code in {CauseCode.IMAGE_NOT_FOUND, CauseCode.DISK_FULL}:
+    is_for_want_of_rights = bool(problem and _NO_RIGHTS.search(text))
+    if cause.code is CauseCode.DISK_FULL:
         return fault(text)
-    return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {cause.text}"), hint="is the registry up?")
+    if cause.code is CauseCode.IMAGE_NOT_FOUND and not (is_for_want_of_rights or _RATE_LIMIT.search(text)):
+        return fault(text)
+    why = f"; it was pulled without credentials: {problem}" if problem else ""
+    hint = "repair it, or `docker login`" if is_for_want_of_rights else "is the registry up?"
+    return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {cause.text}{why}"), hint=hint)
 
 
 class PullRequest(msgspec.Struct):

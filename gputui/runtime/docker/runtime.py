@@ -27,6 +27,7 @@ from gputui.domain.policy.gpus.engine import engine_refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime.consumption import ConsumptionReader
+from gputui.runtime.docker import credentials
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.container_cache import ContainerCache
 from gputui.runtime.docker.create import create_request
@@ -358,7 +359,7 @@ def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
         up=True,
         text=f"{facts.name} at {connection.where}",
         version=facts.version,
-        warnings=facts.warnings,
+        warnings=(*facts.warnings, *credentials.warnings()),
         capability=_CAPABILITY,
         gpus=facts.gpus,
         data_root=facts.data_root if facts.gpus.is_local else "",

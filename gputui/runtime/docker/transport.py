@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
+import docker.utils.config
 import urllib3
 from docker import APIClient
 from docker.constants import DEFAULT_DOCKER_API_VERSION
@@ -27,6 +28,10 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles
+
+# docker-py parses the user's config.json for each client, and a damaged one would make it raise. Nothing here needs it:
+# `endpoint` reads contexts from it, and `credentials` logins
+docker.utils.config.find_config_file = lambda config_path=None: None
 
 _PLAIN_PORT, _TLS_PORT = 2375, 2376
 _SOCKET_URL = "http+docker://localhost"
