@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_credentials_that_cannot_be_used_are_told(unusable: str) -> None:
 
 
 @pytest.fixture
-def runtime(engine: Dockerd) -> Iterator[Callable[[], DockerRuntime]]:
+def runtime(engine: Dockerd) -> Iterator[DockerRuntime]:
     """Yield a runtime of the real engine."""
     made = DockerRuntime("c" * 12, RuntimeSettings(docker_host=engine.host), FakeClock())
     yield made
