@@ -1,14 +1,13 @@
-"""Fixtures of all tests: available engines and tools, and what happens without one."""
+"""Fixtures and hooks of all tests: lanes, order, and what happens without an engine or a tool."""
 
 from __future__ import annotations
 
 import gc
 import importlib
 import os
-import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.lane import IS_LONG, examples
+from tests.needs import LACKS, need
 
 settings.register_profile(
     "any load",
@@ -38,58 +38,6 @@ for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):  # a shell's back
 YOUNG_OBJECTS = 50_000
 """Number of new objects that triggers a garbage collection: Python's 700 took a quarter of the time."""
 
-REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
-"""Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium,
-prometheus, slurm, systemd."""
-
-
-def lacks_docker() -> str | None:
-    """Return the reason why tests cannot start their own Docker engine; None if they can."""
-    if os.geteuid() != 0:
-        return "starting a private dockerd needs root"
-    missing = [name for name in ("docker", "dockerd", "containerd", "iptables", "unshare") if not shutil.which(name)]
-    if not shutil.which("busybox"):
-        missing.append("busybox (busybox-static)")
-    return f"not installed: {', '.join(missing)}" if missing else None
-
-
-def lacks_ssh() -> str | None:
-    """Return the reason why tests cannot start their own sshd; None if they can."""
-    if os.geteuid() != 0:
-        return "starting a private sshd needs root"
-    return None if shutil.which("ssh") and shutil.which("/usr/sbin/sshd") else "not installed: openssh-server"
-
-
-def lacks_nvml() -> str | None:
-    return None if shutil.which("gcc") or shutil.which("cc") else "not installed: gcc, to compile the stand-in NVML"
-
-
-def lacks_tmux() -> str | None:
-    return None if shutil.which("tmux") else "not installed: tmux"
-
-
-def lacks_chromium() -> str | None:
-    from tests.e2e.browser import find
-
-    return None if find() else "not installed: chromium"
-
-
-def lacks_prometheus() -> str | None:
-    missing = [name for name in ("prometheus", "promtool") if not shutil.which(name)]
-    return f"not installed: {', '.join(missing)}" if missing else None
-
-
-def lacks_slurm() -> str | None:
-    """Return the reason why tests cannot start their own Slurm cluster; None if they can."""
-    needed = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "setpriv")
-    missing = [name for name in needed if not shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")]
-    return lacks_docker() or (f"not installed: {', '.join(missing)}" if missing else None)
-
-
-def lacks_systemd() -> str | None:
-    return None if shutil.which("systemd-analyze") else "not installed: systemd"
-
-
 WAITING = ("slurm", "servers", "e2e", "torture", "runtime", "cluster", "metrics", "gpus", "kubernetes")
 """Directories of tests that mostly wait for engines, terminals and clocks, in the order in which they begin.
 
@@ -97,17 +45,6 @@ First those of one group: a single worker runs them all, Slurm's for minutes.
 """
 COMPUTING = ("tui/test_every_command.py", "tui", "console", "engine", "replay", "domain")
 """Directories and modules of the longest other tests, in the order in which they begin."""
-
-LACKS: dict[str, Callable[[], str | None]] = {
-    "docker": lacks_docker,
-    "ssh": lacks_ssh,
-    "nvml": lacks_nvml,
-    "tmux": lacks_tmux,
-    "chromium": lacks_chromium,
-    "prometheus": lacks_prometheus,
-    "slurm": lacks_slurm,
-    "systemd": lacks_systemd,
-}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -219,12 +156,9 @@ def _is_in_lane(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests without their engine, with the reason; under GPUTUI_TEST_REQUIRE fail instead."""
-    for name, lacks in LACKS.items():
-        if item.get_closest_marker(name) and (why := lacks()):
-            if name in REQUIRED:
-                pytest.fail(f"{name} is required here, but {why}", pytrace=False)
-            pytest.skip(f"{name}: {why}")
+    """Skip tests without what they need, with the reason; under GPUTUI_TEST_REQUIRE fail instead."""
+    need(*(name for name in LACKS if item.get_closest_marker(name)))
+    need(*(name for marker in item.iter_markers("needs") for name in marker.args))
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 
@@ -29,7 +30,7 @@ def run_on(run: Run, store: KeptStore, idle: subprocess.Popen[bytes], monkeypatc
     put(store, running(1, on=(uuid(0),), name="sft"))
     found = read_stat(idle.pid)
     assert found is not None
-    foreign = GpuProcess(idle.pid, 3 * GIB, "root", "cat", ticks=found.ticks)
+    foreign = GpuProcess(idle.pid, 3 * GIB, "someone", "cat", ticks=found.ticks)
     ours = GpuProcess(4_100_000, GIB, "alice", "train.py", "c1", ticks=5)
     unused = Holder("container", "jupyter", "carol", container_id="f00d" * 16, image="lab:2")
     views = (
@@ -46,7 +47,7 @@ def test_processes_are_listed_with_job_container_and_values_of_the_host(
     header, ours, foreign, unused = run_on("ps").out.splitlines()
     assert "SM" not in header  # nothing is known of it
     assert ours.split()[:4] == ["4100000", "alice", "0", "#1"]
-    assert foreign.split()[:4] == [str(idle.pid), "root", "1", "foreign"]
+    assert foreign.split()[:4] == [str(idle.pid), bootstrap.user_name(os.getuid()), "1", "foreign"]
     assert foreign.endswith("cat")
     assert "jupyter (lab:2)" in unused
     told = json.loads(run_on("ps", "--json", "--filter", "kind:foreign", "--gpu", "1").out)
@@ -64,7 +65,9 @@ def test_a_foreign_process_is_ended_and_audited(run_on: Run, store: KeptStore, i
     assert "there is no terminal" in asked.err
     ended = run_on("ps", "-s", "TERM", "--yes", str(idle.pid))
     assert (ended.code, idle.wait(60)) == (0, -15)
-    assert ended.out.startswith(f"TERM to pid {idle.pid} of root on GPU 1: cat: ended after")
+    assert ended.out.startswith(
+        f"TERM to pid {idle.pid} of {bootstrap.user_name(os.getuid())} on GPU 1: cat: ended after"
+    )
     assert [entry.after.partition(" after")[0] for entry in store.audit_log(f"pid {idle.pid}")] == [
         "TERM: requested",
         "TERM: ended",

@@ -21,6 +21,7 @@ from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
 from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster, StampedLogStream
 from tests.cluster.talk import Talk
+from tests.needs import need
 
 PATIENCE = 60.0
 """Seconds to wait for what the engine does."""
@@ -424,6 +425,7 @@ class ClusterContract:
         job = self.ready(harness, cluster)
         if self.lacks(cluster, Capability.INSIDE, lambda: cluster.processes(job)):
             return
+        need("ps")
         rows = cluster.processes(job)
         assert rows
         assert all(row.pid > 0 and row.command for row in rows)

@@ -38,7 +38,7 @@ def test_each_cluster_has_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert {(tmp_path / "clusters" / name).stat().st_mode & 0o777 for name in kept(tmp_path)} == {0o700}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.needs("root")
 def test_the_directory_of_another_user_is_left_alone(tmp_path: Path, own_state: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()

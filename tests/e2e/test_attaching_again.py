@@ -20,7 +20,7 @@ from tests.runtime.dockerd import IMAGE, Dockerd
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
+    pytest.mark.needs("root"),
     pytest.mark.timeout(300),
 ]
 LEAVING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)

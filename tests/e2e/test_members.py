@@ -21,7 +21,7 @@ from tests.e2e.members import COMMAND, Site, members
 from tests.e2e.site import COMMANDS
 
 pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
+    pytest.mark.needs("root"),
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("members"),  # one scheduler and two accounts for all
 ]

@@ -3,7 +3,6 @@ containers."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from tests.runtime.dockerd import IMAGE, Dockerd
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.nvml,
-    pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
+    pytest.mark.needs("root"),
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("members"),
 ]

@@ -25,6 +25,7 @@ from gputui.store import TinyJobStore
 from tests.e2e.browser import browser
 from tests.e2e.site import RealClock
 from tests.factories import ACTOR, spec
+from tests.process_list import command_lines
 
 _SECONDS = 60
 
@@ -59,10 +60,8 @@ class Served:
 
     def consoles(self) -> set[int]:
         """Return the pids of the consoles behind tabs."""
-        found = subprocess.run(
-            ["pgrep", "-f", "--", f"{self.state} .*--view-only"], capture_output=True, check=False, text=True
-        )
-        return {int(pid) for pid in found.stdout.split()}
+        marks = {os.fsencode(self.state), b"--view-only"}
+        return {pid for pid, words in command_lines().items() if marks <= set(words)}
 
     async def until_consoles(self, count: int) -> None:
         """Wait until that many consoles run."""

@@ -17,7 +17,7 @@ from tests.engine.test_leadership import ME
 from tests.engine.world import World
 from tests.factories import NOW
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="plants files of other users")
+needs_root = pytest.mark.needs("root")
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], autouse=True)

@@ -19,6 +19,7 @@ from gputui.domain.snapshot import Leader
 from gputui.engine.files import leadership
 from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
 from tests.factories import NOW
+from tests.needs import need
 
 ME = Leader(4711, "here", "root", "serve", NOW)
 
@@ -115,6 +116,7 @@ def descriptors() -> int:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of 16 KiB with a few files."""
+    need("mount")
     path = tmp_path / "small"
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,nr_inodes=5", "tmpfs", str(path)], check=True)

@@ -23,11 +23,11 @@ from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.telemetry_file import telemetry_path
 from gputui.store.memory import MemoryJobStore
 from tests.engine.world import World
-from tests.factories import ACTOR, GIB, NOW, FakeClock, job, running, uuid
+from tests.factories import GIB, NOW, FakeClock, job, running, uuid
 
 ON_REAL_POOLS = True
 HOUR = timedelta(hours=1)
-OWNER, MEMBER, ROOT = ACTOR, Actor(61_234, "member"), Actor(0, "root")
+OWNER, MEMBER, ROOT = Actor(61_233, "alice"), Actor(61_234, "member"), Actor(0, "root")
 
 
 def limit(value: timedelta | None) -> Edit:

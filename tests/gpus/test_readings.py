@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -240,7 +239,7 @@ def test_a_pid_of_another_namespace_is_kept_as_invisible(standin: StandIn, watch
     assert (process.pid, process.memory, process.visible, process.user) == (4194303, 7000, False, None)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")
+@pytest.mark.needs("root", "unshare")
 def test_another_pid_namespace_is_reported(standin: StandIn, tmp_path: Path) -> None:
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     script = tmp_path / "inside.py"

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.needs import need
+
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 ADMIN = "admin-token"
 PATIENCE = 180.0
@@ -42,6 +44,7 @@ def is_of_1_20() -> bool:
 def certificate(directory: Path) -> tuple[Path, Path]:
     """Return key and certificate for loopback."""
     key, made = directory / "tls.key", directory / "tls.crt"
+    need("openssl")
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=gputui-test"]
     files = ["-keyout", str(key), "-out", str(made), "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*words, *files], check=True, capture_output=True)

@@ -26,6 +26,7 @@ from tests.kubernetes.fake.access import ADMIN
 from tests.kubernetes.fake.server import FakeKubernetes, kubeconfig
 from tests.kubernetes.harness import KubernetesHarness
 from tests.kubernetes.waiting import until
+from tests.needs import need
 
 
 def test_a_context_is_chosen(harness: KubernetesHarness, tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_another_server_is_no_kubernetes(tmp_path: Path, token: str) -> None:
 
 def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "ca.crt"
+    need("openssl")
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     about = ["-days", "30", "-subj", "/CN=kubernetes", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*made, "-keyout", key, "-out", certificate, *about], check=True, capture_output=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
@@ -43,6 +45,17 @@ def test_much_output_comes_whole(harness: KubernetesHarness) -> None:
 def test_a_command_that_the_image_lacks(harness: KubernetesHarness) -> None:
     with pytest.raises(ClusterRefusedError, match='exec: "nosuch": executable file not found'):
         Talk(harness.kube.execute(running(harness.kube), ExecRequest(("nosuch",)))).end()
+
+
+def test_an_image_without_ps_has_no_empty_list(
+    harness: KubernetesHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    job = running(harness.kube, None, "sleep", "60")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterRefusedError, match="its processes cannot be listed") as refused:
+        harness.kube.processes(job)
+    assert refused.value.hint == "its image needs sh and ps"
 
 
 def test_a_node_that_does_not_answer(harness: KubernetesHarness) -> None:

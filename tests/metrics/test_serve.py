@@ -182,7 +182,7 @@ def open_path() -> Iterator[Path]:
 
 
 @pytest.mark.long  # another user's processes import all of gputui each
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.needs("root")
 def test_a_scheduler_runs_without_metrics_if_another_user_has_the_port(open_path: Path) -> None:
     for name in ("mine", "theirs"):
         (open_path / name).mkdir()

@@ -126,7 +126,7 @@ def test_the_port_speaks_tls_but_no_plain_http(tmp_path: Path, certificate: tupl
     with exported(tmp_path, certificate=cert, key=key) as (_, said):
         port = port_of(said)
         context = ssl.create_default_context(cafile=cert)
-        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
         with socket.create_connection(("127.0.0.1", port)):  # a silent client delays no other
             connection.request("GET", "/metrics")
             assert connection.getresponse().status == 200
@@ -147,7 +147,7 @@ def test_clients_need_a_certificate_where_an_authority_is_named(tmp_path: Path, 
 
 
 def _get_by_tls(port: int, context: ssl.SSLContext) -> int:
-    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=20)
     try:
         connection.request("GET", "/metrics")
         return connection.getresponse().status
@@ -231,7 +231,7 @@ def test_secret_files_are_for_their_owner_and_a_group_of_readers(
         read_users(users)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+@pytest.mark.needs("root")
 def test_a_file_of_another_user_is_not_trusted(users: Path) -> None:
     os.chown(users, OTHERS, OTHERS)
     with pytest.raises(InputError, match="belongs to another user"):

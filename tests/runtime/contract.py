@@ -32,7 +32,7 @@ PATIENCE = 60.0
 SLEEP = ("sleep", "600")
 IGNORE_TERM = ("sh", "-c", 'trap "" TERM; echo ready; while :; do sleep 1; done')
 NOT_FOUND = ("/no/such/command",)
-NOT_EXECUTABLE = ("/etc/hosts",)
+NOT_EXECUTABLE = ("/etc/hostname",)
 """File that exists on hosts and in every container, and is not a program."""
 
 

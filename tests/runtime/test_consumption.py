@@ -199,7 +199,7 @@ class TestContainer:
         assert runtime.consumption(created.id) is None
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
+@pytest.mark.needs("root")
 def test_a_host_job_reports_the_cpu_time_that_it_used(tmp_path: Path) -> None:
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()

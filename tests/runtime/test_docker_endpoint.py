@@ -18,6 +18,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
 from gputui.runtime.docker.transport import base_url, dialled
+from tests.needs import need
 from tests.runtime.standin_engine import StandInEngine
 
 
@@ -158,6 +159,7 @@ def test_a_context_has_certificates_of_its_own(config: Path, monkeypatch: pytest
 
 
 def openssl(directory: Path, *words: str) -> None:
+    need("openssl")
     subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
 
 

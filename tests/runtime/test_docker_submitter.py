@@ -28,7 +28,7 @@ from tests.factories import FakeClock
 from tests.runtime.contract import STORE, Harness, output, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
 
-pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="makes users")]
+pytestmark = [pytest.mark.docker, pytest.mark.needs("root")]
 
 UID = 20_000 + os.getpid() % 30_000
 """Uid of a test user, different in each process, so that parallel runs do not conflict."""

@@ -103,7 +103,7 @@ for act in (lambda: LocalProcesses().signal(target, 9, 1, print), lambda: LocalP
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.needs("root")
 def test_a_process_of_another_user_is_refused(idle: subprocess.Popen[bytes]) -> None:
     mine = target(idle)
     command = [sys.executable, "-c", _ASK, str(mine.pid), str(mine.ticks), str(STRANGER)]

@@ -162,7 +162,7 @@ def test_groups_that_a_crash_left_without_an_attempt_are_removed(tmp_path: Path)
     assert left(timedelta(hours=2)) == set(names[1:])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
+@pytest.mark.needs("root")
 def test_a_scheduler_removes_groups_that_a_crash_left_without_an_attempt(tmp_path: Path) -> None:
     class Later:
         def now(self) -> datetime:

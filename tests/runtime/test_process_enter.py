@@ -80,7 +80,7 @@ def test_a_plan_that_others_may_write_is_refused(place: Path, mode: int) -> None
     assert "another user could have written the plan of this job" in err
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.needs("root")
 def test_a_user_who_may_not_enter_is_refused(place: Path) -> None:
     """Also where the kernel would let them read the plan, by a descriptor that they were given."""
     (place / "plan").chmod(0o644)

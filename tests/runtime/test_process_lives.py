@@ -446,6 +446,7 @@ def test_an_unkillable_process_delays_the_end_of_its_job_only_briefly() -> None:
     assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout == b"True True\nTrue\n"
 
 
+@pytest.mark.needs("root")
 def test_a_child_of_another_user_does_not_delay_the_end_of_its_job() -> None:
     """A process like that of `sudo sleep 60 &` continues, and the end of the job is recorded."""
     code = """if True:

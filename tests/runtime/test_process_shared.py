@@ -27,7 +27,7 @@ from tests.runtime.test_process import process_harness
 
 MEMBER, OTHER = 54321, 54322
 NAME = f"gputui-{STORE}-99-1"
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other users")
+as_root = pytest.mark.needs("root")
 
 
 @pytest.fixture

@@ -321,7 +321,7 @@ def test_the_number_of_clients_is_limited(harness: Harness, runtime: ProcessRunt
         channel.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="connects as another user")
+@pytest.mark.needs("root")
 def test_another_user_is_refused_by_the_wrapper_itself(
     harness: Harness, runtime: ProcessRuntime, inside: ProcessExec, state: Path
 ) -> None:

@@ -57,7 +57,7 @@ def test_what_belongs_to_another_user_is_left_as_it_is(
     assert (mode(file), mode(tmp_path)) == (0o644, 0o755)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.needs("root")
 def test_root_leaves_files_to_the_owner_and_the_group_of_the_directory(file: Path, tmp_path: Path) -> None:
     """Otherwise the owner could not write a queue that root wrote once."""
     before = file.stat()

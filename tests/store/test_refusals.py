@@ -34,16 +34,19 @@ class Full:
         self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     @contextmanager
-    def full(self) -> Iterator[None]:
-        """Fill the disk: no byte fits, except in the rest of the current page."""
+    def full(self, most: int | None = None) -> Iterator[None]:
+        """Fill the disk: no byte fits, except in the rest of the current page.
+
+        Where no disk can be mounted, no file may get larger than `most` bytes, by default little more than the largest.
+        """
         if self._mounted:
             with (self.directory / "ballast").open("wb", buffering=0) as ballast:
                 _fill(ballast.fileno())
             yield
             (self.directory / "ballast").unlink()
         else:
-            most = max(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
-            resource.setrlimit(resource.RLIMIT_FSIZE, (most + 100, self._limits[1]))
+            most = most or max(path.stat().st_size for path in self.directory.rglob("*") if path.is_file()) + 100
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most, self._limits[1]))
             try:
                 yield
             finally:
@@ -97,7 +100,7 @@ def test_a_full_disk_loses_nothing_and_is_usable_again(small: Full) -> None:
 def test_a_fold_on_a_full_disk_keeps_the_journal(small: Full) -> None:
     store = TinyJobStore(small.directory / "state")
     store.submit([job(name="y" * 900)] * 20, actor=ACTOR)
-    with small.full():
+    with small.full(most=4096):
         with pytest.raises(StoreFullError):
             store.storage.checkpoint()
         assert not list(small.directory.rglob("*.tmp"))

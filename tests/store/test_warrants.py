@@ -103,7 +103,7 @@ def test_root_submits_no_host_jobs_to_a_shared_queue(state: Path) -> None:
     store.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.needs("root")
 def test_only_members_of_the_group_submit_jobs(state: Path) -> None:
     """Root proves them all, but runs only those of users who may write the queue."""
     member, outsider, unknown = pwd.getpwnam("nobody"), pwd.getpwnam("daemon"), 54321
@@ -118,7 +118,7 @@ def test_only_members_of_the_group_submit_jobs(state: Path) -> None:
     store.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+@pytest.mark.needs("root")
 def test_root_does_not_chown_a_directory_planted_by_a_member(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TinyJobStore(state)
     full = state / "logs"

@@ -31,13 +31,13 @@ def attach(server: ApiServer, pod: KubePod) -> PodChannel:
 
 def processes(server: ApiServer, pod: KubePod) -> tuple[ProcessRow, ...]:
     """Return the processes in the container of a pod, but for the `ps` that lists them."""
-    command = ("sh", "-c", _PS)
+    hint = "its image needs sh and ps"
     try:
-        told = execute(server, pod, ExecRequest(command)).read_all(_WITHIN)
+        told = execute(server, pod, ExecRequest(("sh", "-c", _PS))).read_all(_WITHIN).decode(errors="replace")
     except ClusterRefusedError as error:
-        hint = "its image needs sh and ps"
         raise ClusterRefusedError(f"its processes cannot be listed: {error.what}", hint=hint) from error
-    rows = parse_ps(told.decode(errors="replace"))
+    if not (rows := parse_ps(told)):  # `ps` always lists itself
+        raise ClusterRefusedError("its processes cannot be listed: ps lists none", hint=hint)
     return tuple(row for row in rows if not row.command.removeprefix("sh -c ").startswith(f"ps -eo {COLUMNS}"))
 
 
