@@ -11,7 +11,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.queue.ended import FOLD, EndedRows, LookedAt
 from gputui.tui.queue.rows import QueueRows
-from tests.factories import NOW, job, running
+from tests.factories import NOW, array, job, running
 
 STAY = timedelta(minutes=5)
 
@@ -90,3 +90,53 @@ def test_running_jobs_are_sorted_by_their_start() -> None:
     rows = QueueRows(STAY)
     rows.update(snapshot(starting, late, early, job(9), job(7)))
     assert list(rows.keys) == [5, 2, 1, 9, 7]
+
+
+def test_a_row_under_the_cursor_stays_where_it_is_until_it_is_left() -> None:
+    rows = QueueRows(STAY)
+    rows.update(snapshot(running(1), job(2), job(3), job(4), ended(5, 1), ended(6, 4)))
+    rows.hold([3])
+    assert list(rows.keys) == [1, 2, 3, 4, 5, 6]
+    gone = job(3).evolve(state=JobState.CANCELLED, ended_at=NOW)
+    rows.update(snapshot(running(1), job(2), gone, job(4), ended(5, 1), ended(6, 4)))
+    assert list(rows.keys) == [1, 2, 3, 4, 5, 6]
+    rows.hold([6])
+    late = replace(snapshot(running(1), job(2), gone, job(4), ended(5, 1), ended(6, 4)), taken_at=NOW + STAY / 2)
+    rows.update(late)
+    assert list(rows.keys) == [1, 2, 4, 3, 5, 6]
+    rows.hold([5])
+    rows.update(replace(late, taken_at=NOW + STAY / 2 + timedelta(seconds=1)))
+    assert list(rows.keys) == [1, 2, 4, 3, 5, FOLD]
+
+
+def test_a_job_under_the_cursor_stays_when_it_stops_to_match_the_filter_or_the_fold_closes() -> None:
+    rows = QueueRows(STAY)
+    rows.update(snapshot(ended(1, 7), ended(2, 9)))
+    rows.hold([2])
+    rows.update(snapshot(ended(1, 7), ended(2, 9), running(3)))
+    assert list(rows.keys) == [3, 2, FOLD]
+    assert text(rows) == "▸ 1 ended"
+    rows.show(filter="state:r")
+    assert list(rows.keys) == [3]
+    rows.hold([3])
+    rows.update(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)))
+    assert list(rows.keys) == [3, 4]
+    rows.hold([4])
+    rows.update(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)))
+    assert list(rows.keys) == [4]
+
+
+def test_the_cursor_goes_along_when_elements_of_an_array_get_another_row() -> None:
+    whole = array(range(4), first=10)
+    rows = QueueRows(STAY)
+    rows.update(snapshot(whole, job(20)))
+    assert list(rows.keys) == [-13, 20]
+    rest = whole.without([13])
+    assert rest is not None
+    rows.update(snapshot(rest, whole.element(13).evolve(state=JobState.CANCELLED, ended_at=NOW), job(20)))
+    assert rows.heir(-13) == -12
+    rows.update(snapshot(whole.element(13), job(20)))
+    assert rows.heir(-13) == 13
+    rows.update(snapshot(whole, job(20)))
+    assert rows.heir(13) == -13
+    assert rows.heir(21) is None

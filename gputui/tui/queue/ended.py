@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 
@@ -37,6 +37,15 @@ class EndedRows(Enum):
     """Each has its own row, below that one."""
     HIDDEN = "hidden"
     """Hidden, including those that have just ended."""
+
+
+class Section(Enum):
+    """Part of the queue that has a job's row."""
+
+    RUNNING = "running"
+    """Active jobs, and failures that keep their place."""
+    WAITING = "waiting"
+    ENDED = "ended"
 
 
 class LookedAt:
@@ -111,21 +120,16 @@ def fold_words(folded: Sequence[Job], now: datetime, *, is_open: bool) -> Cell:
     return ((words, DIM), (f" ({failed:,} failed in the last hour)", RED)) if failed else ((words, DIM),)
 
 
-def put_back(ordered: list[JobId], before: Sequence[JobId], held: Iterable[JobId], jobs: Mapping[JobId, Job]) -> None:
-    """Put ended jobs under the cursor back to their previous place."""
-    for job_id in held:
-        job = jobs.get(job_id)
-        if job is None or not job.state.is_terminal or job_id not in before:
-            continue
-        if job_id in ordered:
-            ordered.remove(job_id)
-        ordered.insert(_place(ordered, before[: before.index(job_id)], jobs), job_id)
-
-
-def _place(ordered: Sequence[JobId], ahead: Sequence[JobId], jobs: Mapping[JobId, Job]) -> int:
-    """Return the place after the nearest preceding live job; 0 if there was none."""
-    places = {job_id: place for place, job_id in enumerate(ordered)}
-    for job_id in reversed(ahead):
-        if job_id in places and not jobs[job_id].state.is_terminal:
-            return places[job_id] + 1
-    return 0
+def merged(waiting: list[JobId], ended: Iterable[Job], before: Sequence[JobId]) -> list[JobId]:
+    """Return the waiting jobs with ended ones, each after the same waiting job as before."""
+    left = {job.id for job in ended}
+    if not left:
+        return waiting
+    after: dict[JobId, list[JobId]] = {}
+    known, last = set(waiting), 0
+    for job_id in before:
+        if job_id in left:
+            after.setdefault(last, []).append(job_id)
+        elif job_id in known:
+            last = job_id
+    return [*after.get(0, ()), *(found for job_id in waiting for found in (job_id, *after.get(job_id, ())))]

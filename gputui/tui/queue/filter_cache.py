@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 
 from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, searched_text
@@ -117,10 +117,11 @@ class Verdicts:
         self._texts[job.id] = (job, reason, searched_text(job, reason))
         return self._texts[job.id][2]
 
-    def shown(self, among: Iterable[JobId]) -> list[Job]:
-        """Return the known matches among them, for entries the matching part."""
+    def shown(self, among: Iterable[JobId], anyway: Container[JobId] = ()) -> list[Job]:
+        """Return the known matches among them, for entries the matching part; and single jobs to show `anyway`."""
         known = (self._shown.get(job_id) for job_id in among)
-        return [each[1] for each in known if each is not None and each[1] is not None]
+        found = ((each[0], each[1]) for each in known if each is not None)
+        return [part or job for job, part in found if part is not None or (job.id in anyway and not job.runs)]
 
 
 def _ids(part: Job | None) -> object:

@@ -19,7 +19,7 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
 from gputui.tui.queue.columns import ALIKE, MOVING, SERVER, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
-from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, fold_words, put_back, split_ended
+from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, Section, fold_words, merged, split_ended
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
 from gputui.tui.queue.folding import ArrangedRows, Folds, RowKey, RowKeys, dependents_of, joined_rows, rows
 
@@ -59,8 +59,10 @@ class QueueRows:
         self._split = EndedJobsSplit()
         self._folded: Sequence[JobId] = ()
         """Sorted ids of the jobs in the folded row."""
-        self._held: frozenset[JobId] = frozenset()
-        """Ids of the jobs under the cursor."""
+        self._held: Mapping[JobId, Section] = {}
+        """Jobs under the cursor, by id, with the section of their row."""
+        self._kept: Mapping[JobId, Section] = {}
+        """Those of them that have ended since, and still have their row there."""
         self.varied: frozenset[str] = frozenset()
         """Columns of `ALIKE` in which jobs have differed since the console was opened."""
         self._loads = JobLoads()
@@ -177,12 +179,40 @@ class QueueRows:
         )
 
     def hold(self, ids: Iterable[JobId]) -> None:
-        """Set the jobs under the cursor; if they end, they keep their place while the cursor is on them."""
-        held = frozenset(ids)
-        if held != self._held:
+        """Set the jobs under the cursor; their rows stay in their section while it is there, even if they end."""
+        held = {job_id: self._section(job_id) for job_id in ids}
+        if held.keys() != self._held.keys():
             jobs = self.jobs.by_id
             self._is_stale |= any(jobs[job_id].state.is_terminal for job_id in self._held if job_id in jobs)
-            self._held = held
+        self._held = held
+
+    def _section(self, job_id: JobId) -> Section:
+        """Return the section that has the job's row."""
+        job = self.jobs.by_id.get(job_id)
+        if job is None or job_id in self._kept:
+            return self._kept.get(job_id, Section.ENDED)
+        if job.state.is_active or any(failed.id == job_id for failed in self._split.in_place):
+            return Section.RUNNING
+        return Section.ENDED if job.state.is_terminal else Section.WAITING
+
+    def _let_go(self) -> None:
+        """Keep no row for the cursor: the user asked for other rows."""
+        self._held, self._is_stale = {}, self._is_stale or bool(self._kept)
+
+    def heir(self, key: RowKey) -> RowKey | None:
+        """Return the row that has the jobs of a row which is gone; None: none has.
+
+        The row of elements that wait has the id of the last one, and becomes that one's if it is alone.
+        """
+        job = self.jobs.get(abs(key))
+        if key == FOLD or job is None:
+            return None
+        array = job.array.id if key < 0 and job.array else None
+        for row, group in self.arranged.groups.items():
+            of = group[0].array
+            if any(each.has(job.id) for each in group) or (of is not None and of.id == array):
+                return row
+        return -key if -key in self.positions else None
 
     def look_at(self, job: Job) -> bool:
         """Record that a job was viewed; a failed one loses its place with the next snapshot."""
@@ -192,11 +222,13 @@ class QueueRows:
 
     def turn_fold(self) -> None:
         """Show the jobs behind the folded row, or fold them again."""
+        self._let_go()
         self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
 
     def fold_line(self) -> Cell:
         """Return the text of the folded row."""
-        return fold_words(self._split.folded, self._snapshot.taken_at, is_open=self._is_fold_open)
+        folded = [self.jobs.by_id[job_id] for job_id in self._folded]
+        return fold_words(folded, self._snapshot.taken_at, is_open=self._is_fold_open)
 
     @property
     def _is_fold_open(self) -> bool:
@@ -218,29 +250,35 @@ class QueueRows:
         except InputError as fault:
             self.filter_fault = fault
             return
+        self._let_go()
         self._verdicts.judge_by(self._filter)
         self._choose()
 
     def _sort(self) -> None:
-        active, waiting, ended = [], [], []
+        active: list[Job] = []
+        given_up: list[Job] = []
+        waiting, ended = [], []
+        self._kept = {}
         for job in self.jobs.values():
             if job.state.is_active:
                 active.append(job)
-            elif job.state.is_terminal:
+            elif not job.state.is_terminal:
+                waiting.append(job)
+            elif (section := self._held.get(job.id, Section.ENDED)) is Section.ENDED:
                 ended.append(job)
             else:
-                waiting.append(job)
+                self._kept[job.id] = section
+                (active if section is Section.RUNNING else given_up).append(job)
         self.arrays = array_counts(self.jobs.values())
-        self._split = self._split_of(ended)
-        before, self._is_stale = self._ordered, False
+        self._split, self._is_stale = self._split_of(ended), False
         running = sorted((*active, *self._split.in_place), key=_begin)
-        ordered = [job.id for job in running] + self._in_order(waiting) + [job.id for job in self._split.below]
+        planned = merged(self._in_order(waiting), given_up, self._ordered)
+        ordered = [*(job.id for job in running), *planned, *(job.id for job in self._split.below)]
         self._folded = [job.id for job in self._split.folded]
-        if self.sorting.is_planned:
-            put_back(ordered, before, self._held, self.jobs.by_id)
-            if self._held:
-                self._folded = [job_id for job_id in self._folded if job_id not in self._held]
-        else:
+        if ordered and self.ended is not EndedRows.OPEN and self._held:
+            ordered += [job_id for job_id in self._folded if job_id in self._held]
+            self._folded = [job_id for job_id in self._folded if job_id not in self._held]
+        if not self.sorting.is_planned:
             seen = Sortable.of(self._snapshot, self.scores)
             ordered = sort_ids(ordered, self.jobs.by_id, self.sorting, seen)
             self._folded = sort_ids(self._folded, self.jobs.by_id, self.sorting, seen)
@@ -282,7 +320,8 @@ class QueueRows:
         """Show the matches found so far."""
         self._matching, self._parts = self._ordered, {}
         if self._filter:
-            parts = self._verdicts.shown((*self._ordered, *self._folded))  # a filter also finds folded jobs
+            everywhere = (*self._ordered, *self._folded)  # a filter also finds folded jobs
+            parts = self._verdicts.shown(everywhere, self._held)
             self._matching = [part.id for part in parts]
             self._parts = {part.id: part for part in parts if part.id not in self.jobs.by_id or part.runs}
         self.matching = count(self.shown) if self._filter else self.known

@@ -94,6 +94,10 @@ class JobTable(LineTable[Key], Grip):
         super().move_to(row)
         self.rows.hold(job.id for job in self._held())
 
+    def heir_of(self, key: Key) -> Key | None:
+        """Return the row that has the elements of an array whose row is gone."""
+        return self.rows.heir(key) if isinstance(key, int) and self.sheet is self.live else None
+
     def whole_line(self, key: Key) -> Cell | None:
         """Return the text of the row that ended jobs share."""
         return self.rows.fold_line() if self.is_fold(key) else None

@@ -108,6 +108,11 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """Return all possible columns."""
         return self.COLUMNS
 
+    def heir_of(self, key: K) -> K | None:
+        """Return the row that takes the cursor of a row which is gone; None: the one in its place."""
+        del key
+        return None
+
     def whole_line(self, key: K) -> Cell | None:
         """Return the content of a row without columns; None for all others."""
         del key
@@ -121,20 +126,22 @@ class LineTable(Widget, Generic[K], can_focus=True):
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
         """Show these rows. The cursor stays on its key; if that is gone, on the row in its place.
 
-        The view stays with the visible rows, whatever is added or removed above them, even if the cursor's row leaves
-        it.
+        The view stays with the visible rows, whatever is added or removed above them. It follows the cursor's row if
+        others push that out of it, but not if that row itself goes to another place.
         """
         count_changed = len(keys) != len(self.keys)
         empty_changed = empty != self._empty
         top = self._steady_top(keys, positions)
+        before, row = self.keys, self._row
         self.keys, self._positions, self._empty = keys, positions, empty
-        stood, was_in_sight = self._row, self.has_cursor_in_sight
+        stood, was_in_sight = row, self.has_cursor_in_sight
         moved = self._find_cursor()
         if top is not None:
             stood += top - self.top
             self.top = top
             if was_in_sight and self._is_followed and self.height and not self.has_cursor_in_sight:
-                self._is_followed, self._gap = False, stood
+                self._is_followed = not self._has_jumped(before, row)
+                self._gap = None if self._is_followed else stood
         self._is_rearranged = False
         if self._is_followed:
             self._bring_into_sight()
@@ -156,6 +163,13 @@ class LineTable(Widget, Generic[K], can_focus=True):
         seen = (self.keys[row] for row in range(self.top, min(self.top + self.height, len(self.keys))))
         offsets = Counter(row - y for y, key in enumerate(seen) if (row := positions.get(key)) is not None)
         return max(0, min(offsets.most_common(1)[0][0], len(keys) - self.height)) if offsets else None
+
+    def _has_jumped(self, before: Sequence[K], row: int) -> bool:
+        """Return whether the cursor's row has passed half of those that were above it, or half of those below it."""
+        places, here = self._positions, self._row
+        over = [places[key] > here for key in before[max(0, row - self.height) : row] if key in places]
+        under = [places[key] < here for key in before[row + 1 : row + 1 + self.height] if key in places]
+        return any(passed and 2 * sum(passed) >= len(passed) for passed in (over, under))
 
     @property
     def height(self) -> int:
@@ -285,10 +299,12 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def _find_cursor(self) -> bool:
         """Find the row of the cursor; return whether the cursor moved to another key."""
+        before = self.cursor
+        if before is not None and before not in self._positions:
+            self.cursor = self.heir_of(before)
         if self.cursor is not None and (row := self._positions.get(self.cursor)) is not None:
             self._row = row
-            return False
-        before = self.cursor
+            return self.cursor != before
         self._row = max(0, min(self._row, len(self.keys) - 1))
         self.cursor = self.keys[self._row] if self.keys else None
         return self.cursor != before
