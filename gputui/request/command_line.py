@@ -25,16 +25,22 @@ class Tidied(Struct):
     words: list[str] = field(default_factory=list)
     taken: list[str] = field(default_factory=list)
     """Docker's options that change nothing here."""
+    strays: list[str] = field(default_factory=list)
+    """Options of the command that the job gets as its own arguments, because they follow the image."""
     faults: list[InputError] = field(default_factory=list)
 
     @property
     def note(self) -> str:
-        """Return in one line what the ignored options mean here; empty if there is nothing to say."""
+        """Return in one line what the ignored and the stray options mean; empty if there is nothing to say."""
         by_words: dict[str, list[str]] = {}
         for option in dict.fromkeys(self.taken):
             if words := TAKEN[option]:
                 by_words.setdefault(words, []).append(option)
-        return "; ".join(f"{', '.join(options)}: {words}" for words, options in by_words.items())
+        told = [f"{', '.join(options)}: {words}" for words, options in by_words.items()]
+        if self.strays:
+            what = f"{', '.join(self.strays)} after the image or command: passed to the job"
+            told.append(f"{what}; options of gputui go before it, and -- before it silences this note")
+        return "; ".join(told)
 
 
 def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
@@ -46,11 +52,20 @@ def tidy(arguments: Sequence[str], options: Mapping[str, bool]) -> Tidied:
     place = 0
     while place < len(arguments) and reader.is_option(arguments[place]):
         place += reader.take(arguments[place], arguments[place + 1 :])
+    reader.found.strays = _strays(arguments[place:], options, reader.found.words)
     reader.found.words += arguments[place:]
     if "-t" in reader.found.taken and place < len(arguments) and _DURATION.fullmatch(arguments[place]):
         hint = f"write --time-limit {arguments[place]}; -t is docker's terminal"
         reader.found.faults.append(InputError("takes no time", where="-t", hint=hint))
     return reader.found
+
+
+def _strays(rest: Sequence[str], options: Iterable[str], given: Sequence[str]) -> list[str]:
+    """Return the long options behind the image or the host's command, without those that also stand before it."""
+    command = [] if rest[:1] == ["--"] else rest[1:]
+    names = {word.partition("=")[0]: None for word in command if word.startswith("--")}
+    before = {word.partition("=")[0] for word in given}
+    return [name for name in names if name in options and name not in before]
 
 
 class _Reader:

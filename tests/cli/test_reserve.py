@@ -68,13 +68,24 @@ def test_a_start_may_include_its_end(run: Run, store: KeptStore) -> None:
 
 def test_add_prints_only_the_name_and_keeps_it(run: Run, store: KeptStore) -> None:
     result = run("reserve", "add", "--gpus", "4", "--start", "2026-12-01T09:00Z", "--for", "8h", "--tenant", "bob")
-    assert (result.code, result.out, result.err) == (0, "r1\n", "")
+    assert (result.code, result.out) == (0, "r1\n")
     start = datetime(2026, 12, 1, 9, tzinfo=UTC)
     assert windows(store) == (Window("r1", start, start + 8 * HOUR, 4, tenant="bob"),)
     [entry] = store.audit_log("reservation r1")
     assert (entry.user, entry.verb, entry.before) == ("alice", "reserve", "")
     assert entry.after == "4 GPUs from 2026-12-01T09:00:00+00:00 to 2026-12-01T17:00:00+00:00 for bob"
     assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
+    assert run("reserve", "add", "-q", "--gpus", "1", "--for", "1h").err == ""
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_add_says_which_times_it_has_read(run: Run) -> None:
+    told = "any 4 GPUs from Tue 2026-03-03 00:00 to Tue 2026-03-03 08:00, 8h00m, for alice\n"
+    line = ("reserve", "add", "--gpus", "4", "--start", "tomorrow", "--for", "8h")
+    assert run(*line, "--dry-run").err == f"reservation r1: {told}"
+    assert run(*line).err == f"reservation r1: {told}"
+    named = run("reserve", "add", "--gpu", "0,3", "--start", "Mon 9-17", "--nobody").err
+    assert named == "reservation r2: GPU 0, 3 from Mon 2026-03-09 09:00 to Mon 2026-03-09 17:00, 8h00m, for nobody\n"
 
 
 def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptStore, in_berlin: None) -> None:
@@ -150,6 +161,17 @@ def test_a_released_reservation_causes_no_conflict(run: Run, store: KeptStore) -
     with store.transaction() as transaction:
         transaction.set_controls(Controls(reservations=(whole,), released={whole.key: NOW}))
     assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
+    assert run("reserve", "add", "-q", "--gpus", "1", "--for", "1h").err == ""
+
+
+@pytest.mark.usefixtures("in_berlin")
+def test_add_says_which_times_it_has_read(run: Run) -> None:
+    told = "any 4 GPUs from Tue 2026-03-03 00:00 to Tue 2026-03-03 08:00, 8h00m, for alice\n"
+    line = ("reserve", "add", "--gpus", "4", "--start", "tomorrow", "--for", "8h")
+    assert run(*line, "--dry-run").err == f"reservation r1: {told}"
+    assert run(*line).err == f"reservation r1: {told}"
+    named = run("reserve", "add", "--gpu", "0,3", "--start", "Mon 9-17", "--nobody").err
+    assert named == "reservation r2: GPU 0, 3 from Mon 2026-03-09 09:00 to Mon 2026-03-09 17:00, 8h00m, for nobody\n"
 
 
 def test_list_includes_reservations_of_the_settings_file(run: Run, store: KeptStore, file: None) -> None:
@@ -226,7 +248,7 @@ def test_add_warns_of_a_job_without_a_limit_on_the_named_gpus(
     ]
     result = run("reserve", "add", "--gpu", "0", "--start", "+1h", "--for", "3h", "--tenant", "bob")
     assert result.code == 0
-    assert result.err.startswith("warning: GPU 0 is held by job 1, which has no time limit")
+    assert result.err.splitlines()[1].startswith("warning: GPU 0 is held by job 1, which has no time limit")
 
 
 def test_the_standing_rule_is_set_and_removed(run: Run, store: KeptStore) -> None:

@@ -216,6 +216,27 @@ def test_options_without_effect_print_at_most_one_line(run: Run) -> None:
     assert "--retries N" in result.err
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("busybox true --dry-run", "--dry-run"),
+        ("busybox true --dry-run --time-limit=4h --frobnicate", "--dry-run, --time-limit"),
+        ("--host true --dry-run", "--dry-run"),
+        ("--gpus 1 busybox train.py --gpus 1", ""),
+        ("-- busybox true --dry-run", ""),
+        ("--host -- true --dry-run", ""),
+        ("busybox true -v --frobnicate", ""),
+    ],
+)
+def test_an_option_behind_the_image_is_the_jobs_own_with_a_note(
+    run: Run, store: KeptStore, line: str, told: str
+) -> None:
+    result = run("submit", *line.split())
+    assert (result.code, len(store.jobs())) == (0, 1)
+    words = f"{told} after the image or command: passed to the job; options of gputui go before it"
+    assert result.err.startswith(f"gputui: note: {words}") if told else result.err == ""
+
+
 def test_an_environment_variable_that_chooses_gpus_is_ignored_with_a_note(run: Run) -> None:
     line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
     result = run("submit", *line, "busybox")

@@ -307,11 +307,11 @@ class TestPage:
         assert "Xorg (graphics)" in told
 
     def test_all_reservations_of_a_gpu_are_listed(self) -> None:
-        later = Window("course", NOW + timedelta(hours=30), NOW + timedelta(hours=32), tenant="alice")
+        later = Window("course", NOW + timedelta(hours=30), NOW + timedelta(hours=32), gpus=(uuid(0),), tenant="alice")
         soon = replace(later, name="demo", start=NOW + timedelta(hours=2))
         windows = tuple(WindowView(window, WindowState.UPCOMING, gpus=(uuid(0),)) for window in (soon, later))
         told = page(replace(sample.linked(), windows=windows))
-        assert "reserved for alice from 14:00  demo:" in told
+        assert "from 14:00 reserved for alice  demo:" in told
         assert "course:" in told
 
     def test_pcie_says_why_there_is_none(self) -> None:

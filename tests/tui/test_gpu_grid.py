@@ -24,7 +24,7 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import METERS, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_look import GpuLook, LookChoice
-from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, gpu_picture
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_tone import tone_of
 from gputui.tui.present.gpu_words import foreign_words, running_words
@@ -294,12 +294,12 @@ def test_readings_from_before_a_loss_are_not_shown_as_current() -> None:
 @pytest.mark.parametrize(
     ("window", "state", "expected"),
     [
-        (ALICE, WindowState.UPCOMING, "reserved for alice from 14:00"),
+        (ALICE, WindowState.UPCOMING, "from 14:00 reserved for alice"),
         (replace(ALICE, start=NOW - HOUR), WindowState.ACTIVE, "reserved for alice until 16:00"),
         (replace(ALICE, end=NOW + 30 * HOUR, start=NOW), WindowState.ACTIVE, "reserved for alice until Tue 18:00"),
-        (replace(ALICE, tenant=None, priority=80), WindowState.UPCOMING, "reserved for priority 80+ from 14:00"),
-        (replace(ALICE, priority=80), WindowState.UPCOMING, "reserved for alice or priority 80+ from 14:00"),
-        (replace(ALICE, tenant=None), WindowState.UPCOMING, "reserved for nobody (course) from 14:00"),
+        (replace(ALICE, tenant=None, priority=80), WindowState.UPCOMING, "from 14:00 reserved for priority 80+"),
+        (replace(ALICE, priority=80), WindowState.UPCOMING, "from 14:00 reserved for alice or priority 80+"),
+        (replace(ALICE, tenant=None), WindowState.UPCOMING, "from 14:00 reserved for nobody (course)"),
         (replace(ALICE, start=NOW - HOUR), WindowState.RELEASED, ""),
         (replace(ALICE, start=NOW + 30 * HOUR, end=NOW + 40 * HOUR), WindowState.UPCOMING, ""),
     ],
@@ -310,11 +310,21 @@ def test_the_beneficiary_of_a_reserved_gpu_is_named(window: Window, state: Windo
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_a_reservation_is_drawn_on_its_gpus(size: tuple[int, int]) -> None:
-    windows = (WindowView(ALICE, WindowState.UPCOMING, gpus=(uuid(4), uuid(5))),)
-    console = Console(sample.rich_snapshot(windows=windows))
+    now = WindowView(replace(ALICE, start=NOW - HOUR), WindowState.ACTIVE, gpus=(uuid(4), uuid(5)))
+    console = Console(sample.rich_snapshot(windows=(now,)))
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         assert console.screen_text.count("reserved for alice") == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "told"), [((), ""), ((uuid(4), uuid(5)), "from 14:00 reserved for alice")], ids=["any", "named"]
+)
+def test_a_coming_reservation_marks_only_gpus_that_it_names(named: tuple[str, ...], told: str) -> None:
+    coming = replace(ALICE, gpus=named, count=0 if named else 2)
+    windows = (WindowView(coming, WindowState.UPCOMING, gpus=(uuid(4), uuid(5))),)
+    found = gpu_picture(sample.rich_snapshot(windows=windows), {}, GpuHistory(), NOW)
+    assert found.rows[uuid(4)].kept == told
 
 
 def test_a_foreign_process_is_shown_with_user_command_and_container() -> None:

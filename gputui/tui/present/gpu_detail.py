@@ -22,7 +22,7 @@ from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lin
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
 from gputui.tui.present.gpu_words import container_of, foreign_words, running_words, slowed_words
-from gputui.tui.present.reserved import kept_words
+from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
@@ -219,8 +219,7 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
 
 
 def _windows(page: GpuPage) -> list[Cell]:
-    uuid = page.row.view.gpu.uuid
-    mine = [window for window in page.snapshot.windows if uuid in window.gpus]
+    mine = reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ())
     return [_line("reserved", *_window(window, page.now)) for window in mine]
 
 

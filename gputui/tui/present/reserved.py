@@ -13,11 +13,14 @@ _SOON = timedelta(hours=24)
 
 
 def reservations_by_gpu(snapshot: Snapshot) -> dict[str, list[WindowView]]:
-    """Return the reservations of each reserved GPU, by its UUID, in the order of their start."""
+    """Return the reservations of each reserved GPU, by its UUID, in the order of their start.
+
+    One over any GPUs chooses anew until it begins, so no GPU is its own before.
+    """
     found: dict[str, list[WindowView]] = {}
-    for window in snapshot.windows:
-        for uuid in window.gpus:
-            found.setdefault(uuid, []).append(window)
+    for view in snapshot.windows:
+        for uuid in view.gpus if view.window.gpus or view.state is not WindowState.UPCOMING else ():
+            found.setdefault(uuid, []).append(view)
     return found
 
 
@@ -34,13 +37,17 @@ def kept_from(snapshot: Snapshot, tenant: str, priority: int) -> frozenset[str]:
 
 
 def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
-    """Return `reserved for alice until 16:00` or `... from 14:00`, for the first relevant window within a day."""
+    """Return `reserved for alice until 16:00`, for the first relevant window within a day.
+
+    One that has not begun is `from 14:00 reserved for alice`: where it is cut, it must not look like a present one.
+    """
     for view in windows:
         window = view.window
         if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
             continue
-        when = f"until {minute(window.end, now)}" if window.start <= now else f"from {minute(window.start, now)}"
-        return f"reserved for {_for_whom(view)} {when}"
+        words = f"reserved for {_for_whom(view)}"
+        is_now = window.start <= now
+        return f"{words} until {minute(window.end, now)}" if is_now else f"from {minute(window.start, now)} {words}"
     return ""
 
 
