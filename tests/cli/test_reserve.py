@@ -161,17 +161,6 @@ def test_a_released_reservation_causes_no_conflict(run: Run, store: KeptStore) -
     with store.transaction() as transaction:
         transaction.set_controls(Controls(reservations=(whole,), released={whole.key: NOW}))
     assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
-    assert run("reserve", "add", "-q", "--gpus", "1", "--for", "1h").err == ""
-
-
-@pytest.mark.usefixtures("in_berlin")
-def test_add_says_which_times_it_has_read(run: Run) -> None:
-    told = "any 4 GPUs from Tue 2026-03-03 00:00 to Tue 2026-03-03 08:00, 8h00m, for alice\n"
-    line = ("reserve", "add", "--gpus", "4", "--start", "tomorrow", "--for", "8h")
-    assert run(*line, "--dry-run").err == f"reservation r1: {told}"
-    assert run(*line).err == f"reservation r1: {told}"
-    named = run("reserve", "add", "--gpu", "0,3", "--start", "Mon 9-17", "--nobody").err
-    assert named == "reservation r2: GPU 0, 3 from Mon 2026-03-09 09:00 to Mon 2026-03-09 17:00, 8h00m, for nobody\n"
 
 
 def test_list_includes_reservations_of_the_settings_file(run: Run, store: KeptStore, file: None) -> None:
