@@ -114,7 +114,7 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
     found.append(adapters.read_gpus(options, PATIENCE))
-    yield from driver.of_probe(found[0])
+    yield from driver.of_probe(found[0], options.settings.scheduler)
 
 
 def _of_state(options: Options) -> Iterator[DoctorCheck]:

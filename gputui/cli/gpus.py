@@ -103,7 +103,7 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
     if view.idle_since and view.current:
         parts.append(f"idle for {format_duration(view.current.sampled_at - view.idle_since)}")
     told = view.health.code is HealthCode.OK or view.health.text in view.why
-    parts += [] if told else [f"{view.health.code}: {view.health.text}"]
+    parts += [] if told else [f"{view.health.code}: {view.health.reason}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []
     return "; ".join(dict.fromkeys(filter(None, parts)))
 

@@ -233,7 +233,7 @@ def _label(view: GpuView, where: str) -> str:
 
 def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
     fault, record = fault_of(view), snapshot.controls.faults.get(view.gpu.uuid)
-    text = plain(view.health.text.removeprefix("lost: "), 300) or str(view.health.code)
+    text = plain(view.health.reason, 300) or str(view.health.code)
     index = index_of(view)
     todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
     takes_none = " and takes no job"

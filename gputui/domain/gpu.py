@@ -46,6 +46,11 @@ class Health(Struct, frozen=True):
         """Return whether jobs may start there; a pending row remap or corrected errors do not prevent it."""
         return self.code in {HealthCode.OK, HealthCode.REMAP_PENDING}
 
+    @property
+    def reason(self) -> str:
+        """Return the sentence for a place that names the code too: without the word `lost`."""
+        return self.text.removeprefix("lost: ")
+
 
 class Link(Struct, frozen=True):
     """Connection between two GPUs of a host, as `nvidia-smi topo -m` names it."""
@@ -83,7 +88,10 @@ class Gpu(Struct, frozen=True):
     mig_enabled: bool = False
     """True if the GPU is divided into instances; jobs for whole GPUs never start on it."""
     power_limit: float | None = None
-    """Power limit in watts."""
+    default_power_limit: float | None = None
+    """Power limit in watts, and the one that the board has without anybody's settings."""
+    unified: bool = False
+    """True if it has no memory of its own but uses the machine's, which `memory_total` is then."""
     persistence: bool | None = None
     """True if persistence mode is on; without it the driver re-initialises the GPU at every open."""
     drivers_uuid: str | None = None
@@ -127,6 +135,17 @@ class GpuProcess(Struct, frozen=True):
     used_age: float = 0.0
     """Seconds from that reading to the sample's of processes."""
 
+    def is_any_of(self, programs: Collection[str]) -> bool:
+        """Return whether it runs one of these programs: its name, with or without a directory, or the whole command."""
+        command = self.command or ""
+        name = command.partition(" ")[0]
+        return bool(command) and any(each == command or _program(each) == name for each in programs)
+
+
+def _program(entry: str) -> str:
+    """Return the name of the program if the entry is one, perhaps with its directory; a command line unchanged."""
+    return entry if " " in entry else entry.rpartition("/")[2]
+
 
 class GpuSample(Struct, frozen=True):
     """Reading of one GPU. None: the value could not be read, or the GPU does not have it."""
@@ -144,6 +163,8 @@ class GpuSample(Struct, frozen=True):
     memory_used: int | None = None
     """Bytes in use, without the driver's own reserve where it reports that separately."""
     memory_total: int | None = None
+    memory_free: int | None = None
+    """Bytes that can still be allocated, where others than GPUs use the memory too; else None."""
     temperature: float | None = None
     """Temperature in degrees Celsius."""
     power: float | None = None
@@ -159,6 +180,8 @@ class GpuSample(Struct, frozen=True):
     processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU. None when the list could not be read, so that the GPU is not known to be free."""
     processes_at: datetime | None = None
+    lists_processes: bool = True
+    """False if the driver has no list of processes at all, as under WSL 2."""
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     """Volatile counts: since the driver was loaded."""

@@ -46,7 +46,7 @@ class ReadingRules(Struct, frozen=True):
     memory_floor: int
     """Bytes in use up to which a GPU without processes counts as unused."""
     ignored: tuple[str, ...] = ()
-    """Commands that do not make a GPU busy."""
+    """Programs that do not make a GPU busy."""
     has_gpu_ids: bool = True
     """False if the engine does not tell which GPUs a job has: then users of GPUs cannot be compared with its jobs."""
 
@@ -192,7 +192,7 @@ def _is_foreign(process: GpuProcess, users: Iterable[str]) -> bool:
 
 
 def _computing(sample: GpuSample, rules: ReadingRules) -> list[GpuProcess]:
-    return [each for each in sample.processes or () if each.compute and (each.command or "") not in rules.ignored]
+    return [each for each in sample.processes or () if each.compute and not each.is_any_of(rules.ignored)]
 
 
 def _holder(process: GpuProcess) -> Holder:

@@ -58,8 +58,16 @@ class SchedulerSettings(Struct, frozen=True):
     """Time at utilisation 0 with the same memory in use after which a GPU is reported as idle; 0: never."""
     idle_gpus_end: timedelta | None = None
     """Time after that report at which a job that leaves all its GPUs idle is ended. None: never."""
-    ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
-    """Commands whose presence on a GPU does not make it busy."""
+    ignore_processes: tuple[str, ...] = (
+        *("Xorg", "Xwayland", "gnome-shell", "nvidia-persistenced"),
+        *("nvidia-cuda-mps-server", "nvidia-cuda-mps-control"),
+    )
+    """Names of programs, or whole command lines, whose presence on a GPU does not make it busy."""
+    need_process_lists: bool = True
+    """True if a GPU whose driver has no list of processes, as under WSL 2, is never free.
+
+    False: it is judged by its memory and by containers alone, so a process that uses little memory is not seen.
+    """
 
 
 class StoreSettings(Struct, frozen=True):

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
 from gputui.domain.host import DiskUse, HostSample
-from gputui.gpus import wire
+from gputui.gpus import plausible, wire
 from gputui.gpus.health import FATAL_XIDS, VANISHED, health_of, throttle_reasons, unreadable_health, was_reset
 
 
@@ -43,8 +43,10 @@ class ReadingAssembler:
     def ingest(self, line: wire.Facts | wire.Sweep, now: datetime) -> None:
         """Add one line of the probe."""
         if isinstance(line, wire.Facts):
+            plausible.bound_facts(line)
             self._ingest_facts(line, now)
         else:
+            plausible.bound_sweep(line)
             self._ingest_sweep(line, now)
 
     def reading(self, status: ProbeStatus) -> ProbeReading:
@@ -75,6 +77,8 @@ class ReadingAssembler:
     def _ingest_sweep(self, sweep: wire.Sweep, now: datetime) -> None:
         for uuid, code in sweep.xids:
             self._ingest_xid(uuid, code, now)
+        if sweep.host is not None:
+            self._host.ingest(sweep.host, now)
         for reading in sweep.samples:
             uuid = self._registry.known_uuid(reading.uuid)
             if reading.error:
@@ -83,8 +87,6 @@ class ReadingAssembler:
                 self._samples[uuid] = self._sample(uuid, reading, now)
         if sweep.samples:
             self._taken_at = now
-        if sweep.host is not None:
-            self._host.ingest(sweep.host, now)
         if sweep.lists:
             self._foreign_pids = not sweep.hosts_pids and self._any_invisible()
 
@@ -111,35 +113,52 @@ class ReadingAssembler:
         slow = self._slow.get(uuid) or wire.SlowReadings()
         if reading.processes is UNSET:
             processes, processes_at = (last.processes, last.processes_at) if last else (None, None)
+            lists_processes = last.lists_processes if last else True
         else:
-            processes, processes_at = reading.processes, now
-        return GpuSample(
-            uuid=uuid,
-            sampled_at=now,
-            utilization=reading.utilization,
-            memory_utilization=reading.memory_utilization,
-            sm_activity=_newest(reading.sm_activity, last.sm_activity if last else None),
-            memory_activity=_newest(reading.memory_activity, last.memory_activity if last else None),
-            memory_used=reading.memory_used,
-            memory_total=reading.memory_total,
-            temperature=reading.temperature,
-            power=reading.power,
-            power_limit=slow.power_limit,
-            sm_clock=reading.sm_clock,
-            memory_clock=reading.memory_clock,
-            fan=slow.fan,
-            throttle=throttle_reasons(reading.throttle),
-            processes=processes,
-            processes_at=processes_at,
-            ecc_corrected=slow.ecc_corrected,
-            ecc_uncorrected=slow.ecc_uncorrected,
-            xid=self._xids.get(uuid),
-            pcie_tx=reading.pcie_tx,
-            pcie_rx=reading.pcie_rx,
-            nvlink_tx=reading.nvlink_tx,
-            nvlink_rx=reading.nvlink_rx,
-            health=health_of(slow, self._fatal_xid(uuid)),
+            processes, processes_at, lists_processes = reading.processes, now, reading.lists_processes
+        health = health_of(slow, self._fatal_xid(uuid))
+        return self._with_memory(
+            GpuSample(
+                uuid=uuid,
+                sampled_at=now,
+                utilization=reading.utilization,
+                memory_utilization=reading.memory_utilization,
+                sm_activity=_newest(reading.sm_activity, last.sm_activity if last else None),
+                memory_activity=_newest(reading.memory_activity, last.memory_activity if last else None),
+                memory_used=reading.memory_used,
+                memory_total=reading.memory_total,
+                temperature=reading.temperature,
+                power=reading.power,
+                power_limit=slow.power_limit,
+                sm_clock=reading.sm_clock,
+                memory_clock=reading.memory_clock,
+                fan=slow.fan,
+                throttle=throttle_reasons(reading.throttle),
+                processes=processes,
+                processes_at=processes_at,
+                lists_processes=lists_processes,
+                ecc_corrected=slow.ecc_corrected,
+                ecc_uncorrected=slow.ecc_uncorrected,
+                xid=self._xids.get(uuid),
+                pcie_tx=reading.pcie_tx,
+                pcie_rx=reading.pcie_rx,
+                nvlink_tx=reading.nvlink_tx,
+                nvlink_rx=reading.nvlink_rx,
+                health=unreadable_health(reading.unidentified) if reading.unidentified else health,
+            )
         )
+
+    def _with_memory(self, sample: GpuSample) -> GpuSample:
+        """Return the sample with the memory of a GPU that uses the machine's: what its processes use there."""
+        gpu, host = self._registry.get(sample.uuid), self._host.sample
+        if gpu is None or not gpu.unified:
+            return sample
+        each = [process.memory for process in sample.processes] if sample.processes is not None else [None]
+        free = None
+        if host is not None and host.memory_total is not None and host.memory_used is not None:
+            free = host.memory_total - host.memory_used
+        used = None if None in each else sum(filter(None, each))
+        return replace(sample, memory_used=used, memory_total=gpu.memory_total, memory_free=free)
 
     def _fatal_xid(self, uuid: str) -> int | None:
         """Return the fatal Xid that still counts: neither a reset nor an operator's resume followed it."""
@@ -160,7 +179,7 @@ class ReadingAssembler:
             yield "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
         for gpu in self.gpus:
             if gpu.uuid.startswith("GPU-unknown-"):
-                yield f"GPU {gpu.index} cannot be reached and was never identified: {gpu.uuid} stands for it"
+                yield f"GPU {gpu.index} was never identified: {gpu.uuid} stands for it"
         for code in sorted(self._strays):
             yield f"Xid {code} came from a GPU that the driver did not name"
 
@@ -184,6 +203,10 @@ class GpuRegistry:
     def gpus(self) -> tuple[Gpu, ...]:
         """GPUs by index, MIG instances after their parents."""
         return tuple(sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.mig_parent is not None)))
+
+    def get(self, uuid: str) -> Gpu | None:
+        """Return the GPU with that UUID."""
+        return self._gpus.get(uuid)
 
     def known_uuid(self, uuid: str) -> str:
         """Return the UUID of a known GPU that the driver now lists under a placeholder."""
@@ -240,6 +263,8 @@ def _gpu(facts: wire.GpuFacts, uuid: str, index: int) -> Gpu:
         mig_profile=facts.mig_profile,
         mig_index=facts.mig_index,
         mig_enabled=facts.mig_enabled,
+        unified=facts.unified,
+        default_power_limit=facts.default_power_limit,
         power_limit=facts.power_limit,
         persistence=facts.persistence,
     )

@@ -25,7 +25,9 @@ class GpuFacts(Struct):
     mig_profile: str | None = None
     mig_index: int | None = None
     mig_enabled: bool = False
+    unified: bool = False
     power_limit: float | None = None
+    default_power_limit: float | None = None
     persistence: bool | None = None
 
 
@@ -46,6 +48,8 @@ class Reading(Struct):
 
     uuid: str
     error: str = ""
+    unidentified: str = ""
+    """Why no job can be given a GPU whose values are read; empty if its UUID is its own."""
     utilization: float | None = None
     memory_utilization: float | None = None
     memory_used: int | None = None
@@ -65,6 +69,8 @@ class Reading(Struct):
     slow: SlowReadings | None = None
     processes: tuple[GpuProcess, ...] | UnsetType | None = UNSET
     """Processes; unset if this sweep read no lists, None if this list could not be read."""
+    lists_processes: bool = True
+    """False if the driver has no such list at all."""
 
 
 class DiskReading(Struct):

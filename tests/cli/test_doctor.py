@@ -19,6 +19,7 @@ from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.kept_data import KeepLimits, KeptData
+from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Leader, Snapshot
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, gpu, sample, uuid
@@ -185,6 +186,40 @@ def test_unlisted_processes_are_reported(at: datetime | None, word: str) -> None
     assert (found[1].level, word in found[1].text) == (CheckLevel.FAIL, True)
     two = replace(GOOD, gpus=(gpu(), gpu(1)), samples={uuid(0): unread, uuid(1): sample(1)})
     assert list(driver.of_probe(two))[1].level is CheckLevel.WARN
+
+
+def test_a_driver_without_process_lists_fails_until_the_site_accepts_it() -> None:
+    reading = replace(GOOD, samples={uuid(0): replace(sample(), processes=None, lists_processes=False)})
+    check = list(driver.of_probe(reading))[1]
+    assert (check.level, "need_process_lists = false" in check.hint) == (CheckLevel.FAIL, True)
+    check = list(driver.of_probe(reading, SchedulerSettings(need_process_lists=False)))[1]
+    assert (check.level, "GPU 0" in check.text, "memory and containers alone" in check.why) == (
+        CheckLevel.WARN,
+        True,
+        True,
+    )
+
+
+def test_the_memory_of_each_gpu_is_judged() -> None:
+    unread = replace(GOOD, samples={uuid(0): sample(memory_used=None)})
+    assert levels(driver.of_probe(unread)) == [CheckLevel.OK, CheckLevel.FAIL]
+    unified = list(driver.of_probe(replace(unread, gpus=(gpu(unified=True, memory_total=120 * GIB),))))
+    assert levels(unified) == [CheckLevel.OK, CheckLevel.OK]
+    assert "GPU 0 uses the machine's memory (120G), which --gpu-memory compares with" in unified[1].text
+
+
+def test_mig_mode_without_instances_is_reported() -> None:
+    check = list(driver.of_probe(replace(GOOD, gpus=(gpu(mig_enabled=True),))))[1]
+    assert (check.level, "nvidia-smi -i 0 -mig 0" in check.hint) == (CheckLevel.FAIL, True)
+    instance = gpu(1, mig_parent=uuid(0))
+    cut = replace(GOOD, gpus=(gpu(mig_enabled=True), instance), samples={uuid(1): sample(1)})
+    assert levels(driver.of_probe(cut)) == [CheckLevel.OK]
+
+
+def test_a_lost_gpu_is_not_lost_twice() -> None:
+    lost = sample(health=Health(HealthCode.LOST, "lost: the driver no longer lists it"))
+    check = list(driver.of_probe(replace(GOOD, samples={uuid(0): lost})))[1]
+    assert check.text == "Lost: the driver no longer lists it"
 
 
 def test_the_versions_of_driver_and_cuda() -> None:

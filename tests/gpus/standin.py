@@ -66,7 +66,7 @@ class StandIn:
         """Replace the behaviour file."""
         self.lines = (f"count {gpus}", *lines)
         made = self.path.with_suffix(".new")
-        made.write_text("".join(f"{line}\n" for line in self.lines))
+        made.write_bytes("".join(f"{line}\n" for line in self.lines).encode(errors="surrogateescape"))
         made.replace(self.path)
 
     def change(self, *lines: str, without: Iterable[str] = ()) -> None:

@@ -74,6 +74,8 @@ def test_units_and_static_facts(standin: StandIn, watch: Start) -> None:
 def test_unreadable_values_are_none_and_never_zero(
     standin: StandIn, watch: Start, functions: list[str], fields: list[str], code: int
 ) -> None:
+    if "memory_used" in fields and code == 3:
+        code = 4  # without any memory information it uses the machine's, see test_unusual_gpus
     standin.write(*BUSY, *(f"gpu 0 fail {function} {code}" for function in functions), gpus=2)
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
-from gputui.domain.units import plural
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.units import format_size, plural
 
 _NO_READING = "Without readings no GPU counts as free, so no job with GPUs starts."
 _KERNEL_LOG = "sudo dmesg | grep -iE 'NVRM|Xid|nvidia' | tail -20"
@@ -59,7 +60,10 @@ _NOTES = (
 """Beginning of a probe's note, why it matters, and what to do."""
 
 
-def of_probe(reading: ProbeReading) -> Iterator[DoctorCheck]:
+_USUAL = SchedulerSettings()
+
+
+def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
     """Judge the driver and each GPU."""
     status = reading.status
     if status.code is not ProbeCode.OK:
@@ -73,7 +77,9 @@ def of_probe(reading: ProbeReading) -> Iterator[DoctorCheck]:
     for gpu in reading.gpus:
         if sample := reading.samples.get(gpu.uuid):
             yield from _of_gpu(gpu, sample)
-    yield from _of_lists(reading)
+    yield from _of_mig(reading)
+    yield from _of_lists(reading, settings)
+    yield from _of_memory(reading)
 
 
 def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:
@@ -99,7 +105,7 @@ def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
     health = sample.health
     if health.code is HealthCode.OK:
         return
-    name, text = f"GPU {gpu.index}", f"{health.code}: {health.text}"
+    name, text = f"GPU {gpu.index}", f"{health.code}: {health.reason}"
     repair = _REPAIRS[health.code].format(index=gpu.index)
     if health.is_schedulable:
         yield warn(name, text, "Jobs still start on it.", repair)
@@ -112,20 +118,81 @@ def _drain(gpu: Gpu, health: Health) -> str:
     return f"gputui drain {gpu.index} --reason {shlex.quote(health.text[:60])}    # until it is repaired"
 
 
-def _of_lists(reading: ProbeReading) -> Iterator[DoctorCheck]:
-    """Judge the process lists: a GPU whose processes are unknown is never given to a job."""
-    samples = [(gpu, reading.samples.get(gpu.uuid)) for gpu in reading.gpus if not gpu.mig_enabled]
-    usable = [(gpu, sample) for gpu, sample in samples if sample and sample.health.is_schedulable]
-    unread = [(gpu, sample) for gpu, sample in usable if sample.processes is None]
+def _of_mig(reading: ProbeReading) -> Iterator[DoctorCheck]:
+    """Report GPUs in MIG mode without instances: jobs can be given neither them nor parts of them."""
+    parents = {gpu.mig_parent for gpu in reading.gpus}
+    empty = [gpu for gpu in reading.gpus if gpu.mig_enabled and gpu.uuid not in parents]
+    if empty:
+        hint = "".join(
+            f"sudo nvidia-smi mig -i {gpu.index} -cgi PROFILE -C    # makes one; -lgip lists the profiles\n"
+            f"sudo nvidia-smi -i {gpu.index} -mig 0    # or uses the GPU as a whole\n"
+            for gpu in empty
+        )
+        text = f"MIG mode is on without any instance on {_named(empty)}"
+        level = CheckLevel.FAIL if len(empty) == len(reading.gpus) else CheckLevel.WARN
+        yield DoctorCheck("MIG", level, text, hint.rstrip(), "No job starts on such a GPU.")
+
+
+def _usable(reading: ProbeReading) -> list[tuple[Gpu, GpuSample]]:
+    """Return the GPUs that could be given to jobs, with their samples."""
+    found = [(gpu, reading.samples.get(gpu.uuid)) for gpu in reading.gpus if not gpu.mig_enabled]
+    return [(gpu, sample) for gpu, sample in found if sample and sample.health.is_schedulable]
+
+
+def _named(gpus: Iterable[Gpu]) -> str:
+    return "GPU " + ", ".join(str(gpu.index) for gpu in gpus)
+
+
+def _of_lists(reading: ProbeReading, settings: SchedulerSettings) -> Iterator[DoctorCheck]:
+    """Judge the process lists: a GPU whose processes are unknown is given to a job only if the site accepts that."""
+    usable = _usable(reading)
+    without = [gpu for gpu, sample in usable if sample.processes is None and not sample.lists_processes]
+    if without:
+        yield _without_lists(without, settings, is_all=len(without) == len(usable))
+    unread = [(gpu, sample) for gpu, sample in usable if sample.processes is None and sample.lists_processes]
     if not unread:
         return
-    named = "GPU " + ", ".join(str(gpu.index) for gpu, _ in unread)
+    named = _named(gpu for gpu, _ in unread)
     if all(sample.processes_at is None for _, sample in unread):
         text, hint = f"the driver has not listed the processes on {named} in time", _KERNEL_LOG
     else:
         text = f"the driver refuses to list the processes on {named}"
         hint = "nvidia-smi --query-compute-apps=gpu_uuid,pid --format=csv    # shows the driver's own error\n"
         hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
-        hint += "In a container: docker run --pid=host --gpus all …; under WSL 2 the driver lists no processes"
-    why = "A GPU whose processes are unknown never counts as free, so no job starts on it."
-    yield DoctorCheck("processes", CheckLevel.FAIL if len(unread) == len(usable) else CheckLevel.WARN, text, hint, why)
+        hint += "In a container: docker run --pid=host --gpus all …"
+    yield _unjudged("processes", text, hint, "processes are", is_all=len(unread) == len(usable))
+
+
+def _without_lists(gpus: list[Gpu], settings: SchedulerSettings, *, is_all: bool) -> DoctorCheck:
+    """Judge GPUs whose driver has no process lists."""
+    text = f"the driver has no list of processes on {_named(gpus)}, as under WSL 2"
+    if settings.need_process_lists:
+        hint = "need_process_lists = false    # under [scheduler]: judge by memory and containers alone"
+        return _unjudged("processes", text, hint, "processes are", is_all=is_all)
+    why = "They are judged by memory and containers alone: a process that uses little memory is not seen."
+    return warn(
+        "processes",
+        f"{text}; accepted by scheduler.need_process_lists",
+        why,
+        "gputui drain N    # for work of your own",
+    )
+
+
+def _of_memory(reading: ProbeReading) -> Iterator[DoctorCheck]:
+    """Judge the memory: of a GPU without any of its own it is the machine's, else an unknown figure frees no GPU."""
+    usable = _usable(reading)
+    if unified := [gpu for gpu, _ in usable if gpu.unified]:
+        total = format_size(unified[0].memory_total)
+        text = f"{_named(unified)} uses the machine's memory ({total}), which --gpu-memory compares with"
+        yield ok("memory", f"{text}; processes and containers show whether it is free")
+    unread = [gpu for gpu, sample in usable if sample.memory_used is None and not gpu.unified]
+    if unread:
+        text = f"the memory of {_named(unread)} cannot be read"
+        hint = "nvidia-smi --query-gpu=index,memory.used,memory.total --format=csv    # shows the driver's own error"
+        yield _unjudged("memory", text, f"{hint}\n{_KERNEL_LOG}", "memory is", is_all=len(unread) == len(usable))
+
+
+def _unjudged(name: str, text: str, hint: str, what: str, *, is_all: bool) -> DoctorCheck:
+    """Return the check of GPUs that never count as free because something about them is unknown."""
+    why = f"A GPU whose {what} unknown never counts as free, so no job starts on it."
+    return DoctorCheck(name, CheckLevel.FAIL if is_all else CheckLevel.WARN, text, hint, why)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pynvml
 
-from gputui.gpus.probe.nvml import LostError, call, error_text, memory_of, power_limit, read
+from gputui.gpus.probe.host import memory_total
+from gputui.gpus.probe.nvml import LostError, call, default_power_limit, error_text, lacks, memory_of, power_limit, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,13 +16,23 @@ if TYPE_CHECKING:
 
 _PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """Names of nvmlGpuTopologyLevel_t as in `nvidia-smi topo -m`; two GPUs of one board count as PIX."""
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
+_INTEGRATED = re.compile(r"\b(?:GB10|Thor|Orin|Xavier|Tegra|nvgpu)\b")
+"""Names of GPUs in one package with the processor, whose memory they share: DGX Spark and the Jetsons."""
+_ATS = 2
+"""NVML_DEVICE_ADDRESSING_MODE_ATS: processor and GPU use one set of page tables."""
+_EXACT, _NEAR = 2**26, 0.05
+"""Bytes, and the share, by which a GPU's memory may differ from the machine's to be taken for it; the latter only with
+ATS, because a machine may well have about as much memory as a board."""
+_INSTANCE = "nvmlDeviceGetMigDeviceHandleByIndex"
+_MOST_INSTANCES = 64
 _MOST_LANES = getattr(pynvml, "NVML_NVLINK_MAX_LINKS", 18)
 
 
 class Device:
     """GPU or MIG instance as the driver lists it."""
 
-    __slots__ = ("error", "handle", "index", "mig", "parent", "place", "uuid")
+    __slots__ = ("error", "handle", "index", "mig", "parent", "place", "unified", "uuid")
 
     def __init__(self, index: int, uuid: str, handle: object, error: str = "", parent: Device | None = None) -> None:
         self.index = index
@@ -32,11 +45,13 @@ class Device:
         self.place: int | None = None
         """Index among its parent's MIG instances."""
         self.mig = False
+        self.unified = False
+        """True if it has no memory of its own and uses the machine's."""
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Values that cause the facts to be sent again when they change."""
-        return (self.index, self.uuid, self.error, self.mig, self.parent and self.parent.uuid)
+        return (self.index, self.uuid, self.error, self.mig, self.unified, self.parent and self.parent.uuid)
 
 
 def list_devices() -> list[Device]:
@@ -44,21 +59,49 @@ def list_devices() -> list[Device]:
     devices: list[Device] = []
     for index in range(call("nvmlDeviceGetCount")):
         device = _device(index)
-        devices.append(device)
-        devices.extend(_instances(device))
+        for each in (device, *_instances(device)):
+            _tell_apart(each, devices)
+            devices.append(each)
     return devices
 
 
 def _device(index: int) -> Device:
-    """Return the GPU with that index; a placeholder if the driver cannot reach it."""
-    unknown = f"GPU-unknown-{index}"
+    """Return the GPU with that index; with an error and a placeholder for its UUID if it cannot be identified."""
+    device = Device(index, f"GPU-unknown-{index}", None)
     try:
-        handle = call("nvmlDeviceGetHandleByIndex", index)
-        return Device(index, call("nvmlDeviceGetUUID", handle), handle)
+        device.handle = call("nvmlDeviceGetHandleByIndex", index)
+        device.unified = _is_unified(device.handle)
+        uuid = call("nvmlDeviceGetUUID", device.handle)
     except LostError:
-        return Device(index, unknown, None, "lost")
+        device.handle, device.error = None, "lost"
     except pynvml.NVMLError as error:
-        return Device(index, unknown, None, error_text(error))
+        device.error = error_text(error)
+    else:
+        if _UUID.fullmatch(uuid):
+            device.uuid = uuid
+        else:
+            device.error = f"the driver calls it {uuid!r}, which is no UUID"
+    return device
+
+
+def _tell_apart(device: Device, others: list[Device]) -> None:
+    """Give a GPU that has the UUID of another one an error: a job that is given it could get the other."""
+    twin = next((other for other in others if other.uuid == device.uuid), None)
+    if twin is not None:
+        device.error = f"it has the UUID of GPU {twin.index}, {device.uuid}, so no job can be given it"
+        device.uuid = f"GPU-unknown-{device.index}" + ("" if device.place is None else f"-{device.place}")
+
+
+def _is_unified(handle: object) -> bool:
+    """Return whether a GPU uses the machine's memory: the driver reports none, or that of the machine."""
+    memory = memory_of(handle)
+    if memory is None:
+        return lacks("nvmlDeviceGetMemoryInfo", handle)
+    total, machine = int(memory.total), memory_total() or 0
+    if not total or abs(total - machine) <= _EXACT or _INTEGRATED.search(read("nvmlDeviceGetName", handle) or ""):
+        return True
+    is_near = abs(total - machine) <= _NEAR * machine
+    return is_near and bool(read("nvmlDeviceGetAddressingMode", handle) == _ATS)
 
 
 def _instances(parent: Device) -> list[Device]:
@@ -66,19 +109,20 @@ def _instances(parent: Device) -> list[Device]:
         return []
     try:
         mode = read("nvmlDeviceGetMigMode", parent.handle)
-        parent.mig = bool(mode and mode[0])
-        most = read("nvmlDeviceGetMaxMigDeviceCount", parent.handle) if parent.mig else 0
-        places = {
-            place: read("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, place) for place in range(most or 0)
-        }
+        is_off = mode is not None and not mode[0]
+        most = 0 if is_off else read("nvmlDeviceGetMaxMigDeviceCount", parent.handle)
+        places = {place: read(_INSTANCE, parent.handle, place) for place in range(min(most or 0, _MOST_INSTANCES))}
         found = [(n, handle, read("nvmlDeviceGetUUID", handle)) for n, handle in places.items() if handle is not None]
     except LostError:
         return []  # the next sweep reports it for the parent
-    return [_instance(parent, place, handle, uuid) for place, handle, uuid in found if uuid]
+    parent.mig = bool(mode[0] if mode is not None else found)
+    return [_instance(parent, place, handle, uuid or "") for place, handle, uuid in found]
 
 
 def _instance(parent: Device, place: int, handle: object, uuid: str) -> Device:
-    device = Device(parent.index, uuid, handle, parent=parent)
+    is_named = _UUID.fullmatch(uuid) is not None
+    error = "" if is_named else f"the driver calls it {uuid!r}, which is no UUID"
+    device = Device(parent.index, uuid if is_named else f"GPU-unknown-{parent.index}-{place}", handle, error, parent)
     device.place = place
     return device
 
@@ -97,16 +141,18 @@ def device_facts(device: Device, links: list[dict[str, object]]) -> dict[str, ob
 def _gpu_facts(device: Device) -> dict[str, object]:
     if (handle := device.handle) is None:
         return {}
-    memory = memory_of(handle)
+    memory = None if device.unified else memory_of(handle)
     persistence = read("nvmlDeviceGetPersistenceMode", handle)
     return {
         "model": read("nvmlDeviceGetName", handle),
-        "memory_total": memory and memory.total,
+        "memory_total": memory_total() if device.unified else memory and memory.total,
+        "unified": device.unified,
         "pci_bus_id": bus_id(read("nvmlDeviceGetPciInfo", handle)),
         "numa_node": read("nvmlDeviceGetNumaNodeId", handle),
         "minor": read("nvmlDeviceGetMinorNumber", handle),
         "mig_enabled": device.mig,
         "power_limit": power_limit(handle),
+        "default_power_limit": default_power_limit(handle),
         "persistence": None if persistence is None else bool(persistence),
     }
 
@@ -114,11 +160,12 @@ def _gpu_facts(device: Device) -> dict[str, object]:
 def _instance_facts(device: Device) -> dict[str, object]:
     name = read("nvmlDeviceGetName", device.handle) or ""
     memory = memory_of(device.handle)
+    attributes = read("nvmlDeviceGetAttributes", device.handle)
     model, _, profile = name.partition(" MIG ")
     return {
         "model": model or None,
-        "memory_total": memory and memory.total,
-        "mig_profile": profile or _profile(read("nvmlDeviceGetAttributes", device.handle)),
+        "memory_total": (memory and memory.total) or (attributes and attributes.memorySizeMB * 2**20) or None,
+        "mig_profile": profile or _profile(attributes),
     }
 
 
@@ -133,8 +180,11 @@ def bus_id(pci: Any) -> str | None:
     """Return the PCI bus id, like `00000000:1A:00.0`."""
     if pci is None:
         return None
-    text = pci.busId
-    return text.decode() if isinstance(text, bytes) else str(text)
+    try:
+        text = pci.busId
+    except UnicodeDecodeError as error:
+        text = error.object
+    return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 
 
 def links_of(devices: list[Device]) -> dict[str, list[dict[str, object]]]:

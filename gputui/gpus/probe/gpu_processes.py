@@ -17,7 +17,7 @@ import re
 import pynvml
 
 from gputui.gpus.probe.host import text_of
-from gputui.gpus.probe.nvml import read
+from gputui.gpus.probe.nvml import lacks, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ def list_processes(
     merged = dict(others)
     merged.update({pid: (memory, True) for pid, memory in found})
     return [(pid, memory, compute) for pid, (memory, compute) in merged.items()]
+
+
+def cannot_list(handle: object) -> bool:
+    """Return whether the driver has no list of processes at all, as under WSL 2."""
+    return lacks("nvmlDeviceGetComputeRunningProcesses", handle, ask=_ask_once)
 
 
 def list_other_processes(handle: object) -> dict[int, tuple[int | None, bool]]:

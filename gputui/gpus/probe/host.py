@@ -111,6 +111,11 @@ def text_of(path: str, most: int = 65536) -> str:
         os.close(fd)
 
 
+def memory_total(proc: str = "/proc") -> int | None:
+    """Return the machine's memory in bytes."""
+    return _meminfo(text_of(f"{proc}/meminfo")).get("MemTotal")
+
+
 def _ticks(text: str) -> tuple[int, int] | None:
     """Return busy ticks and all ticks; guest ticks are already included in user ticks."""
     words = text.partition("\n")[0].split()

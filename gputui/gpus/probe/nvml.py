@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
+_LACKING = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
 _GONE = frozenset({pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
 _RECOVERY_FIELD = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, missing in older nvidia-ml-py."""
@@ -41,11 +42,17 @@ def error_text(error: Exception) -> str:
 
 
 def by_name(name: str, *arguments: object) -> Any:
-    """Call pynvml's function of that name; raises NVMLError if an older pynvml has none."""
+    """Call pynvml's function of that name; raises NVMLError if an older pynvml has none.
+
+    Bytes that are not UTF-8, which pynvml cannot decode, are replaced.
+    """
     function = getattr(pynvml, name, None)
     if function is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-    return function(*arguments)
+    try:
+        return function(*arguments)
+    except UnicodeDecodeError as error:
+        return error.object.decode(errors="replace")
 
 
 def call(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:
@@ -68,6 +75,15 @@ def read(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> An
         return None
 
 
+def lacks(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> bool:
+    """Return whether the function fails because this GPU or driver has no such value; raises LostError."""
+    try:
+        call(name, *arguments, ask=ask)
+    except pynvml.NVMLError as error:
+        return error.value in _LACKING
+    return False
+
+
 def light_readings(handle: object) -> dict[str, object]:
     """Return the readings of every second: about ten calls that take microseconds."""
     rates = read("nvmlDeviceGetUtilizationRates", handle)
@@ -77,7 +93,7 @@ def light_readings(handle: object) -> dict[str, object]:
         "utilization": rates and rates.gpu / 100,
         "memory_utilization": rates and rates.memory / 100,
         "memory_used": memory and memory.used,
-        "memory_total": memory and memory.total,
+        "memory_total": (memory and memory.total) or None,
         "temperature": _temperature(handle),
         "power": None if power is None else power / 1000,
         "sm_clock": read("nvmlDeviceGetClockInfo", handle, pynvml.NVML_CLOCK_SM),
@@ -133,6 +149,12 @@ def power_limit(handle: object) -> float | None:
     """Return the enforced power limit in watts."""
     limit = read("nvmlDeviceGetEnforcedPowerLimit", handle)
     limit = read("nvmlDeviceGetPowerManagementLimit", handle) if limit is None else limit
+    return None if limit is None else limit / 1000
+
+
+def default_power_limit(handle: object) -> float | None:
+    """Return the power limit in watts that the board has without anybody's settings."""
+    limit = read("nvmlDeviceGetPowerManagementDefaultLimit", handle)
     return None if limit is None else limit / 1000
 
 

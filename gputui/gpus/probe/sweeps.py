@@ -14,7 +14,7 @@ import time
 import pynvml
 
 from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
-from gputui.gpus.probe.gpu_processes import ProcessFacts, list_other_processes, list_processes
+from gputui.gpus.probe.gpu_processes import ProcessFacts, cannot_list, list_other_processes, list_processes
 from gputui.gpus.probe.host import HostReader
 from gputui.gpus.probe.nvml import (
     DetailReadings,
@@ -251,11 +251,13 @@ class Probe:
         return result
 
     def _reading(self, device: Device, *, lists: bool, seldom: bool, pcie_of: str | None) -> dict[str, object]:
-        result: dict[str, object] = {"uuid": device.uuid}
+        result: dict[str, object] = {"uuid": device.uuid, "unidentified": device.error}
         if device.handle is None:
-            return result | {"error": device.error}
+            return {"uuid": device.uuid, "error": device.error}
         try:
             result.update(light_readings(device.handle))
+            if device.unified:  # what the driver reports, if anything, is the machine's
+                result |= {"memory_used": None, "memory_total": None}
             if device.uuid == pcie_of:
                 result.update(pcie_throughput(device.handle))
             if device.uuid == self._focus.uuid:
@@ -265,7 +267,8 @@ class Probe:
                 self._others[device.uuid] = list_other_processes(device.handle)
             if lists:
                 result.update(self._activity.read(device))
-                result["processes"] = self._list(device)
+                result["processes"] = processes = self._list(device)
+                result["lists_processes"] = processes is not None or not cannot_list(device.handle)
         except LostError:
             return {"uuid": device.uuid, "error": "lost"}
         return result

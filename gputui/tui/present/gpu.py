@@ -167,7 +167,7 @@ def _ill(health: Health) -> Cell | None:
     if health.code is HealthCode.OK or not health.text:
         return None
     serious = health.code is not HealthCode.REMAP_PENDING
-    return cell(plain(health.text.removeprefix("lost: "), 200), RED if serious else DIM)
+    return cell(plain(health.reason, 200), RED if serious else DIM)
 
 
 def _intruder(view: GpuView) -> Cell | None:

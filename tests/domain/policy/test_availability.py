@@ -101,6 +101,23 @@ NOT_FREE = {
         GpuState.UNKNOWN,
         "asking for other containers",
     ),
+    "graphics process with much memory": (
+        with_sample(
+            processes=(stranger(pid=7, memory=0, compute=False), stranger(compute=False)), memory_used=10 * GIB
+        ),
+        GpuState.FOREIGN,
+        "process 4711 (python) of bob",
+    ),
+    "no list of processes": (
+        with_sample(processes=None, lists_processes=False),
+        GpuState.UNKNOWN,
+        "scheduler.need_process_lists",
+    ),
+    "MIG mode without instances": (
+        evidence(reading=replace(evidence().reading, gpus=(gpu(0, mig_enabled=True),))),
+        GpuState.DRAINED,
+        "in MIG mode without instances",
+    ),
     "just given back": (evidence(freed_at={uuid(0): NOW}), GpuState.UNKNOWN, "since its last job ended"),
 }
 
@@ -111,6 +128,37 @@ def test_each_obstacle_makes_a_gpu_not_free(case: str) -> None:
     view = only(found)
     assert view.state is state
     assert words in view.why
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["Xorg", "Xorg :0 -auth /run/user/120/gdm/Xauthority", "nvidia-cuda-mps-server", "nvidia-cuda-mps-control -d"],
+)
+def test_programs_of_the_desktop_and_of_mps_leave_a_gpu_free(command: str) -> None:
+    process = stranger(command=command, memory=3 * GIB)
+    assert only(with_sample(processes=(process,), memory_used=3 * GIB)).state is GpuState.FREE
+    assert only(with_sample(processes=(process,), memory_used=5 * GIB)).why.startswith("2G of its memory")
+    other = replace(process, command=f"python {command}")
+    assert only(with_sample(processes=(other,), memory_used=3 * GIB)).state is GpuState.FOREIGN
+
+
+@pytest.mark.parametrize("entry", ["/usr/lib/xorg/Xorg", "python watch.py"])
+def test_ignored_programs_may_be_paths_and_whole_commands(entry: str) -> None:
+    settings = SchedulerSettings(ignore_processes=(entry,))
+    for command, state in (
+        ("Xorg :0", GpuState.FREE if "Xorg" in entry else GpuState.FOREIGN),
+        ("python watch.py", GpuState.FREE if "python" in entry else GpuState.FOREIGN),
+        ("python train.py", GpuState.FOREIGN),
+    ):
+        [view] = gpu_views(with_sample(processes=(stranger(command=command, memory=0),)), settings, NOW)
+        assert view.state is state
+
+
+def test_a_gpu_without_memory_of_its_own_is_judged_by_its_processes() -> None:
+    unified = replace(evidence().reading, gpus=(gpu(0, unified=True),), samples={uuid(0): sample(memory_used=None)})
+    assert only(evidence(reading=unified)).state is GpuState.FREE
+    used = replace(unified, samples={uuid(0): sample(memory_used=None, processes=(stranger(memory=None),))})
+    assert only(evidence(reading=used)).state is GpuState.FOREIGN
 
 
 def test_a_stale_reading_does_not_free_a_gpu() -> None:

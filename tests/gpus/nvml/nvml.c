@@ -10,7 +10,7 @@
  *   hang FUNCTION|*                the call does not return while this line stands
  *   topology A B LEVEL             nvmlDeviceGetTopologyCommonAncestor of two GPUs
  *   xid SEQUENCE GPU CODE          an event, delivered once to each event set made before the line was written
- *   gpu I KEY VALUE...             see gpu_line()
+ *   gpu I KEY VALUE...             see gpu_line(); a name may have any bytes
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -51,7 +51,7 @@ struct gpu {
     int counters; /* has GPM */
     double gpm[2];
     int util, memory_util, temperature, sm_clock, memory_clock, fan, lost, recovery, numa, minor, persistence, mig;
-    uint power, limit, domain, bus, tx, rx, remap[4];
+    uint power, limit, default_limit, addressing, domain, bus, tx, rx, remap[4];
     int link[LINKS]; /* peer's index, -1: inactive, -2: an NVSwitch */
     int processes;
     struct process process[MAX_PROCESSES];
@@ -92,7 +92,7 @@ static void defaults(void)
         g->reserved = 600ULL << 20;
         g->temperature = 30 + i % 8;
         g->power = 70000;
-        g->limit = 700000;
+        g->limit = g->default_limit = 700000;
         g->sm_clock = 345;
         g->memory_clock = 2619;
         g->throttle = 1;
@@ -145,7 +145,9 @@ static void gpu_line(int index, const char *key, const char *text)
         { "util", &g->util }, { "memory_util", &g->memory_util }, { "temperature", &g->temperature },
         { "sm_clock", &g->sm_clock }, { "memory_clock", &g->memory_clock }, { "fan", &g->fan }, { "lost", &g->lost },
         { "recovery", &g->recovery }, { "numa", &g->numa }, { "minor", &g->minor }, { "persistence", &g->persistence },
-        { "mig", &g->mig }, { "power", (int *)&g->power }, { "limit", (int *)&g->limit }, { "bus", (int *)&g->bus },
+        { "mig", &g->mig }, { "power", (int *)&g->power }, { "limit", (int *)&g->limit },
+        { "default_limit", (int *)&g->default_limit }, { "addressing", (int *)&g->addressing },
+        { "bus", (int *)&g->bus },
         { "tx", (int *)&g->tx }, { "rx", (int *)&g->rx }, { "remap_corrected", (int *)&g->remap[0] },
         { "remap_uncorrected", (int *)&g->remap[1] }, { "remap_pending", (int *)&g->remap[2] },
         { "remap_failed", (int *)&g->remap[3] },
@@ -499,6 +501,8 @@ struct temperature { uint version; int sensor, value; };
 int nvmlDeviceGetTemperatureV(struct device *d, struct temperature *to) { CALL(d); to->value = GPU(d)->temperature; return SUCCESS; }
 int nvmlDeviceGetPowerUsage(struct device *d, uint *to) { CALL(d); NEEDS(d->instance < 0); *to = GPU(d)->power; return SUCCESS; }
 int nvmlDeviceGetPowerManagementLimit(struct device *d, uint *to) { CALL(d); NEEDS(d->instance < 0); *to = GPU(d)->limit; return SUCCESS; }
+int nvmlDeviceGetPowerManagementDefaultLimit(struct device *d, uint *to) { CALL(d); NEEDS(d->instance < 0); *to = GPU(d)->default_limit; return SUCCESS; }
+int nvmlDeviceGetAddressingMode(struct device *d, uint *to) { CALL(d); to[1] = GPU(d)->addressing; return SUCCESS; }
 int nvmlDeviceGetEnforcedPowerLimit(struct device *d, uint *to) { CALL(d); NEEDS(d->instance < 0); *to = GPU(d)->limit; return SUCCESS; }
 int nvmlDeviceGetClockInfo(struct device *d, int type, uint *to) { CALL(d); *to = (uint)(type == 2 ? GPU(d)->memory_clock : GPU(d)->sm_clock); return SUCCESS; }
 int nvmlDeviceGetMaxClockInfo(struct device *d, int type, uint *to) { CALL(d); *to = type == 2 ? 2619 : 1980; return SUCCESS; }

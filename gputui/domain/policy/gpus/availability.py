@@ -73,6 +73,8 @@ def _each(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> list[tuple[Job
 AWAITED = "waiting for a reading taken since its last job ended"
 UNANSWERED = "Docker does not answer, so other containers cannot be seen"
 UNASKED = "asking for other containers"
+UNCUT = "in MIG mode without instances: make some with nvidia-smi mig -cgi, or end it with nvidia-smi -mig 0"
+UNLISTED = "its driver has no list of processes (scheduler.need_process_lists = false accepts that)"
 
 
 class Evidence(Struct, frozen=True):
@@ -203,17 +205,19 @@ def _judge(
     if kept := next((entry for entry in evidence.unreadable if gpu.uuid in entry.gpus), None):
         return GpuState.UNKNOWN, f"{kept.kind} {kept.key}, which cannot be read, may hold it"
     if gpu.mig_enabled:
-        return GpuState.DRAINED, "cut into MIG instances, which are scheduled instead"
+        is_cut = any(other.mig_parent == gpu.uuid for other in evidence.reading.gpus)
+        return GpuState.DRAINED, "cut into MIG instances, which are scheduled instead" if is_cut else UNCUT
     if evidence.reading.status.code is not ProbeCode.OK:
         return GpuState.UNKNOWN, evidence.reading.status.text
     if sample is None or stale_for is not None:
         return GpuState.UNKNOWN, f"its last reading is {format_duration(stale_for)} old" if sample else "not read yet"
     if claims:
         return GpuState.FOREIGN, f"in use by container {claims[0].name}"
-    return _judge_use(sample, evidence, settings, strangers, accounted_for)
+    return _judge_use(gpu, sample, evidence, settings, strangers, accounted_for)
 
 
 def _judge_use(
+    gpu: Gpu,
     sample: GpuSample,
     evidence: Evidence,
     settings: SchedulerSettings,
@@ -221,8 +225,10 @@ def _judge_use(
     accounted_for: int,
 ) -> tuple[GpuState, str]:
     """Judge a GPU by the driver's lists, apart from jobs that are known to hold it."""
-    if sample.processes is None or sample.processes_at is None:
+    if sample.processes_at is None or (sample.processes is None and sample.lists_processes):
         return GpuState.UNKNOWN, "its process list cannot be read"
+    if sample.processes is None and settings.need_process_lists:
+        return GpuState.UNKNOWN, UNLISTED
     freed_at = evidence.freed_at.get(sample.uuid)
     if freed_at is not None and min(sample.sampled_at, sample.processes_at) <= freed_at:
         return GpuState.UNKNOWN, AWAITED
@@ -231,9 +237,10 @@ def _judge_use(
         return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
     if evidence.foreign is None:
         return GpuState.UNKNOWN, UNANSWERED if evidence.is_asked else UNASKED
-    if sample.memory_used is None:
-        return GpuState.UNKNOWN, "its memory cannot be read"
-    unknown = sample.memory_used - accounted_for
+    if sample.memory_used is None:  # a GPU without memory of its own has no such figure
+        return (GpuState.FREE, "") if gpu.unified else (GpuState.UNKNOWN, "its memory cannot be read")
+    ignored = (each.memory or 0 for each in sample.processes or () if each.is_any_of(settings.ignore_processes))
+    unknown = sample.memory_used - accounted_for - sum(ignored)
     if unknown > settings.memory_floor:
         return GpuState.FOREIGN, f"{format_size(unknown)} of its memory is used by an unknown process"
     return GpuState.FREE, ""
@@ -257,14 +264,16 @@ def _owners(sample: GpuSample | None, evidence: Evidence) -> dict[int, JobId]:
 def _strangers(
     sample: GpuSample | None, owners: Mapping[int, JobId], settings: SchedulerSettings
 ) -> tuple[GpuProcess, ...]:
-    """Return compute processes that belong to no running job."""
-    if sample is None or not sample.processes:
-        return ()
-    return tuple(
+    """Return compute processes that belong to no running job; graphics ones too if they use much memory together."""
+    listed_ones = (sample.processes or ()) if sample else ()
+    others = [
         process
-        for process in sample.processes
-        if process.compute and (process.command or "") not in settings.ignore_processes and process.pid not in owners
-    )
+        for process in listed_ones
+        if process.pid not in owners and not process.is_any_of(settings.ignore_processes)
+    ]
+    drawing = sorted((process for process in others if not process.compute), key=lambda each: -(each.memory or 0))
+    much = min(sum(process.memory or 0 for process in drawing), (sample.memory_used or 0) if sample else 0)
+    return (*(process for process in others if process.compute), *(drawing if much > settings.memory_floor else ()))
 
 
 def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:

@@ -159,5 +159,7 @@ def suits(job: Job, row: GpuView) -> bool:
 def _memory_free(row: GpuView) -> int:
     """Return the free bytes; the total where only our own jobs use it."""
     total = row.gpu.memory_total or 0
+    if row.sample is not None and row.sample.memory_free is not None and row.state is not GpuState.ALLOCATED:
+        return row.sample.memory_free
     used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
     return total - (used or 0)

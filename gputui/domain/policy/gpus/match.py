@@ -29,6 +29,8 @@ def shortage(request: GpuRequest, gpus: Sequence[Gpu]) -> str:
     if fitting >= request.minimum:
         return ""
     here = sum(not gpu.mig_enabled for gpu in gpus)
+    if not here:
+        return f"asks for {plural(request.minimum, 'GPU')}, but all here are in MIG mode without instances"
     words = [f"of model {request.model}"] if request.model else []
     words += [f"with {format_size(request.memory)}"] if request.memory else []
     words += [f"among {', '.join(request.devices)}"] if request.devices else []
