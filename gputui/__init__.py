@@ -1,3 +1,3 @@
 """gputui: a console and scheduler for GPU servers."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

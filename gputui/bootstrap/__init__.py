@@ -9,13 +9,14 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputui import __version__
 from gputui.config import Options
 from gputui.domain.audit import Actor
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, StoreError
 from gputui.domain.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from gputui.ports.actions import CommandActions
     from gputui.store.repair import Repair
 
+_RESTART = {
+    True: "quit that console, pid {}, and open this gputui's",
+    False: "restart it with this gputui: systemctl restart gputui, or kill {} and run gputui serve",
+}
 RESCUE_WAIT = 5.0
 """Seconds that a repair waits for the scheduler to write its rescue file."""
 
@@ -95,9 +100,40 @@ def open_store(options: Options, waiting: Callable[[str], None] | None = None) -
         return clusters.open_store(options)
     from gputui.store import TinyJobStore
 
+    migrating = partial(_ask_leader, options.state)
     if waiting is None:
-        return TinyJobStore(options.state, options.settings.store)
-    return TinyJobStore(options.state, options.settings.store, waiting)
+        return TinyJobStore(options.state, options.settings.store, migrating=migrating)
+    return TinyJobStore(options.state, options.settings.store, waiting, migrating)
+
+
+def _ask_leader(directory: Path, stored: int) -> None:
+    """Raise StoreError if the scheduler could not read a queue converted from the schema `stored` to the current one.
+
+    A leader of 0.1 does not tell its schema; it is taken to know that of the files and none later.
+    """
+    from gputui.engine.files.leadership import current_leader
+    from gputui.store.migrations import SCHEMA
+
+    leader = current_leader(directory)
+    reads = None if leader is None else stored if leader.schema is None else leader.schema
+    if leader is None or reads is None or reads >= SCHEMA:
+        return
+    theirs = f"gputui {leader.version}" if leader.version else "an older gputui"
+    raise StoreError(
+        f"{leader.kind} of {leader.user}, pid {leader.pid}, schedules with {theirs}, which reads schema {reads} of the "
+        f"queue; gputui {__version__} writes schema {SCHEMA}, so it stores nothing before that one is restarted",
+        where=str(directory),
+        hint=f"{_RESTART[leader.kind == 'console'].format(leader.pid)}; running jobs continue",
+    )
+
+
+def check_leader(options: Options) -> None:
+    """Raise StoreError if an older scheduler runs that could not read what this gputui writes."""
+    from gputui.store.directory import QUEUE
+    from gputui.store.snapshot_file import read_meta
+
+    if (found := read_meta(options.state / QUEUE)) is not None:
+        _ask_leader(options.state, found[0].schema)
 
 
 def open_repair(options: Options) -> Repair:
@@ -110,7 +146,7 @@ def open_repair(options: Options) -> Repair:
     from gputui.engine.files.leadership import current_leader
     from gputui.store.repair import repair_of
 
-    repair = repair_of(options.state, options.settings.store)
+    repair = repair_of(options.state, options.settings.store, partial(_ask_leader, options.state))
     leader, deadline = current_leader(options.state), time.monotonic() + RESCUE_WAIT
     while leader and repair.assess() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -9,11 +9,12 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gputui import bootstrap
+from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
+from gputui.store.migrations import SCHEMA
 
 if TYPE_CHECKING:
     from gputui.domain.entries import Entries
@@ -71,7 +72,14 @@ def _this_process(kind: str) -> Leader:
     import socket
 
     return Leader(
-        os.getpid(), socket.gethostname(), bootstrap.actor().user, kind, bootstrap.clock().now(), uid=os.geteuid()
+        os.getpid(),
+        socket.gethostname(),
+        bootstrap.actor().user,
+        kind,
+        bootstrap.clock().now(),
+        uid=os.geteuid(),
+        version=__version__,
+        schema=SCHEMA,
     )
 
 

@@ -158,12 +158,19 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
     if (backup := upkeep.last_backup(options)) is not None:
         yield state.of_backup(backup, bootstrap.clock().now())
+    yield state.of_clock(bootstrap.clock().now(), latest)
+    snapshot = bootstrap.current_snapshot(options, store)
+    yield state.of_leader(snapshot.leader)
+    try:
+        bootstrap.check_leader(options)
+    except StoreError as error:
+        yield state.of_older_leader(error.what, error.hint or "")
     try:
         store.check()
     except StoreDamagedError as error:
         yield state.of_loss(f"{error.where}: {error.what}")
-    yield state.of_clock(bootstrap.clock().now(), latest)
-    yield state.of_leader(bootstrap.current_snapshot(options, store).leader)
+    else:
+        yield from state.of_halt(notice for notice in snapshot.notices if notice.halts)
 
 
 def _of_history(store: JobStore) -> Iterator[DoctorCheck]:

@@ -115,6 +115,10 @@ class Leader(Struct, frozen=True):
     """Time since it last responded, if it is stopped or hangs; zero otherwise."""
     uid: int | None = None
     """Uid of the process, which under sudo is not the user's; None if an older gputui schedules."""
+    version: str = ""
+    """Version of its gputui; empty: 0.1."""
+    schema: int | None = None
+    """Schema of the queue that it reads and writes; None: not known, as of 0.1."""
 
 
 class Notice(Struct, frozen=True):

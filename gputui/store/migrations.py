@@ -12,7 +12,10 @@ Table = dict[str, Any]
 Tables = dict[str, Table]
 
 SCHEMA = 3
-"""Current schema. Raised only if an older gputui would misread the files; a new key alone is no reason."""
+"""Current schema. Raised only if an older gputui would misread the files; a new key alone is no reason.
+
+Whoever raises it raises the version of gputui too: `tests/store/test_versions.py` keeps the schema of each version.
+"""
 
 
 def check_schema(schema: int, path: Path) -> None:
@@ -21,7 +24,7 @@ def check_schema(schema: int, path: Path) -> None:
         raise StoreNewerError(
             f"it has schema {schema}; this gputui supports schemas up to {SCHEMA}",
             where=str(path),
-            hint="upgrade gputui",
+            hint="upgrade gputui, and restart what still runs the older one",
         )
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -60,6 +60,8 @@ class Pieces(Struct):
     seen: set[int] = field(default_factory=set)
     """Ids mentioned in a journal; a job removed there is in history."""
     audit: list[KeyedEntry] = field(default_factory=list)
+    schema: int = SCHEMA
+    """Schema of the damaged files, as far as they tell."""
     settled: list[int] = field(default_factory=list)
     """Jobs that have ended according to history, but not in the recovered queue."""
     doubtful: list[int] = field(default_factory=list)
@@ -69,7 +71,9 @@ class Pieces(Struct):
 class Repair:
     """Repair of one state directory."""
 
-    def __init__(self, snapshot: Path, access: FileAccess) -> None:
+    def __init__(self, snapshot: Path, access: FileAccess, migrating: Callable[[int], object] = lambda _: None) -> None:
+        """`migrating` is called with the schema of the damaged files if a repair would convert them."""
+        self._migrating = migrating
         self._path = snapshot
         self._access = access
         self._history = HistoryFiles(snapshot.parent, access)
@@ -92,6 +96,8 @@ class Repair:
             pieces = self._pieces()
             if pieces is None or self._recovery(pieces) != expected:
                 raise StoreError("the files changed meanwhile", where=str(self._path), hint="look again")
+            if pieces.schema < SCHEMA:
+                self._migrating(pieces.schema)
             aside = self._keep_aside(now)
             generation = (
                 max(next_generation(self._path, 0), _generation(self._record()), *_rescue_generations(self._path)) + 1
@@ -114,6 +120,7 @@ class Repair:
         rescue = self._best_rescue(files, record)
         found = _of_rescue(rescue, files, record) if rescue else self._of_files(files, record)
         found.problem = problem
+        found.schema = files.meta.schema if files else record.schema if record else SCHEMA
         if record is not None:
             found.next_id = max(found.next_id, record.next_id)
         self._compare_with_history(found)
@@ -258,12 +265,12 @@ class Repair:
                 path.unlink(missing_ok=True)
 
 
-def repair_of(directory: Path, settings: StoreSettings) -> Repair:
+def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int], object] = lambda _: None) -> Repair:
     """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
     access = open_directory(directory, settings.group)
-    return Repair(directory / QUEUE, access)
+    return Repair(directory / QUEUE, access, migrating)
 
 
 def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:

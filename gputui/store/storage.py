@@ -55,6 +55,8 @@ class JournalStorage(Storage):
         """Returns the keys of undecodable jobs, whose documents are kept byte for byte."""
         self.wrote: Callable[[float], object] = lambda _: None
         """Called with the seconds that each line took until it was on disk."""
+        self.migrating: Callable[[int], object] = lambda _: None
+        """Called with the schema of the files before they are converted; may refuse by a StoreError."""
         self._pending: JournalEntry | None = None
         self._writer: tuple[int, int] | None = None
         self._rescue: Path | None = None
@@ -202,6 +204,8 @@ class JournalStorage(Storage):
             return list(self.replica.refresh().audit)
 
     def _checkpoint(self, state: LoadedQueue) -> None:
+        if self.replica.is_old_schema:
+            self.migrating(state.meta.schema)
         old = state.meta.generation
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
         self.audit.append(state.audit)

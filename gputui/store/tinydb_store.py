@@ -57,8 +57,12 @@ class TinyJobStore:
         directory: Path,
         settings: StoreSettings = DEFAULTS,
         waiting: Callable[[str], None] = log_waiting,
+        migrating: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """`waiting` is called with a sentence when another process holds the lock for long."""
+        """`waiting` is called with a sentence when another process holds the lock for long.
+
+        `migrating` is called with the schema of files that are about to be converted; it may raise StoreError.
+        """
         self._settings = settings
         access = open_directory(directory, settings.group)
         self._path = directory / QUEUE
@@ -80,6 +84,7 @@ class TinyJobStore:
         """Recurring jobs that could not be decoded, by key."""
         self._unreadable_history: set[str] = set()
         """Keys of jobs in history that could not be decoded."""
+        storage.migrating = migrating
         storage.unreadable_jobs = self._unreadable_jobs
         self._store_id = self._open()
 

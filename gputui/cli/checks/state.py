@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
 from gputui.domain.backup_record import BackupRecord
 from gputui.domain.kept_data import KeptData
-from gputui.domain.snapshot import Leader, Unreadable
+from gputui.domain.snapshot import Leader, Notice, Unreadable
 from gputui.domain.units import format_duration, format_size, plural
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
@@ -152,7 +152,21 @@ def of_leader(leader: Leader | None) -> DoctorCheck:
         )
         return fail("scheduler", text, "It holds the scheduler's lock, so no job starts.", hint)
     since = f"{leader.started_at.astimezone():%Y-%m-%d %H:%M}"
-    return ok("scheduler", f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}, since {since}")
+    version = f", gputui {leader.version}" if leader.version else ""
+    text = f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}{version}, since {since}"
+    return ok("scheduler", text)
+
+
+def of_older_leader(sentence: str, hint: str) -> DoctorCheck:
+    """Report a scheduler that could not read what this gputui writes."""
+    return fail("scheduler", sentence, "No command and no console of this gputui can change the queue.", hint)
+
+
+def of_halt(notices: Iterable[Notice]) -> Iterator[DoctorCheck]:
+    """Report what the scheduler says of why it starts nothing."""
+    for notice in notices:
+        hint = "gputui serve    # restart it with this gputui if an older one runs"
+        yield fail("scheduler", notice.text, "The scheduler says so itself; running jobs continue.", hint)
 
 
 def of_sources(

@@ -201,6 +201,9 @@ def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
     if (leader := situation.snapshot.leader) is not None and leader.silent_for:
         silence = format_duration(leader.silent_for)
         return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler has not responded for {silence}")
+    halted = next((notice for notice in situation.snapshot.notices if notice.halts), None)
+    if halted is not None and not situation.snapshot.leads_here:
+        return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler starts nothing: {halted.text}")
     if status is None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
