@@ -114,7 +114,8 @@ def _draining(drain: Drain) -> str:
 
 def _holder(holder: Holder, job_id: str) -> str:
     user = f" ({holder.user})" if holder.user else ""
-    return f"{holder.kind} {job_id}{holder.name}{user}"
+    kind = "" if holder.job_id is not None else f"{holder.kind} "
+    return f"{kind}{job_id}{holder.name}{user}" + (", which does not hold it" if holder.job_id is not None else "")
 
 
 def _number(value: float | None, unit: str) -> str:

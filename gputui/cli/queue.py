@@ -251,8 +251,9 @@ def _beside(others: tuple[JobId, ...]) -> str:
 
 
 def _faulty(job: Job, snapshot: Snapshot) -> str:
-    """Return `GPU 4 lost` for a job that holds lost or sick GPUs."""
-    return faulty_gpus(view for view in snapshot.gpus if view.gpu.uuid in job.gpus).get(job.id, "")
+    """Return `GPU 4 lost` for a job that holds lost or sick GPUs, or uses some that it does not hold."""
+    concerned = (view for view in snapshot.gpus if view.gpu.uuid in job.gpus or job.id in view.trespassers)
+    return faulty_gpus(concerned).get(job.id, "")
 
 
 def _idle(job: Job, snapshot: Snapshot) -> str:

@@ -24,7 +24,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
-DISK_LOW, FAILED = "disk low", "failed"
+DISK_LOW, FAILED, TRESPASS = "disk low", "failed", "trespass"
 
 
 class Condition(Struct, frozen=True):
@@ -58,7 +58,12 @@ class Condition(Struct, frozen=True):
     @property
     def kind_words(self) -> str:
         """Return the words after the names of GPUs."""
-        return {"intruder": "shared with a foreign process", "foreign": "in foreign use"}.get(self.kind, self.kind)
+        words = {
+            TRESPASS: "used by a job that does not hold it",
+            "intruder": "shared with a foreign process",
+            "foreign": "in foreign use",
+        }
+        return words.get(self.kind, self.kind)
 
 
 RECENT = timedelta(hours=1)
@@ -67,7 +72,9 @@ MOST_FAILURES = 10
 """Maximum number of failures that are listed singly."""
 _FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 _RANK = {"error": 0, "warning": 1, "information": 2}
-_PLACES = ("lost", "sick", "not read", "throttled", DISK_LOW, FAILED, "intruder", "foreign", "capped", "drained")
+_PLACES = (
+    *("lost", "sick", "not read", "throttled", DISK_LOW, FAILED, TRESPASS, "intruder", "foreign", "capped", "drained"),
+)
 """Order of the kinds of one severity; others come first among errors, else last."""
 
 
@@ -323,7 +330,7 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
 
 
 def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Condition]:
-    """Yield that a foreign process or container uses the GPU."""
+    """Yield that a foreign process or container uses the GPU, or a job that does not hold it."""
     others = [holder for holder in view.holders if holder.kind != "job"]
     is_held = view.state is GpuState.ALLOCATED
     if view.state is not GpuState.FOREIGN and not (is_held and others):
@@ -331,6 +338,17 @@ def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Conditi
     who = ", ".join(_who(holder) for holder in others) or plain(view.why, 200) or "an unknown process"
     instead = "; it takes no job" if not is_engines else ", although nobody was given it"
     beside = f" beside job {shown_id(view.job_id or 0)}" if is_held else instead
+    if view.trespassers:
+        first = shown_id(view.trespassers[0])
+        yield Condition(
+            "warning",
+            f"{_name(view, where)} is used by {who}{beside}",
+            TRESPASS,
+            subject=view.gpu.uuid,
+            todo=f"a job must keep the CUDA_VISIBLE_DEVICES that it is given; `gputui cancel {first}` ends it",
+            gpu=_label(view, where),
+        )
+        return
     yield Condition(
         "warning" if is_held else "information",
         f"{_name(view, where)} is used by {who}{beside}",
@@ -345,7 +363,8 @@ def _who(holder: Holder) -> str:
     user = f" of {plain(holder.user, 40)}" if holder.user else ""
     image = f", image {plain(holder.image, 60)}" if holder.image else ""
     pid = f" (pid {holder.pid})" if holder.pid is not None and holder.kind == "process" else ""
-    return f"{holder.kind} {plain(holder.name, 60)}{pid}{user}{image}"
+    kind = "" if holder.job_id is not None else f"{holder.kind} "
+    return f"{kind}{plain(holder.name, 60)}{pid}{user}{image}"
 
 
 def _is_drained(node: Node) -> bool:

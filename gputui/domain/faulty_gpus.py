@@ -10,6 +10,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 
 LOST, SICK, NOT_READ = "lost", "sick", "not read"
+TRESPASS = "used without being held"
 _USABLE = frozenset({HealthCode.OK, HealthCode.UNKNOWN, HealthCode.REMAP_PENDING})
 
 
@@ -23,9 +24,14 @@ def fault_of(view: GpuView) -> str:
 
 
 def faulty_gpus(views: Iterable[GpuView]) -> Mapping[JobId, str]:
-    """Return `GPU 4 lost`, or `GPU 0,4-5 lost, GPU 7 sick`, for each job that holds lost or sick GPUs."""
+    """Return `GPU 4 lost`, or `GPU 0,4-5 lost, GPU 7 sick`, for each job that holds lost or sick GPUs.
+
+    Also `GPU 3 used without being held` for a job that uses GPUs which it does not hold.
+    """
     found: dict[JobId, dict[str, list[str]]] = {}
     for view in views:
+        for job_id in view.trespassers:
+            found.setdefault(job_id, {}).setdefault(TRESPASS, []).append(_name(view))
         if (fault := fault_of(view)) in {LOST, SICK}:
             for job_id in view.job_ids or (() if view.job_id is None else (view.job_id,)):
                 found.setdefault(job_id, {}).setdefault(fault, []).append(_name(view))
@@ -38,4 +44,4 @@ def _name(view: GpuView) -> str:
 
 
 def _words(names: Mapping[str, list[str]]) -> str:
-    return ", ".join(f"GPU {index_ranges(names[fault])} {fault}" for fault in (LOST, SICK) if fault in names)
+    return ", ".join(f"GPU {index_ranges(names[fault])} {fault}" for fault in (LOST, SICK, TRESPASS) if fault in names)

@@ -264,6 +264,8 @@ class Holder(Struct, frozen=True):
     """Bytes; None when the driver does not report them."""
     image: str | None = None
     """The image of a foreign container."""
+    job_id: int | None = None
+    """Job that a process belongs to which does not hold the GPU; its name is that of the job."""
 
 
 class Sharer(Struct, frozen=True):
@@ -307,6 +309,8 @@ class GpuView(Struct, frozen=True):
     """Reason why no further job may share it now; empty when one may."""
     process_jobs: Mapping[int, int] = field(default_factory=dict)
     """Job by pid, for processes that belong to a job."""
+    trespassers: tuple[int, ...] = ()
+    """Jobs that use the GPU without holding it."""
     idle_since: datetime | None = None
     """Time since which its jobs have not used it; None: not long enough to be reported, or unknown."""
 

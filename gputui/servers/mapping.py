@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gputui.domain.gpu import GpuView
+from gputui.domain.gpu import GpuView, Holder
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.recurring import RecurringJob
@@ -130,7 +130,12 @@ class IdMapper:
             job_ids=tuple(map(self.shared, view.job_ids)),
             sharers=tuple(replace(each, job_id=self.shared(each.job_id)) for each in view.sharers),
             process_jobs={pid: self.shared(job_id) for pid, job_id in view.process_jobs.items()},
+            trespassers=tuple(map(self.shared, view.trespassers)),
+            holders=tuple(map(self._holder, view.holders)),
         )
+
+    def _holder(self, holder: Holder) -> Holder:
+        return holder if holder.job_id is None else replace(holder, job_id=self.shared(holder.job_id))
 
     def _recurring(self, entry: RecurringJob) -> RecurringJob:
         last = None if entry.last_job_id is None else self.shared(entry.last_job_id)

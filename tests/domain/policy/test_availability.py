@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.conditions import conditions
 from gputui.domain.container import ForeignContainer
+from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.gpu import (
     Drain,
     GpuProcess,
@@ -23,7 +25,7 @@ from gputui.domain.gpu import (
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls, Unreadable
-from tests.factories import GIB, NOW, gpu, running, sample, uuid
+from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid
 
 SETTINGS = SchedulerSettings()
 
@@ -159,6 +161,40 @@ def test_a_gpu_without_memory_of_its_own_is_judged_by_its_processes() -> None:
     assert only(evidence(reading=unified)).state is GpuState.FREE
     used = replace(unified, samples={uuid(0): sample(memory_used=None, processes=(stranger(memory=None),))})
     assert only(evidence(reading=used)).state is GpuState.FOREIGN
+
+
+@pytest.mark.parametrize("memory", [20 * GIB, GIB // 4])
+def test_a_job_that_uses_a_gpu_which_it_does_not_hold_is_named_there(memory: int) -> None:
+    trainer = running(7, on=[uuid(1)])
+    process = stranger(container_id="c7", command="python train.py", memory=memory)
+    used = {"processes": (process,), "memory_used": memory, "utilization": 0.9}
+    views = gpu_views(evidence(gpus=3, sample0=used, sample1=used, jobs=(trainer,)), SETTINGS, NOW)
+    assert [view.state for view in views] == [GpuState.FOREIGN, GpuState.ALLOCATED, GpuState.FREE]
+    assert views[0].why == "in use by job 7 train, which does not hold it (pid 4711)"
+    [holder] = views[0].holders
+    assert (holder.kind, holder.name, holder.pid, holder.job_id) == ("process", "job 7 train", 4711, 7)
+    assert [view.trespassers for view in views] == [(7,), (), ()]
+    assert faulty_gpus(views) == {7: "GPU 0 used without being held"}
+    [condition] = [each for each in conditions(snapshot((trainer,), views), NOW) if each.gpu == "0"]
+    assert condition.severity == "warning"
+    assert condition.text == "GPU 0 is used by job 7 train (pid 4711) of bob; it takes no job"
+
+
+def test_a_job_beside_another_one_that_holds_the_gpu_is_named_too() -> None:
+    process = stranger(container_id="c7")
+    jobs = (running(7, on=[uuid(1)]), running(8, on=[uuid(0)]))
+    view = gpu_views(evidence(gpus=2, sample0={"processes": (process,)}, jobs=jobs), SETTINGS, NOW)[0]
+    assert (view.state, view.job_ids, view.trespassers) == (GpuState.ALLOCATED, (8,), (7,))
+    assert [holder.name for holder in view.holders] == ["train", "job 7 train"]
+
+
+def test_a_job_on_one_instance_of_a_board_trespasses_on_no_other() -> None:
+    """Drivers list a job's processes for the whole board, and for instances that share its memory."""
+    parent, parts = gpu(0, mig_enabled=True), [gpu(each, mig_parent=uuid(0)) for each in (1, 2)]
+    used: dict[str, Any] = {"processes": (stranger(container_id="c7"),)}
+    reading = replace(evidence().reading, gpus=(parent, *parts), samples={uuid(n): sample(n, **used) for n in range(3)})
+    views = gpu_views(evidence(reading=reading, jobs=(running(7, on=[uuid(1)]),)), SETTINGS, NOW)
+    assert [view.trespassers for view in views] == [(), (), ()]
 
 
 def test_a_stale_reading_does_not_free_a_gpu() -> None:

@@ -5,7 +5,7 @@ Unknown is a separate state and never counts as free (guarantee 3 of the design)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from datetime import datetime, timedelta
 
 from msgspec import Struct, field
@@ -105,9 +105,21 @@ def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) ->
     for job in evidence.jobs:
         for uuid in job.gpus:
             by_gpu[uuid] = (*by_gpu.get(uuid, ()), job)
+    boards = {gpu.uuid: gpu.mig_parent or gpu.uuid for gpu in evidence.reading.gpus}
+    on_board: dict[str, set[JobId]] = {}
+    for uuid, jobs in by_gpu.items():
+        on_board.setdefault(boards.get(uuid, uuid), set()).update(job.id for job in jobs)
     claims = _claims(evidence.foreign or (), evidence.reading.gpus)
     rows = [
-        _view(gpu, evidence, settings, now, by_gpu.get(gpu.uuid, ()), claims.get(gpu.uuid, ()))
+        _view(
+            gpu,
+            evidence,
+            settings,
+            now,
+            by_gpu.get(gpu.uuid, ()),
+            claims.get(gpu.uuid, ()),
+            on_board.get(boards[gpu.uuid], set()),
+        )
         for gpu in evidence.reading.gpus
     ]
     return tuple(rows) + _unseen(by_gpu, {gpu.uuid for gpu in evidence.reading.gpus})
@@ -141,16 +153,22 @@ def _view(
     now: datetime,
     jobs: tuple[Job, ...],
     claims: tuple[ForeignContainer, ...],
+    invited: Set[JobId],
 ) -> GpuView:
+    """Return the view of a GPU; `invited` are the jobs that hold it or a part of its board."""
     sample = evidence.reading.samples.get(gpu.uuid)
     age = max(now - sample.sampled_at, timedelta(0)) if sample else None
     stale = age is None or age > settings.stale_after
     owners = _owners(sample, evidence)
-    strangers = _strangers(sample, owners, settings)
+    at_home = {pid for pid, job_id in owners.items() if job_id in invited}
+    strangers = _strangers(sample, at_home, settings)
+    named = {process.pid: _named_job(owners[process.pid], evidence) for process in strangers if process.pid in owners}
     share = any(job.spec.gpus.promised for job in jobs)
     uses = measure_use(sample, lambda process: owners.get(process.pid)) if share else {}
     stale_for = age if stale else None
-    state, why = _judge(gpu, sample, evidence, settings, claims, strangers, stale_for, accounted_memory(jobs, uses))
+    state, why = _judge(
+        gpu, sample, evidence, settings, claims, strangers, named, stale_for, accounted_memory(jobs, uses)
+    )
     view = GpuView(
         gpu=gpu,
         state=state,
@@ -159,9 +177,10 @@ def _view(
         sample=sample,
         age=age,
         stale=stale,
-        holders=_holders(jobs, claims, sample, strangers, uses),
+        holders=_holders(jobs, claims, sample, strangers, named, owners, uses),
         drain=evidence.controls.drains.get(gpu.uuid),
         process_jobs=owners,
+        trespassers=tuple(sorted({owners[pid] for pid in named})),
         idle_since=evidence.idle_since.get(gpu.uuid),
     )
     return _held(view, jobs, uses) if jobs else view
@@ -191,6 +210,7 @@ def _judge(
     settings: SchedulerSettings,
     claims: tuple[ForeignContainer, ...],
     strangers: tuple[GpuProcess, ...],
+    named: Mapping[int, str],
     stale_for: timedelta | None,
     accounted_for: int,
 ) -> tuple[GpuState, str]:
@@ -213,7 +233,7 @@ def _judge(
         return GpuState.UNKNOWN, f"its last reading is {format_duration(stale_for)} old" if sample else "not read yet"
     if claims:
         return GpuState.FOREIGN, f"in use by container {claims[0].name}"
-    return _judge_use(gpu, sample, evidence, settings, strangers, accounted_for)
+    return _judge_use(gpu, sample, evidence, settings, strangers, named, accounted_for)
 
 
 def _judge_use(
@@ -222,6 +242,7 @@ def _judge_use(
     evidence: Evidence,
     settings: SchedulerSettings,
     strangers: tuple[GpuProcess, ...],
+    named: Mapping[int, str],
     accounted_for: int,
 ) -> tuple[GpuState, str]:
     """Judge a GPU by the driver's lists, apart from jobs that are known to hold it."""
@@ -234,6 +255,8 @@ def _judge_use(
         return GpuState.UNKNOWN, AWAITED
     if strangers:
         first = strangers[0]
+        if first.pid in named:
+            return GpuState.FOREIGN, f"in use by {named[first.pid]}, which does not hold it (pid {first.pid})"
         return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
     if evidence.foreign is None:
         return GpuState.UNKNOWN, UNANSWERED if evidence.is_asked else UNASKED
@@ -262,18 +285,24 @@ def _owners(sample: GpuSample | None, evidence: Evidence) -> dict[int, JobId]:
 
 
 def _strangers(
-    sample: GpuSample | None, owners: Mapping[int, JobId], settings: SchedulerSettings
+    sample: GpuSample | None, at_home: Container[int], settings: SchedulerSettings
 ) -> tuple[GpuProcess, ...]:
-    """Return compute processes that belong to no running job; graphics ones too if they use much memory together."""
+    """Return compute processes of no job that holds it; graphics ones too if they use much memory together."""
     listed_ones = (sample.processes or ()) if sample else ()
     others = [
         process
         for process in listed_ones
-        if process.pid not in owners and not process.is_any_of(settings.ignore_processes)
+        if process.pid not in at_home and not process.is_any_of(settings.ignore_processes)
     ]
     drawing = sorted((process for process in others if not process.compute), key=lambda each: -(each.memory or 0))
     much = min(sum(process.memory or 0 for process in drawing), (sample.memory_used or 0) if sample else 0)
     return (*(process for process in others if process.compute), *(drawing if much > settings.memory_floor else ()))
+
+
+def _named_job(job_id: JobId, evidence: Evidence) -> str:
+    """Return `job 7 train`."""
+    job = next((job for job in evidence.jobs if job.id == job_id), None)
+    return f"job {job.shown_id} {job.name}" if job else f"job {job_id}"
 
 
 def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
@@ -327,6 +356,8 @@ def _holders(
     claims: tuple[ForeignContainer, ...],
     sample: GpuSample | None,
     strangers: tuple[GpuProcess, ...],
+    named: Mapping[int, str],
+    owners: Mapping[int, JobId],
     uses: Mapping[JobId, MeasuredUse],
 ) -> tuple[Holder, ...]:
     holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
@@ -334,7 +365,13 @@ def _holders(
     known = {c.id for c in claims}
     holders += [
         Holder(
-            "process", p.command or f"pid {p.pid}", user=p.user, pid=p.pid, container_id=p.container_id, memory=p.memory
+            "process",
+            named.get(p.pid) or p.command or f"pid {p.pid}",
+            user=p.user,
+            pid=p.pid,
+            container_id=p.container_id,
+            memory=p.memory,
+            job_id=owners.get(p.pid),
         )
         for p in strangers
         if p.container_id not in known
