@@ -611,6 +611,7 @@ def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:
         ("[policy.allow]\nprivilaged = false", "policy.allow.privilaged"),
         ('[policy.allow]\nprivileged = "no"', "policy.allow.privileged"),
         ('[policy.allow]\nmounts = ["data"]', "policy.allow.mounts"),
+        ('[policy.allow]\nnamed_volumes = ["/data"]', "policy.allow.named_volumes"),
     ],
 )
 def test_invalid_tables_are_refused_by_key(tmp_path: Path, content: str, key: str) -> None:

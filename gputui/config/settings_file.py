@@ -411,7 +411,7 @@ def _converted_table(table: str, keys: object, source: str) -> Any:
         raise InputError(what[:1].lower() + what[1:], where=f"{source}: {table}{path.rstrip('`')}") from error
 
 
-_MOUNTS = "mounts"
+_MOUNTS, _VOLUMES = _LISTS = ("mounts", "named_volumes")
 
 
 def allowed(value: object, where: str) -> dict[str, Any]:
@@ -422,19 +422,23 @@ def allowed(value: object, where: str) -> dict[str, Any]:
         raise InputError("expected a table", where=where, hint="write [policy.allow]")
     options: dict[str, bool] = {}
     for key, switch in value.items():
-        if key == _MOUNTS:
+        if key in _LISTS:
             continue
         if key not in ALLOWABLE:
             import difflib  # only needed for an error
 
-            near = difflib.get_close_matches(str(key), (*ALLOWABLE, _MOUNTS), 1)
+            near = difflib.get_close_matches(str(key), (*ALLOWABLE, *_LISTS), 1)
             hint = f"did you mean {near[0]}?" if near else "an option of submit, with underscores"
             raise InputError("unknown key", where=f"{where}.{key}", hint=hint)
         if not isinstance(switch, bool):
             raise InputError("expected true or false", where=f"{where}.{key}")
         options[key] = switch
-    roots = value.get(_MOUNTS)
-    return {"options": options, _MOUNTS: None if roots is None else _roots(roots, f"{where}.{_MOUNTS}")}
+    roots, names = value.get(_MOUNTS), value.get(_VOLUMES)
+    return {
+        "options": options,
+        _MOUNTS: None if roots is None else _roots(roots, f"{where}.{_MOUNTS}"),
+        _VOLUMES: None if names is None else _names(names, f"{where}.{_VOLUMES}"),
+    }
 
 
 def _roots(value: object, where: str) -> list[str]:
@@ -445,8 +449,16 @@ def _roots(value: object, where: str) -> list[str]:
     return listed
 
 
+def _names(value: object, where: str) -> list[str]:
+    listed: list[Any] = value if isinstance(value, list) else [value]
+    for name in listed:
+        if not isinstance(name, str) or not re.fullmatch(r"[a-zA-Z0-9][\w.-]*", name, re.ASCII):
+            raise InputError("expected names of volumes", where=where, hint='write named_volumes = ["models"]')
+    return listed
+
+
 def allowed_of_text(text: str) -> dict[str, Any]:
     """Return the table for `privileged=false mounts=/data,/scratch`, the notation of an environment variable."""
     words = {"true": True, "false": False}
     pairs = [part.partition("=")[::2] for part in text.split()]
-    return {key: value.split(",") if key == _MOUNTS else words.get(value, value) for key, value in pairs}
+    return {key: value.split(",") if key in _LISTS else words.get(value, value) for key, value in pairs}

@@ -21,6 +21,17 @@ class RunAs(Struct, frozen=True):
     """True if the state directory is shared; then `--user` may name no other account."""
 
 
+class HeldMount(Struct, frozen=True):
+    """Directory of the host that the scheduler holds open until the container has started."""
+
+    descriptor: str
+    """Path by which the engine opens the directory, whatever stands in its place meanwhile."""
+    path: str
+    """Its path when it was opened."""
+    target: str
+    is_readonly: bool
+
+
 class Launch(Struct, frozen=True):
     """Request to a runtime to create one attempt."""
 
@@ -38,6 +49,8 @@ class Launch(Struct, frozen=True):
 
     submitter: int | None = None
     """Uid of its proven submitter, recorded with the container; None where there is no proof."""
+    held: tuple[HeldMount, ...] = ()
+    """Mounts that are no longer in the spec, because the engine must not resolve their paths again."""
 
     @property
     def name(self) -> str:

@@ -180,6 +180,8 @@ class AllowSettings(Struct, frozen=True):
     """
     mounts: tuple[str, ...] | None = None
     """Host directories that may be mounted, including subdirectories; None: all, but none in a shared queue."""
+    named_volumes: tuple[str, ...] | None = None
+    """Volumes of the engine that may be mounted by name; None: all, but none in a shared queue."""
 
 
 class PolicySettings(Struct, frozen=True):
@@ -238,7 +240,8 @@ class PolicySettings(Struct, frozen=True):
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
     allow: AllowSettings = AllowSettings()
-    """Options that members may use: in the file a table `[policy.allow]`, with a key for each option, and `mounts`."""
+    """Options that members may use: in the file a table `[policy.allow]`, with a key for each option, `mounts` and
+    `named_volumes`."""
     extend: str = "owner"
     """Users who may give a running job more time.
 

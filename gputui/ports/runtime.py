@@ -73,6 +73,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def root_directory(self) -> str:
+        """Return a path to the root directory below which it finds mounts; raises RuntimeFault if that is unknown."""
+        ...
+
     def create(self, launch: Launch) -> Created:
         """Create the container without starting it. An existing one of that name is returned as adopted.
 

@@ -27,7 +27,9 @@ _KEYS: Schema = {
 }
 _ALLOW: Schema = {
     "type": "object",
-    "properties": {"mounts": {"type": ["array", "string"], "items": {"type": "string"}}},
+    "properties": {
+        name: {"type": ["array", "string"], "items": {"type": "string"}} for name in ("mounts", "named_volumes")
+    },
     "additionalProperties": {"type": "boolean"},
 }
 _TEXT: Schema = {"type": ["string", "number"]}

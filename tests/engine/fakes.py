@@ -156,6 +156,9 @@ class FakeRuntime:
             self.started.append(container_id)
         self.tripwire.step()
 
+    def root_directory(self) -> str:
+        return "/"
+
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
         self._ask()
         return self.rivalry(container_id)

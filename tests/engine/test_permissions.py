@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,6 +32,12 @@ def settings(group: str | None = None, operators: tuple[str, ...] = (), **allow:
     return Settings(policy=policy, store=StoreSettings(group=group))
 
 
+def at_start(permissions: UserPermissions, asked: JobSpec, uid: int | None) -> JobSpec:
+    """Return what is left of the spec once the scheduler has opened its mounts."""
+    with ExitStack() as until:
+        return permissions.at_start(asked, uid, until).spec
+
+
 def asking(**options: Any) -> JobSpec:
     return spec(options=ContainerOptions(**options))
 
@@ -58,13 +65,15 @@ GUARDED: list[dict[str, Any]] = [
     {"mounts": ("type=bind,src=/,dst=/host",)},
     {"mounts": ("type=volume,src=v,dst=/v,volume-driver=plugin",)},
     {"volume_driver": "plugin", "volumes": ("v:/v",)},
+    {"volumes": ("data:/data",)},
+    {"mounts": ("src=v,dst=/v",)},
     {"mounts": ("type=volume,src=v,dst=/v,volume-opt=type=none,volume-opt=o=bind,volume-opt=device=/etc",)},
 ]
 HARMLESS: list[dict[str, Any]] = [
     {"security_opt": ("no-new-privileges",), "cap_drop": ("ALL",), "read_only": True},
     {"ulimits": ("memlock=-1", "nofile=65536:65536", "core=0")},
-    {"network": "lab", "ipc": "private", "publish": ("auto:8888",), "volumes": ("data:/data", "/scratch")},
-    {"mounts": ("type=tmpfs,dst=/t", "type=volume,src=v,dst=/v,volume-driver=local"), "volume_driver": "local"},
+    {"network": "lab", "ipc": "private", "publish": ("auto:8888",), "volumes": ("/scratch",)},
+    {"mounts": ("type=tmpfs,dst=/t", "type=volume,dst=/v,volume-driver=local"), "volume_driver": "local"},
 ]
 
 
@@ -73,7 +82,7 @@ def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, An
     tmp_path.chmod(0o700)
     permissions = UserPermissions(tmp_path, settings())
     permissions.check(asking(**options), MEMBER)
-    assert permissions.at_start(asking(**options), None) == asking(**options)
+    assert at_start(permissions, asking(**options), None) == asking(**options)
 
 
 @pytest.mark.parametrize("options", GUARDED)
@@ -89,7 +98,7 @@ def test_in_a_shared_queue_options_that_give_root_are_for_operators(
     assert told.value.exit_code == 2
     for uid in (MEMBER, None):
         with pytest.raises(RuntimeFault) as fault:
-            permissions.at_start(asking(**options), uid)
+            at_start(permissions, asking(**options), uid)
         assert fault.value.cause.code is CauseCode.NOT_ALLOWED
     permissions.check(asking(**options), 0)
     permissions.check(asking(**options), tmp_path.stat().st_uid)
@@ -131,16 +140,31 @@ def test_links_do_not_lead_mounts_out_of_the_listed_directories(tmp_path: Path) 
     permissions = UserPermissions(own, settings("lab", mounts=(str(data),)))
     good = asking(volumes=(f"{data}/set:/a:ro", f"{data}/in:/b"), mounts=(f"type=bind,src={data}/in/new,dst=/c",))
     permissions.check(good, MEMBER)
-    started = permissions.at_start(good, MEMBER).options
-    assert started.volumes == (f"{data}/set:/a:ro", f"{data}/set:/b")
-    assert started.mounts == (f"type=bind,dst=/c,source={data}/set/new",)
+    with pytest.raises(RuntimeFault, match="new cannot be mounted: no such file or directory"):
+        at_start(permissions, good, MEMBER)
+    (data / "set" / "new").mkdir()
+    with ExitStack() as until:
+        started = permissions.at_start(good, MEMBER, until)
+        options = started.spec.options
+        found = [*(text.rpartition(":")[0] for text in options.volumes), *options.mounts, *started.held]
+        assert len(found) == 3
+        assert {held.path for held in started.held} <= {f"{data}/set", f"{data}/set/new"}
     for source in (f"{data}/out", f"{data}/../state", f"{data}x", str(tmp_path), "/"):
         with pytest.raises(InputError):
             permissions.check(asking(volumes=(f"{source}:/x",)), MEMBER)
         with pytest.raises(RuntimeFault):
-            permissions.at_start(asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
+            at_start(permissions, asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
     with pytest.raises(RuntimeFault, match="outside"):
-        UserPermissions(own, settings(mounts=(str(data),))).at_start(asking(volumes=("/etc:/e",)), 0)
+        at_start(UserPermissions(own, settings(mounts=(str(data),))), asking(volumes=("/etc:/e",)), 0)
+
+
+def test_named_volumes_count_as_mounts(tmp_path: Path) -> None:
+    shared = UserPermissions(tmp_path, settings("lab", named_volumes=("models",)))
+    shared.check(asking(volumes=("models:/m:ro",), mounts=("type=volume,source=models,target=/n",)), MEMBER)
+    with pytest.raises(InputError, match="the volume 'pgdata' is not one that jobs may"):
+        shared.check(asking(volumes=("pgdata:/m",)), MEMBER)
+    with pytest.raises(InputError, match="the volume 'pgdata'"):
+        UserPermissions(tmp_path, settings(named_volumes=("models",))).check(asking(volumes=("pgdata:/m",)), 0)
 
 
 def test_no_member_may_mount_the_state_directory(tmp_path: Path) -> None:
@@ -152,7 +176,7 @@ def test_no_member_may_mount_the_state_directory(tmp_path: Path) -> None:
 
 def test_an_unreadable_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        UserPermissions(tmp_path, settings("lab")).at_start(asking(mounts=("type=",)), MEMBER)
+        at_start(UserPermissions(tmp_path, settings("lab")), asking(mounts=("type=",)), MEMBER)
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED
 
 

@@ -46,6 +46,11 @@ class OptionRefusal(Struct, frozen=True):
     what: str
     hint: str
 
+    @property
+    def sentence(self) -> str:
+        """Return the refusal as one sentence."""
+        return f"{self.option}: {self.what} ({self.hint})"
+
 
 class MountSource(Struct, frozen=True):
     """Directory or file of the host that a job wants mounted."""
@@ -84,6 +89,21 @@ def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
         spec = docker_args.mount(text)
         if spec.kind == "bind":
             yield MountSource("--mount", spec.source)
+
+
+def volume_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[OptionRefusal]:
+    """Yield why each named volume is refused: all jobs and containers of the engine share volumes by their names."""
+    if rules.allow.named_volumes is None and not rules.is_restricted:
+        return
+    named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
+    mounts = map(docker_args.mount, options.mounts)
+    named += [("--mount", spec.source) for spec in mounts if spec.kind == "volume"]
+    listed = rules.allow.named_volumes or ()
+    for option, name in named:
+        if name and not name.startswith("/") and name not in listed:
+            what = f"the volume {name!a} is not one that jobs may mount"
+            allowed = ", ".join(listed) or "none yet"
+            yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {allowed}; -v /PATH makes a new one")
 
 
 def mount_refusal(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -24,8 +25,10 @@ from gputui.domain.policy.permitted_options import (
     mount_refusal,
     mount_sources,
     option_refusals,
+    volume_refusals,
 )
 from gputui.domain.settings import Settings
+from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts
 
 
 class UserPermissions:
@@ -37,11 +40,17 @@ class UserPermissions:
 
     def check(self, spec: JobSpec, uid: int) -> None:
         """Raise InputError, or InputErrors with all of them, for options that this user may not use."""
-        errors = tuple(
-            InputError(each.what, where=each.option, hint=each.hint) for each in self._refusals(spec, self._rules(uid))
-        )
+        rules = self._rules(uid)
+        found = (*self._refusals(spec, rules), *self._mount_refusals(spec, rules))
+        errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
+        if rules.is_restricted:
+            try:
+                with ExitStack() as opened, suppress(OSError):  # what is missing may be made before the start
+                    open_mounts(spec, "/", lambda source, path: None, opened)
+            except ValueError as error:
+                raise InputError(str(error), where="--volume or --mount") from error
 
     def check_leader(self, spec: JobSpec, uid: int) -> None:
         """Raise InputError for a host job that the current scheduler cannot run as this user."""
@@ -55,19 +64,33 @@ class UserPermissions:
         text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
         raise InputError(text, where="--host", hint="let root schedule (`gputui serve` as a service)")
 
-    def at_start(self, spec: JobSpec, uid: int | None) -> JobSpec:
+    def at_start(
+        self, spec: JobSpec, uid: int | None, until: ExitStack, root: Callable[[], str] = lambda: "/"
+    ) -> AllowedMounts:
         """Return the spec to start, with links in its mounts resolved where mounts are restricted.
 
+        Mounts of members are opened below `root`, the root directory as the runtime sees it, until the stack is closed.
         Raises RuntimeFault for options that this user may not use; uid None: the submitter is unknown.
         """
         rules = self._rules(uid)
+
+        def approve(source: MountSource, path: str) -> None:
+            if found := self._mount_refusal(source, path, rules):
+                raise _not_allowed(found.sentence)
+
         try:
             for each in self._refusals(spec, rules):
-                raise _not_allowed(f"{each.option}: {each.what} ({each.hint})")
-            is_free = rules.allow.mounts is None and not rules.is_restricted
-            return spec if is_free else _resolved(spec)
-        except ValueError as error:  # not written by our own commands
-            raise _not_allowed(f"an option cannot be read: {error}") from error
+                raise _not_allowed(each.sentence)
+            if rules.is_restricted and any(mount_sources(spec.options)):
+                return open_mounts(spec, root(), approve, until)
+            for each in self._mount_refusals(spec, rules):
+                raise _not_allowed(each.sentence)
+            return AllowedMounts(spec if rules.allow.mounts is None else _resolved(spec))
+        except OSError as error:
+            text = f"{error.filename} cannot be mounted: {(error.strerror or str(error)).lower()}"
+            raise _not_allowed(f"{text} (make it before the job starts)") from error
+        except ValueError as error:
+            raise _not_allowed(str(error)) from error
 
     def _rules(self, uid: int | None) -> OptionRules:
         return OptionRules(
@@ -76,11 +99,16 @@ class UserPermissions:
 
     def _refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
         yield from option_refusals(spec.options, rules)
-        guarded = [os.path.realpath(path) for path in self._sockets()]
-        own = os.path.realpath(self._directory)
+        yield from volume_refusals(spec.options, rules)
+
+    def _mount_refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
         for source in mount_sources(spec.options):
-            if found := mount_refusal(source, _real(source), rules, guarded, own):
+            if found := self._mount_refusal(source, os.path.realpath(source.path), rules):
                 yield found
+
+    def _mount_refusal(self, source: MountSource, resolved: str, rules: OptionRules) -> OptionRefusal | None:
+        guarded = [os.path.realpath(path) for path in self._sockets()]
+        return mount_refusal(source, resolved, rules, guarded, os.path.realpath(self._directory))
 
     def _sockets(self) -> Iterator[str]:
         yield from SOCKETS
@@ -137,10 +165,6 @@ def _is(uid: int, name: str) -> bool:
         return grp.getgrnam(name[1:]).gr_gid in os.getgrouplist(account.pw_name, account.pw_gid)
     except KeyError:
         return False
-
-
-def _real(source: MountSource) -> str:
-    return os.path.realpath(source.path)
 
 
 def _resolved(spec: JobSpec) -> JobSpec:

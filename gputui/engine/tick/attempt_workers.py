@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from gputui.engine.tick.attempt_steps import under_way
 from gputui.engine.tick.failure_signs import NO_SIGNS, FailureSigns, read_signs
 from gputui.engine.tick.image_pulls import ImagePulls
 from gputui.engine.tick.observer import Sequence
-from gputui.engine.tick.start_protocol import proven_submitter, start_attempt
+from gputui.engine.tick.start_protocol import start_attempt
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock
 
@@ -108,8 +108,8 @@ class AttemptWorkers:
         """True if the store knows how the start ended. Else the next regular listing shows it: one requested now would
         repeat the start without a pause."""
         try:
-            wait = partial(wait_for_viewer, self._directory)
-            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, self._permitted, wait)
+            permit, wait = partial(self._permitted, runtime), partial(wait_for_viewer, self._directory)
+            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, wait)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
             is_known = fault is None or fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE
@@ -121,12 +121,12 @@ class AttemptWorkers:
         finally:
             self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
 
-    def _permitted(self, launch: Launch) -> Launch:
+    def _permitted(self, runtime: Runtime, launch: Launch, until: ExitStack) -> Launch:
         """Return the launch with the site's rules for its submitter applied; raises RuntimeFault."""
         if self._permissions is None:
             return launch
-        uid = proven_submitter(self._store, launch.spec)
-        return replace(launch, spec=self._permissions.at_start(launch.spec, uid))
+        allowed = self._permissions.at_start(launch.spec, launch.submitter, until, runtime.root_directory)
+        return replace(launch, spec=allowed.spec, held=allowed.held)
 
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime
 from typing import TypeAlias
 
@@ -41,8 +42,11 @@ CONFLICT_PAUSE = 0.05
 """Seconds between two checks; the other scheduler has `CONFLICT_CHECKS` of them to start its container or to yield."""
 _EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
 
-LaunchCheck: TypeAlias = Callable[[Launch], Launch]
-"""Returns the launch with the site's rules applied; raises RuntimeFault if it is not allowed."""
+LaunchCheck: TypeAlias = Callable[[Launch, ExitStack], Launch]
+"""Returns the launch with the site's rules applied, and with what it holds open until the stack is closed.
+
+Raises RuntimeFault if the launch is not allowed.
+"""
 
 
 def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: datetime | None = None) -> Job:
@@ -64,7 +68,7 @@ def start_attempt(
     launch: Launch,
     clock: SteadyClock,
     settings: Settings,
-    permit: LaunchCheck = lambda launch: launch,
+    permit: LaunchCheck = lambda launch, until: launch,
     wait_for_viewer: Callable[[JobId], None] = lambda job_id: None,
 ) -> RuntimeFault | None:
     """Take steps 2 to 4 in a worker; return the fault that ended them, if any.
@@ -73,15 +77,18 @@ def start_attempt(
     next listing shows the result.
     """
     try:
-        # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as submitted
-        created = runtime.create(permit(_with_values(_authorised(store, launch, settings.runtime))))
-        if launch.gpus and (rival := conflicting_container(runtime, created.id)):
-            runtime.remove(created.id)
-            _give_way(store, launch, rival)
-            return None
-        if launch.spec.interactive is not None and not launch.spec.is_host:
-            wait_for_viewer(launch.job_id)  # else the beginning of its output is lost
-        runtime.start(created.id)
+        with ExitStack() as until_started:
+            # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as
+            # submitted
+            allowed = permit(_with_values(_authorised(store, launch, settings.runtime)), until_started)
+            created = runtime.create(allowed)
+            if launch.gpus and (rival := conflicting_container(runtime, created.id)):
+                runtime.remove(created.id)
+                _give_way(store, launch, rival)
+                return None
+            if launch.spec.interactive is not None and not launch.spec.is_host:
+                wait_for_viewer(launch.job_id)  # else the beginning of its output is lost
+            runtime.start(created.id)
         ports = _ports(runtime, launch, created.id)
     except RuntimeFault as fault:
         fields = about(launch.job_id, launch.attempt, launch.gpus)

@@ -97,7 +97,10 @@ def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict
         "PidsLimit": _pids_limit(options, settings),
         "Ulimits": [create_options.ulimit(text) for text in options.ulimits],
         "Binds": [create_options.bind(text) for text in options.volumes if not create_options.is_anonymous(text)],
-        "Mounts": [create_options.mount(text) for text in options.mounts],
+        "Mounts": [
+            *(create_options.mount(text) for text in options.mounts),
+            *(create_options.held_mount(mount) for mount in launch.held),
+        ],
         "DeviceRequests": [*_device_requests(launch, facts), *create_options.other_devices(options)],
     }
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from gputui.domain import docker_args
+from gputui.domain.container import HeldMount
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError
@@ -59,6 +60,8 @@ _RATES: dict[str, tuple[str, Callable[[str], int]]] = {
     "BlkioDeviceWriteBps": ("device_write_bps", parse_size),
     "BlkioDeviceWriteIOps": ("device_write_iops", int),
 }
+HELD = "gputui.source"
+"""Label of a volume that is a directory of the host: its path."""
 _UNMASKED = "systempaths=unconfined"
 
 
@@ -222,6 +225,18 @@ def mount(text: str) -> dict[str, Any]:
     if special:
         made[f"{spec.kind.capitalize()}Options"] = special
     return made
+
+
+def held_mount(held: HeldMount) -> dict[str, Any]:
+    """Return the API's Mount of a directory that the scheduler holds open.
+
+    The engine itself mounts the device of a volume, so it may be a descriptor. The source of a bind mount may not: runc
+    mounts that in the container's mount namespace, to which the descriptor does not belong.
+    """
+    how = "rbind,ro" if held.is_readonly else "rbind"  # the API takes no ReadOnly for a volume without a name
+    driver = {"Name": "local", "Options": {"type": "none", "o": how, "device": held.descriptor}}
+    volume = {"NoCopy": True, "Labels": {HELD: held.path}, "DriverConfig": driver}
+    return {"Type": "volume", "Target": held.target, "VolumeOptions": volume}
 
 
 def _bind(spec: MountSpec) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import EngineGpus
+from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint
@@ -263,13 +265,47 @@ def _memory() -> int | None:
     return None
 
 
+def engine_root(socket_path: str | None) -> str:
+    """Return the root directory of the engine on this machine as /proc shows it; raises RuntimeFault.
+
+    systemd listens for an engine that it starts on demand, and an engine behind TCP cannot be told: both are taken to
+    have the first process's files. If they have not, they cannot mount what is opened there.
+    """
+    pid = (_listening_pid(socket_path) or 0) if socket_path else 1
+    root = f"/proc/{pid}/root"
+    try:
+        os.stat(f"{root}/")  # noqa: PTH116 - a Path would drop the slash, and with it the step into the link
+    except OSError as error:
+        if _mounts_at_root(pid) & _mounts_at_root(os.getpid()):
+            return "/"
+        text = f"{root} cannot be opened ({(error.strerror or '').lower()}), so members' mounts cannot be checked"
+        hint = "let root schedule; for the service run `gputui install` again"
+        raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text), hint=hint) from error
+    return root
+
+
+def _mounts_at_root(pid: int) -> set[str]:
+    """Return the ids of the mounts at a process's root directory; equal ones mean equal files."""
+    with suppress(OSError):
+        rows = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_bytes().splitlines()]
+        return {row[0].decode() for row in rows if row[4] == b"/"}
+    return set()
+
+
 def _listener(path: str) -> str | None:
     """Return the command of the process that listens at the socket; None when it is not visible here."""
-    with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as probe:
+    with suppress(OSError):
+        return Path(f"/proc/{_listening_pid(path)}/comm").read_text().strip()
+    return None
+
+
+def _listening_pid(path: str) -> int | None:
+    """Return the process that listens at the socket; None when it is not visible here."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(5)
         probe.connect(path)
         pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return int(pid) or None
     return None
 
 

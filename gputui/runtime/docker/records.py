@@ -115,7 +115,9 @@ def by_name(client: APIClient, name: str) -> Mapping[str, Any] | None:
 
 
 def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
-    """Return whether the container can be adopted for this attempt; False: never started, with other GPUs.
+    """Return whether the container can be adopted for this attempt; False: it must be made anew before it starts.
+
+    One that never started may have other GPUs, or mounts that an earlier scheduler held open.
 
     Raises RuntimeFault when it is not ours.
     """
@@ -125,7 +127,7 @@ def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
         cause = Cause(CauseCode.RUNTIME_ERROR, f"the name {launch.name} is taken by a container that is not gputui's")
         raise RuntimeFault(cause, hint=f"`docker rm {launch.name}`")
     never_ran = state_of(inspected["State"]["Status"]) is ContainerState.CREATED
-    return not (never_ran and labelled_gpus(labels) != launch.gpus)
+    return not (never_ran and (launch.held or labelled_gpus(labels) != launch.gpus))
 
 
 def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:

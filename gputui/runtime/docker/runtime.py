@@ -31,7 +31,15 @@ from gputui.runtime.docker import credentials
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.container_cache import ContainerCache
 from gputui.runtime.docker.create import create_request
-from gputui.runtime.docker.engine import EngineFacts, EngineJson, GpuMode, is_local, listed_cdi_names, read_facts
+from gputui.runtime.docker.engine import (
+    EngineFacts,
+    EngineJson,
+    GpuMode,
+    engine_root,
+    is_local,
+    listed_cdi_names,
+    read_facts,
+)
 from gputui.runtime.docker.events import EventWatcher
 from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
@@ -149,6 +157,14 @@ class DockerRuntime:
         PullProcess(image, self._settings).run(progress, cancelled)
 
     # one container
+
+    def root_directory(self) -> str:
+        """Return the root directory of the engine: it may have mounts, and a /tmp, of its own."""
+        facts = self._current_facts()
+        if not facts.gpus.is_local or self._connection.endpoint is None:
+            text = f"the files of {facts.name} at {self._connection.where} cannot be looked at from here"
+            raise RuntimeFault(Cause(CauseCode.NOT_ALLOWED, f"{text}, so only operators may mount them"))
+        return engine_root(self._connection.endpoint.socket_path)
 
     def create(self, launch: Launch) -> Created:
         """Create the container, or adopt an existing one of its name."""

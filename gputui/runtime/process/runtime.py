@@ -184,6 +184,10 @@ class ProcessRuntime:
         """Return nothing: the probe sees foreign processes."""
         return ()
 
+    def root_directory(self) -> str:
+        """Return this process's own."""
+        return "/"
+
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
         """Return nothing: the probe sees processes of other state directories."""
         del container_id
