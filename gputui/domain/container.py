@@ -18,7 +18,8 @@ class RunAs(Struct, frozen=True):
 
     uid: int
     is_strict: bool = False
-    """True if the state directory is shared; then `--user` may name no other account."""
+    """True if the state directory is shared; then `--user` may name no other account, but in containers of operators.
+    """
 
 
 class HeldMount(Struct, frozen=True):

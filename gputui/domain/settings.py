@@ -107,8 +107,8 @@ class RuntimeSettings(Struct, frozen=True):
     log_max_files: int = 3
     """The engine's own rotation of a container's output."""
     pids_limit: int | None = None
-    run_as_submitter: bool = False
-    """True if containers run as the user who submitted them (`--user UID:GID`, without new privileges)."""
+    run_as_submitter: bool | None = None
+    """True if containers run as the user who submitted them, without capabilities; None: in a shared queue."""
 
 
 class GpuSettings(Struct, frozen=True):
@@ -174,9 +174,7 @@ class AllowSettings(Struct, frozen=True):
     options: Mapping[str, bool] = field(default_factory=dict)
     """Options by their names in a job file.
 
-    `false` forbids one to all, `true` allows it to all. In a shared queue, options that are not named here may be
-    reserved
-    for operators.
+    `false` forbids one to all, `true` allows it to all. In a shared queue others may be reserved for operators.
     """
     mounts: tuple[str, ...] | None = None
     """Host directories that may be mounted, including subdirectories; None: all, but none in a shared queue."""

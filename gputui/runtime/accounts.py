@@ -41,13 +41,22 @@ def account_of(user: str | None, run_as: RunAs | None) -> Account:
     return account
 
 
-def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
+class ContainerUser(Struct, frozen=True):
+    """User of a container, in the engine's notation."""
+
+    user: str
+    groups: tuple[str, ...]
+    account: Account | None = None
+    """The submitter's account; None if the job names another user."""
+
+
+def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> ContainerUser:
     """Return `UID:GID` and additional groups for a container, `wanted` included; raises BAD_SPEC.
 
     Ids are numbers, because names inside the image may refer to other users.
     """
     if user is not None and not run_as.is_strict:
-        return user, tuple(wanted)
+        return ContainerUser(user, tuple(wanted))
     submitter = _account(run_as.uid)
     account = submitter if user is None else _chosen(user, submitter)
     groups = [str(gid) for gid in account.groups if gid != account.gid]
@@ -56,7 +65,7 @@ def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) 
         if run_as.is_strict and submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
             raise _refused(f"--group-add {group!a}: {submitter.name} is not in that group")
         groups.append(str(gid))
-    return f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups))
+    return ContainerUser(f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups)), account)
 
 
 def account_name(uid: int) -> str:

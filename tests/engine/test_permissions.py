@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +14,7 @@ from gputui.domain.container import RunAs
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
 from gputui.domain.job_spec import JobSpec, Submission
-from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
+from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
@@ -186,7 +185,8 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
     def refuse(spec: JobSpec) -> RunAs:
         raise WarrantError("nothing proves who submitted it")
 
-    world = World(tmp_path / "state", settings=settings("lab"))
+    of_image = replace(settings("lab"), runtime=RuntimeSettings(run_as_submitter=False))
+    world = World(tmp_path / "state", settings=of_image)
     monkeypatch.setattr(world.store, "run_as", refuse)
     job_id = world.submit(1, options=ContainerOptions(privileged=True), retries=3)
     world.tick(4)
@@ -205,10 +205,10 @@ class Proving:
         self._store = store
         self._uid = uid
 
-    def run_as(self, asked: JobSpec) -> SimpleNamespace:
+    def run_as(self, asked: JobSpec) -> RunAs:
         if self._uid is None:
             raise WarrantError("nothing proves it")
-        return SimpleNamespace(uid=self._uid)
+        return RunAs(self._uid, is_strict=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

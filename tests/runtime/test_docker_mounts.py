@@ -22,7 +22,7 @@ from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSetting
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
-from tests.lane import IS_LONG
+from tests.lane import in_its_lane
 from tests.runtime.contract import STORE, Harness, output, shell
 from tests.runtime.dockerd import IMAGE, NETWORK, Dockerd
 
@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="
 
 MEMBER = 61_234
 """Unused uid."""
-STARTS = 200 if IS_LONG else 25
 SWAP = """
 import os, sys, time
 os.chdir(sys.argv[1])
@@ -115,13 +114,16 @@ def swapping(place: Path) -> Iterator[None]:
             swapper.kill()
 
 
+@pytest.mark.parametrize("starts", [12, in_its_lane(200, is_long=True)])
 @pytest.mark.parametrize("how", ["volumes", "mounts"])
-def test_a_link_that_is_swapped_during_the_start_mounts_nothing_foreign(starter: Starter, how: str) -> None:
+def test_a_link_that_is_swapped_during_the_start_mounts_nothing_foreign(
+    starter: Starter, how: str, starts: int
+) -> None:
     source = f"{starter.place}/members/x"
     text = f"{source}:/r" if how == "volumes" else f"type=bind,source={source},target=/r"
     seen: list[str] = []
     with swapping(starter.place):
-        while len(seen) < STARTS // 2:
+        while len(seen) < starts:
             with suppress(RuntimeFault):  # it was missing just then, or a link to the foreign directory
                 seen.append(starter.output("ls /r", **{how: (text,)}))
     assert set(seen) == {"own\n"}

@@ -1,4 +1,4 @@
-"""Containers under the account of their submitter (`runtime.run_as_submitter`), on a real engine."""
+"""Containers under the account of their submitter, as in every shared queue, on a real engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import JobSpec
-from gputui.domain.settings import RuntimeSettings, Settings, StoreSettings
+from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
+from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.tick.start_protocol import start_attempt
 from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.store import TinyJobStore
@@ -32,7 +34,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.needs("root")]
 
 UID = 20_000 + os.getpid() % 30_000
 """Uid of a test user, different in each process, so that parallel runs do not conflict."""
-SHOWN = shell("id -u; id -g; id -G; grep NoNewPrivs /proc/self/status")
+SHOWN = shell("id -u; id -g; id -G; grep -E 'NoNewPrivs|Cap' /proc/self/status; echo $USER $LOGNAME $HOME")
 
 
 @dataclass
@@ -75,14 +77,23 @@ def store(member: Member, tmp_path: Path) -> Iterator[TinyJobStore]:
     store.close()
 
 
-def started(harness: Harness, store: TinyJobStore, uid: int, **options: Any) -> list[str] | RuntimeFault:
+def started(
+    harness: Harness,
+    store: TinyJobStore,
+    uid: int,
+    *,
+    command: tuple[str, ...] = SHOWN,
+    site: Settings | None = None,
+    **options: Any,
+) -> list[str] | RuntimeFault:
     """Return the output of a container of that submitter, or the fault of its start."""
+    site = site or Settings(store=StoreSettings(group="any"))
     runtime = harness.open()
-    spec = store.with_warrant(JobSpec(image=IMAGE, command=SHOWN, options=ContainerOptions(**options)), uid)
+    spec = store.with_warrant(JobSpec(image=IMAGE, command=command, options=ContainerOptions(**options)), uid)
     launch = harness.launch(SHOWN)
     launch = type(launch)(STORE, launch.job_id, 1, spec, ())
-    settings = Settings(runtime=RuntimeSettings(run_as_submitter=True))
-    fault = start_attempt(store, runtime, launch, FakeClock(), settings)
+    permit = partial(UserPermissions(Path("/nowhere"), site).permitted, runtime.root_directory)
+    fault = start_attempt(store, runtime, launch, FakeClock(), site, permit)
     if fault is not None:
         return fault
     harness.ended(runtime, launch.name)
@@ -97,7 +108,52 @@ def test_a_container_has_the_user_and_the_groups_of_its_submitter(
     assert isinstance(lines, list)
     assert lines[:2] == [str(UID), str(member.gid)]
     assert set(map(int, lines[2].split())) == {member.gid, member.shared_gid}
-    assert lines[3].split() == ["NoNewPrivs:", "1"]
+    status = dict(line.split() for line in lines[3:-1])
+    assert status.pop("NoNewPrivs:") == "1"
+    assert len(status) == 5
+    assert {int(word, 16) for word in status.values()} == {0}
+    name = pwd.getpwuid(UID).pw_name
+    assert lines[-1] == f"{name} {name} /tmp"
+
+
+def test_an_operator_may_name_another_user(harness: Harness, store: TinyJobStore, member: Member) -> None:
+    policy = PolicySettings(operators=(str(UID),))
+    site = Settings(store=StoreSettings(group=member.shared), policy=policy)
+    own = started(harness, store, UID, site=site)
+    chosen = started(harness, store, UID, site=site, user="0", cap_add=("SYS_PTRACE",))
+    assert isinstance(own, list)
+    assert isinstance(chosen, list)
+    assert (own[0], own[6].split()) == (str(UID), ["CapBnd:", "0" * 16])
+    assert chosen[0] == "0"
+    assert int(chosen[6].split()[1], 16) & 1 << 19
+
+
+def test_a_site_may_run_containers_as_their_image_says(harness: Harness, store: TinyJobStore) -> None:
+    site = Settings(store=StoreSettings(group="any"), runtime=RuntimeSettings(run_as_submitter=False))
+    lines = started(harness, store, UID, site=site)
+    assert isinstance(lines, list)
+    assert lines[0] == "0"
+
+
+def test_a_job_of_nobody_does_not_run_as_root(harness: Harness, store: TinyJobStore) -> None:
+    fault = start_attempt(store, harness.open(), harness.launch(SHOWN), FakeClock(), Settings())
+    assert isinstance(fault, RuntimeFault)
+    assert "nothing proves who submitted it" in fault.cause.text
+
+
+def test_a_container_makes_no_file_that_gives_its_user_more_rights(
+    harness: Harness, store: TinyJobStore, member: Member
+) -> None:
+    """A setuid file of root on a mount would make everybody root who runs it."""
+    with tempfile.TemporaryDirectory(prefix="gputui-mounts-", dir="/tmp") as place:
+        os.chown(place, UID, member.gid)
+        allow = AllowSettings(mounts=(place,))
+        site = Settings(store=StoreSettings(group="any"), policy=PolicySettings(allow=allow))
+        script = shell("cp /bin/busybox /r/sh && chmod 6755 /r/sh && ! chown 0:0 /r/sh && stat -c %u /r/sh")
+        lines = started(harness, store, UID, command=script, site=site, volumes=(f"{place}:/r",))
+        assert isinstance(lines, list)
+        assert lines[-1] == str(UID)
+        assert (Path(place) / "sh").stat().st_uid == UID
 
 
 def test_containers_of_root_run_as_root(harness: Harness, store: TinyJobStore) -> None:

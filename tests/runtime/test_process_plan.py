@@ -16,7 +16,7 @@ from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.accounts import Account, account_of, container_user
+from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
 from gputui.runtime.process.plan import environment, plan_of
 from gputui.runtime.process.runtime import ProcessRuntime
 from tests.factories import uuid
@@ -150,8 +150,8 @@ def test_only_root_may_name_another_account() -> None:
         assert fault.value.cause.code is CauseCode.BAD_SPEC
         with pytest.raises(RuntimeFault):
             container_user(other, RunAs(nobody.pw_uid, is_strict=True))
-    assert container_user(None, RunAs(nobody.pw_uid)) == (f"{nobody.pw_uid}:{nobody.pw_gid}", ())
-    assert container_user("root", RunAs(nobody.pw_uid)) == ("root", ())
+    assert container_user(None, RunAs(nobody.pw_uid)).user == f"{nobody.pw_uid}:{nobody.pw_gid}"
+    assert container_user("root", RunAs(nobody.pw_uid)) == ContainerUser("root", ())
 
 
 def test_a_job_runs_as_another_user(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def decide_starts(
 ) -> StartDecision:
     """Start the jobs that may start, in order, and reserve GPUs for the first job that does not fit."""
     context = PlanningContext.at(snapshot, settings, now)
-    situation = GateContext.of(snapshot, settings.scheduler, now, as_submitter=settings.runtime.run_as_submitter)
+    situation = GateContext.of(
+        snapshot, settings.scheduler, now, as_submitter=settings.runtime.run_as_submitter is not False
+    )
     waiting = order_queue(context, known)
     gated, able = _parted(context, waiting, situation)
     context.cluster.tenants = frozenset(job.spec.tenant for job in context.waiting)

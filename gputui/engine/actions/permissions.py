@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import Launch
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job_spec import JobSpec
 from gputui.domain.policy.permitted_options import (
@@ -63,6 +64,14 @@ class UserPermissions:
             return
         text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
         raise InputError(text, where="--host", hint="let root schedule (`gputui serve` as a service)")
+
+    def permitted(self, root: Callable[[], str], launch: Launch, until: ExitStack) -> Launch:
+        """Return the launch as the site allows it to its submitter; see `at_start`."""
+        allowed = self.at_start(launch.spec, launch.submitter, until, root)
+        account = launch.run_as
+        if account is not None and not launch.spec.is_host and self.may_operate(account.uid):
+            account = replace(account, is_strict=False)
+        return replace(launch, spec=allowed.spec, held=allowed.held, run_as=account)
 
     def at_start(
         self, spec: JobSpec, uid: int | None, until: ExitStack, root: Callable[[], str] = lambda: "/"

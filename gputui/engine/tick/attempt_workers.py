@@ -6,13 +6,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
@@ -108,7 +106,8 @@ class AttemptWorkers:
         """True if the store knows how the start ended. Else the next regular listing shows it: one requested now would
         repeat the start without a pause."""
         try:
-            permit, wait = partial(self._permitted, runtime), partial(wait_for_viewer, self._directory)
+            rules, wait = self._permissions, partial(wait_for_viewer, self._directory)
+            permit = partial(rules.permitted, runtime.root_directory) if rules else None
             fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, permit, wait)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
@@ -120,13 +119,6 @@ class AttemptWorkers:
             log.exception("starting job %d", launch.job_id, extra=about(launch.job_id, launch.attempt, launch.gpus))
         finally:
             self._finish_work((launch.job_id, launch.attempt), runtime.name, tell=is_known)
-
-    def _permitted(self, runtime: Runtime, launch: Launch, until: ExitStack) -> Launch:
-        """Return the launch with the site's rules for its submitter applied; raises RuntimeFault."""
-        if self._permissions is None:
-            return launch
-        allowed = self._permissions.at_start(launch.spec, launch.submitter, until, runtime.root_directory)
-        return replace(launch, spec=allowed.spec, held=allowed.held)
 
     def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
         """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -25,7 +25,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import InputError, RuntimeFault, WarrantError
 from gputui.domain.job import Job, Placement
-from gputui.domain.job_spec import JobId, JobSpec
+from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.policy.eligible_wait import end_wait
 from gputui.domain.policy.retry import conclude
@@ -68,7 +68,7 @@ def start_attempt(
     launch: Launch,
     clock: SteadyClock,
     settings: Settings,
-    permit: LaunchCheck = lambda launch, until: launch,
+    permit: LaunchCheck | None = None,
     wait_for_viewer: Callable[[JobId], None] = lambda job_id: None,
 ) -> RuntimeFault | None:
     """Take steps 2 to 4 in a worker; return the fault that ended them, if any.
@@ -80,8 +80,8 @@ def start_attempt(
         with ExitStack() as until_started:
             # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as
             # submitted
-            allowed = permit(_with_values(_authorised(store, launch, settings.runtime)), until_started)
-            created = runtime.create(allowed)
+            wanted = _with_values(_authorised(store, launch, settings.runtime))
+            created = runtime.create(permit(wanted, until_started) if permit else wanted)
             if launch.gpus and (rival := conflicting_container(runtime, created.id)):
                 runtime.remove(created.id)
                 _give_way(store, launch, rival)
@@ -107,14 +107,17 @@ def start_attempt(
 
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
-    """Return the launch with its account; raises BAD_SPEC if its submitter is not proven."""
-    launch = replace(launch, submitter=proven_submitter(store, launch.spec))
-    if not launch.spec.is_host and not settings.run_as_submitter:
-        return launch
+    """Return the launch with its account; raises BAD_SPEC if it needs one and its submitter is not proven."""
+    is_image_user = not launch.spec.is_host and settings.run_as_submitter is False
     try:
-        return replace(launch, run_as=store.run_as(launch.spec))
+        account = store.run_as(launch.spec)
     except WarrantError as error:
+        if is_image_user:
+            return launch
         raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
+    launch = replace(launch, submitter=account.uid)
+    is_submitters = launch.spec.is_host or account.is_strict or settings.run_as_submitter
+    return replace(launch, run_as=account) if is_submitters and not is_image_user else launch
 
 
 def _with_values(launch: Launch) -> Launch:
@@ -126,14 +129,6 @@ def _with_values(launch: Launch) -> Launch:
     except (IndexError, InputError) as error:
         cause = Cause(CauseCode.BAD_SPEC, f"its sweep has no values for index {launch.array_index}")
         raise RuntimeFault(cause) from error
-
-
-def proven_submitter(store: JobStore, spec: JobSpec) -> int | None:
-    """Return the uid of the proven submitter of this spec; None without proof."""
-    try:
-        return store.run_as(spec).uid
-    except WarrantError:
-        return None
 
 
 def _ports(runtime: Runtime, launch: Launch, container_id: str) -> tuple[PublishedPort, ...]:

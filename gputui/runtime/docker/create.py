@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.accounts import container_user
+from gputui.runtime.accounts import Account, ContainerUser, container_user
 from gputui.runtime.docker import create_options
 from gputui.runtime.docker.engine import EngineFacts, GpuMode
 from gputui.runtime.docker.faults import bad_spec
@@ -43,20 +45,19 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     options = launch.spec.options
     _check_api(options, facts)
     cpus, cpu_notes = _cpus(options, facts)
-    env, env_notes = _env(launch, facts)
+    account = None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
+    env, env_notes = _env(launch, facts, account.account if account else None)
     host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | create_options.unmasked(options)
-    user = options.user
-    if launch.run_as is not None:
-        user, groups = container_user(options.user, launch.run_as, options.group_add)
-        # no setuid program of the image may make it root
-        host |= {"GroupAdd": list(groups), "SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
+    if account is not None:
+        host |= _given({"GroupAdd": list(account.groups)}) | _powerless(account, host)
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
         "Labels": _labels(launch),
         "Volumes": {path: {} for path in options.volumes if create_options.is_anonymous(path)},
         "HostConfig": host,
-        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": user}),
+        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir}),
+        **_given({"User": account.user if account else options.user}),
         **_given(create_options.config_fields(options)),
         **_given({"NetworkingConfig": create_options.networking(options)}),
     }
@@ -146,9 +147,31 @@ def _capabilities(launch: Launch) -> tuple[str, ...]:
     return () if _CAPABILITIES in dict(launch.spec.options.env) else launch.spec.gpus.capabilities
 
 
-def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]]:
+def _powerless(user: ContainerUser, host: dict[str, Any]) -> dict[str, Any]:
+    """Return what keeps a submitter's container from more rights than the account has, as by setuid programs."""
+    if user.account is None:
+        return {}
+    security = {"SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
+    return security | ({"CapDrop": ["ALL"]} if user.account.uid else {})
+
+
+def _home(launch: Launch, account: Account) -> str:
+    """Return the account's home directory if the job has it mounted: images have none for this user, and no `/`."""
+    options = launch.spec.options
+    targets = [text.partition(":")[2].partition(":")[0] for text in options.volumes]
+    targets += [docker_args.mount(text).target for text in options.mounts]
+    targets += [held.target for held in launch.held]
+    is_mounted = any(target and Path(account.home).is_relative_to(target) for target in targets)
+    return account.home if is_mounted else "/tmp"
+
+
+def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[list[str], tuple[str, ...]]:
     """Return the job's environment, with gputui's variables and without its own choice of GPUs, and notes."""
-    given = {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
+    if account is not None and account.uid:
+        given = {"USER": account.name, "LOGNAME": account.name, "HOME": _home(launch, account)}
+    else:
+        given = {}
+    given |= {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
     dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
     notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
     if launch.gpus and launch.spec.gpus.capabilities and not _capabilities(launch):
