@@ -149,7 +149,10 @@ def _is_fixed(root: str, places: list[int]) -> bool:
         is_open = bool(above.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         if above.st_uid != 0 or (is_open and not (above.st_mode & stat.S_ISVTX and below.st_uid == 0)):
             return False
-    return not _fuse_mounts(root) & {_mount_of(place) for place in places}
+    try:
+        return not _fuse_mounts(root) & {_mount_of(place) for place in places}
+    except OSError:  # no root directory of a process, whose mounts could be known
+        return False
 
 
 def _mount_of(fd: int) -> str:
