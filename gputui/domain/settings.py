@@ -185,7 +185,7 @@ class AllowSettings(Struct, frozen=True):
 class PolicySettings(Struct, frozen=True):
     """Scheduling policy: the order of jobs and their GPUs."""
 
-    promote_after: timedelta = timedelta(days=10)
+    promote_after: timedelta = timedelta(days=12)
     """Eligible wait after which a job goes first in its class: low (priority 0 to 25), normal (26 to 74), high (75 to
     100). 0: never."""
     age_unit: timedelta = timedelta(hours=36)
