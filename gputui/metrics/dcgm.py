@@ -64,7 +64,9 @@ def add_dcgm(page: SeriesPage, node: Node, jobs: Mapping[JobId, Job]) -> None:
 
 def _labels(view: GpuView, node: Node, jobs: Mapping[JobId, Job]) -> Iterable[dict[str, str]]:
     gpu = view.gpu
-    labels = gpu_labels(view, node.name) | {
+    labels = gpu_labels(view, node.name)
+    labels |= {
+        "modelName": labels.pop("model"),
         "pci_bus_id": gpu.pci_bus_id or "",
         "device": "" if gpu.minor is None else f"nvidia{gpu.minor}",
         "DCGM_FI_DRIVER_VERSION": node.driver_version or "",

@@ -34,8 +34,8 @@ class Family(Struct, frozen=True):
 
 
 _UNITS = ("bytes_per_second", "gpu_seconds", "seconds", "bytes", "ratio", "celsius", "watts", "hertz")
-GPU_LABELS = ("gpu", "UUID", "modelName", "hostname")
-"""Labels of a GPU, with dcgm-exporter's names. `gpu` is the index, which can shift."""
+GPU_LABELS = ("gpu", "UUID", "model", "hostname")
+"""Labels of a GPU; all but `model` with dcgm-exporter's names. `gpu` is the index, which can shift."""
 
 
 def _gauge(name: str, labels: str, words: str) -> Family:

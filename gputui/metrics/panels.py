@@ -303,7 +303,7 @@ GPU_HEALTH = Dashboard(
             (
                 Query(
                     _filled(
-                        "max by (instance, hostname, gpu, UUID, modelName, pci_bus_id, driver_version) "
+                        "max by (instance, hostname, gpu, UUID, model, pci_bus_id, driver_version) "
                         "(gputui_gpu_info{%node})"
                     )
                 ),

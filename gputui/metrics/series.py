@@ -54,7 +54,7 @@ class Holders(NamedTuple):
 def gpu_labels(view: GpuView, host: str) -> dict[str, str]:
     """Return the labels of a GPU; a MIG instance has its profile and number too, by dcgm-exporter's names."""
     gpu = view.gpu
-    labels = {"gpu": str(gpu.index), "UUID": gpu.uuid, "modelName": plain(gpu.model or ""), "hostname": host}
+    labels = {"gpu": str(gpu.index), "UUID": gpu.uuid, "model": plain(gpu.model or ""), "hostname": host}
     if gpu.mig_parent is not None:
         labels |= {"GPU_I_PROFILE": gpu.mig_profile or "", "GPU_I_ID": str(gpu.mig_index or 0)}
     return labels

@@ -77,10 +77,10 @@ def on_node(*views: Any, jobs: tuple[Job, ...] = (), **changes: Any) -> Snapshot
     return snapshot(jobs, views, nodes=(Node("gpu1", tuple(views), **fields),), leads_here=True)
 
 
-def test_readings_are_in_base_units_under_the_labels_of_dcgm_exporter() -> None:
+def test_readings_are_in_base_units_under_labels_in_snake_case() -> None:
     read = sample(0, utilization=0.5, memory_used=3 * GIB, sm_clock=345, ecc_corrected=7, throttle=("HwSlowdown",))
     found = scraped(on_node(view(0, sample=read)))
-    labels = {"gpu": "0", "UUID": uuid(0), "modelName": "NVIDIA H100 80GB HBM3", "hostname": "gpu1"}
+    labels = {"gpu": "0", "UUID": uuid(0), "model": "NVIDIA H100 80GB HBM3", "hostname": "gpu1"}
     assert found.value("gputui_gpu_utilization_ratio", **labels) == 0.5
     assert found.value("gputui_gpu_memory_used_bytes", **labels) == 3 * GIB
     assert found.value("gputui_gpu_sm_clock_hertz", **labels) == 345e6

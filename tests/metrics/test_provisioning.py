@@ -167,7 +167,7 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
     }
 
 
-GPU = {"gpu": "0", "UUID": "GPU-1", "modelName": "H100", "hostname": "gpu1"}
+GPU = {"gpu": "0", "UUID": "GPU-1", "model": "H100", "hostname": "gpu1"}
 DISK = {"role": "state", "mount": "/"}
 NODES = [series("gputui_node_up", "1x100", hostname=name) for name in ("gpu1", "n2")]
 HELD = [
