@@ -22,6 +22,7 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.engine_service import SYSTEM, service_at
 from gputui.domain.errors import GputuiError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
 from gputui.domain.policy.gpus.engine import present_gpus
@@ -44,7 +45,7 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     The exit code is 1 when any check fails: then no job, or no job with GPUs, could start.
 
     --fix shows how it would change daemon.json, asks, keeps a backup and all other settings, and prints the command
-    that restarts the engine; it restarts nothing. Then the exit code is 0 when the runtime is registered.
+    after which the engine knows them; it restarts nothing. Then the exit code is 0 when the runtime is registered.
     """
     if fix or yes:
         return _fix(session, as_json, fix, yes)
@@ -194,11 +195,13 @@ def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorChec
             status = runtime.check()
         finally:
             runtime.close()
-        yield from engine.of_runtime(status, bool(gpus))
+        host = engine_config.look(status.gpus) if status.gpus else None
+        service = host.service if host else service_at(status.address, os.geteuid())
+        yield from engine.of_runtime(status, bool(gpus), service)
         if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
             yield refused
         elif status.gpus and options.probe.simulated is None:
-            yield engine.of_gpu_access(status.gpus, engine_config.look(status.gpus))
+            yield engine.of_gpu_access(status.gpus, host, service)
 
 
 def _failed(name: str, error: GputuiError | OSError) -> DoctorCheck:
@@ -234,20 +237,49 @@ def _agreed(host: EngineHost) -> bool:
 
 
 def _host(options: Options) -> EngineHost:
-    """Return the engine's machine; an engine that does not answer is assumed to run on this one."""
+    """Return the engine's machine; raises GputuiError where it is uncertain whose settings file is meant.
+
+    An engine at Docker's default address that does not answer is assumed to be the one of this machine's service.
+    """
     status = _docker(options)
+    _refuse_the_engine_of_another(options)
     if status.gpus is None:
-        process = engine_config.process_behind("")
+        service = service_at(status.address, os.geteuid())
+        if not status.address or service != SYSTEM:
+            what = "the engine does not answer, so its settings file is not known"
+            raise GputuiError(what, where=status.address or status.text, hint=status.hint or service.start)
+        process = engine_config.process_behind(status.address)
         toolkit = engine_config.toolkit_of(process)
-        return EngineHost(toolkit, settings_file=process.settings_file, restart=process.restart)
+        return EngineHost(toolkit, settings_file=process.settings_file, service=process.service(status.address))
     if status.gpus.is_podman:
         hint = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
         raise GputuiError("Podman has no daemon.json", hint=hint)
     host = engine_config.look(status.gpus)
+    if host is None and status.gpus.is_local:
+        hint = "run gputui doctor --fix as the user who runs the engine, or as root"
+        raise GputuiError("the engine's process cannot be seen from here", where=status.gpus.address, hint=hint)
     if host is None:
         hint = "run gputui doctor --fix on that machine"
         raise GputuiError("the engine runs on another machine", where=status.gpus.address, hint=hint)
+    if host.service.uid not in {0, os.geteuid()}:
+        owner = engine_config.user_name(host.service.uid)
+        hint = f"run gputui doctor --fix as {owner}, without sudo"
+        raise GputuiError(f"the engine and its settings belong to {owner}", where=status.gpus.address, hint=hint)
     return host
+
+
+def _refuse_the_engine_of_another(options: Options) -> None:
+    """Raise GputuiError if sudo changed the engine: it drops DOCKER_HOST, and root has contexts of its own."""
+    is_named = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
+    who = os.environ.get("SUDO_UID", "")
+    if is_named or os.geteuid() or not who.isdigit() or not (own := engine_config.own_engine(int(who))):
+        return
+    name = engine_config.user_name(int(who))
+    raise GputuiError(
+        f"{name} uses the engine {own}, and root the one of the machine",
+        hint=f"for {name}'s: gputui doctor --fix, without sudo\n"
+        "for the machine's: sudo DOCKER_HOST=unix:///var/run/docker.sock gputui doctor --fix",
+    )
 
 
 def _docker(options: Options) -> RuntimeStatus:
@@ -263,5 +295,6 @@ def _docker(options: Options) -> RuntimeStatus:
 def _say_what_is_left(host: EngineHost) -> None:
     if not any(path.endswith("/nvidia-container-runtime") for path in host.toolkit):
         click.echo(f"nvidia-container-runtime is not installed yet: {INSTALL}")
-    click.echo(f"restart the engine to have it read its settings: {host.restart}")
-    click.echo("(without live-restore this ends running containers; gputui runs their jobs again)")
+    click.echo(f"to have the engine read its settings: {host.apply}")
+    if not host.knows_hook:
+        click.echo("(gputui runs the jobs of ended containers again)")

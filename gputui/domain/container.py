@@ -167,6 +167,8 @@ class RuntimeStatus(Struct, frozen=True):
     """Directory on this machine with the engine's images and containers; empty if it is not on this machine."""
     hint: str = ""
     """Advice for a runtime that is not up; the text ends with it in parentheses."""
+    address: str = ""
+    """URL of the engine; empty without one, and where it is not known."""
 
     @property
     def all_warnings(self) -> tuple[str, ...]:

@@ -137,7 +137,10 @@ def test_support_for_gpus_in_containers_is_checked(
 def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> None:
     hint = engine.of_gpu_access(UNREGISTERED, HOST).hint
     assert '"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}' in hint
-    assert "sudo systemctl restart docker" in hint
+    assert "sudo systemctl reload docker    # ends no container" in hint
+    assert "restart" not in hint
+    new = engine.of_gpu_access(UNREGISTERED, replace(HOST, hook_is_new=True)).hint
+    assert "sudo systemctl restart docker" in new  # dockerd looks for the hook only when it starts
     written = engine.of_gpu_access(UNREGISTERED, replace(HOST, is_written=True)).hint
     assert "registers it already" in written
     assert "doctor --fix" not in written

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,12 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from gputui.cli.checks import engine_config
+from gputui.cli.checks.engine import HOOK
 from gputui.cli.checks.engine_config import ConfigChange, EngineProcess, registration, write
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import GputuiError
+from gputui.runtime.docker.endpoint import DEFAULT_URL
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.cli.conftest import Run
 from tests.factories import NOW
 
@@ -54,7 +59,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the settings file of an engine that answers on a socket of this process."""
     path = tmp_path / "daemon.json"
     monkeypatch.setattr(engine_config, "SYSTEM_SETTINGS", path)
-    monkeypatch.setattr(engine_config, "process_behind", lambda address: EngineProcess())
+    engine = EngineProcess(os.getpid(), ("dockerd", f"--config-file={path}"), path=str(tmp_path))
+    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with Server(f"{tmp_path}/docker.sock", Engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -76,7 +82,17 @@ def test_fix_adds_the_runtime_and_keeps_other_settings(run: Run, settings: Path)
     [backup] = settings.parent.glob("daemon.json.*.bak")
     assert "nvidia" not in backup.read_text()
     assert '+      "path": "nvidia-container-runtime"' in done.out
-    assert "sudo systemctl restart docker" in done.out
+    assert "sudo systemctl restart docker" in done.out  # it does not know the hook, which is not there yet
+
+
+def test_a_runtime_that_is_registered_needs_a_reload_only(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (settings.parent / HOOK).touch(0o755)
+    monkeypatch.setattr(engine_config, "hook_is_newer", lambda process, path: False)
+    done = run("doctor", "--fix", "--yes")
+    assert "sudo systemctl reload docker    # ends no container" in done.out
+    assert "restart" not in done.out
 
 
 def test_a_second_fix_changes_nothing(run: Run, settings: Path) -> None:
@@ -112,12 +128,78 @@ def test_the_answer_at_a_terminal_decides(
     assert ("nothing was changed" in done.out) is (code == 1)
 
 
-def test_an_engine_that_does_not_answer_is_assumed_to_be_here(
+def test_the_machines_engine_is_assumed_to_be_here_while_it_does_not_answer(
     run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///var/run/docker.sock")
+    monkeypatch.setattr(
+        DockerRuntime, "check", lambda self: RuntimeStatus("docker", False, "down", address=DEFAULT_URL)
+    )
     assert run("doctor", "--fix", "--yes").code == 0
     assert json.loads(settings.read_text()) == {"runtimes": {"nvidia": ENTRY}}
+
+
+@pytest.mark.parametrize(
+    ("address", "word"),
+    [
+        ("unix:///nowhere/docker.sock", "start the engine at unix:///nowhere/docker.sock"),
+        ("unix:///run/user/4000000/docker.sock", "systemctl --user enable --now docker"),
+        ("unix:///run/user/4000000/podman/podman.sock", "systemctl --user enable --now podman.socket"),
+        ("tcp://127.0.0.1:1", "start the engine at tcp://127.0.0.1:1"),
+        ("ssh://", "use ssh://user@host"),
+    ],
+)
+def test_no_file_is_changed_for_another_engine_that_does_not_answer(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, address: str, word: str
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", address)
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, settings.exists(), word in refused.err) == (1, False, True)
+    assert "does not answer, so its settings file is not known" in refused.err
+
+
+def test_sudo_changes_no_file_of_an_engine_that_its_user_does_not_use(
+    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user with a rootless engine who follows advice for the machine's: sudo drops DOCKER_HOST."""
+    monkeypatch.setenv("SUDO_UID", "4000000")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(engine_config, "own_engine", lambda uid: f"unix:///run/user/{uid}/docker.sock")
+    monkeypatch.delenv("DOCKER_HOST")
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, settings.exists()) == (1, False)
+    assert "uses the engine unix:///run/user/4000000/docker.sock" in refused.err
+    assert "without sudo" in refused.err
+
+
+def test_root_changes_no_file_of_a_user(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EngineProcess(os.getpid(), ("dockerd", f"--config-file={settings}"), uid=4_000_000)
+    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine)
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, settings.exists(), "belong to uid 4000000" in refused.err) == (1, False, True)
+
+
+def test_the_engine_is_seen_that_sudo_dropped(tmp_path: Path) -> None:
+    """A program called sudo that starts Python without DOCKER_HOST, as sudo does."""
+    script = "from gputui.cli.checks.engine_config import own_engine; print(own_engine(4_000_000))"
+    sudo = tmp_path / "sudo"
+    sudo.symlink_to(sys.executable)
+    inner = [sys.executable, "-c", script]
+    run_it = f"import subprocess; subprocess.run({inner!r}, env={{}}, check=True)"
+    environ = {**os.environ, "DOCKER_HOST": "tcp://lab:2376"}
+    done = subprocess.run([sudo, "-c", run_it], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "tcp://lab:2376\n"
+
+
+def test_an_engine_of_another_context_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)  # of an account that is gone
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    (tmp_path / ".docker").mkdir()
+    for text, found in (("{}", ""), ('{"currentContext": "default"}', ""), ("[", ""), ("[]", "")):
+        (tmp_path / ".docker/config.json").write_text(text)
+        assert engine_config.own_engine(4_000_000) == found
+    (tmp_path / ".docker/config.json").write_text('{"currentContext": "rootless"}')
+    assert engine_config.own_engine(4_000_000) == "of the context rootless"
 
 
 @pytest.mark.parametrize(
@@ -226,16 +308,7 @@ def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Pa
     assert process.path == os.environ["PATH"]
     there = EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
     assert str(there.settings_file) == "/x/daemon.json"
-    assert there.restart == "sudo systemctl restart docker"
     assert str(EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
-
-
-def test_a_snap_and_a_rootless_engine_have_their_own_files_and_restarts() -> None:
-    snap = EngineProcess(1, ("/snap/docker/2915/bin/dockerd", "--config-file=/var/snap/docker/daemon.json"))
-    assert (str(snap.settings_file), snap.restart) == ("/var/snap/docker/daemon.json", "sudo snap restart docker")
-    rootless = EngineProcess(1, ("dockerd",), uid=4_000_000)  # an account that is gone
-    assert rootless.settings_file == Path.home() / ".config/docker/daemon.json"
-    assert rootless.restart == "systemctl --user restart docker"
 
 
 @pytest.mark.parametrize("text", ["", "no number", "{own}", "4194305"])

@@ -28,6 +28,8 @@ from gputui.domain.errors import GputuiError
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 NOBODY = 2**31 - 2
 """A user id without an account."""
+OWN = 1234
+"""The user who asks."""
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ NOBODY = 2**31 - 2
         (EngineProcess(7, ("dockerd", "--config-file", "/b.json", "-D")), Path("/b.json")),
         (EngineProcess(7, ("dockerd", "--config-file")), SYSTEM_SETTINGS),
         (EngineProcess(7, uid=NOBODY), Path.home() / ".config/docker/daemon.json"),
+        (EngineProcess(7, uid=1, home="/h/.config"), Path("/h/.config/docker/daemon.json")),
         (EngineProcess(7, uid=1), Path(pwd.getpwuid(1).pw_dir) / ".config/docker/daemon.json"),
     ],
 )
@@ -46,15 +49,52 @@ def test_the_settings_file_is_the_one_that_the_engine_reads(process: EngineProce
 
 
 @pytest.mark.parametrize(
-    ("process", "command"),
+    ("process", "restart", "reload"),
     [
-        (EngineProcess(7, ("/usr/bin/dockerd",)), "sudo systemctl restart docker"),
-        (EngineProcess(7, ("/snap/docker/1/bin/dockerd",)), "sudo snap restart docker"),
-        (EngineProcess(7, ("/usr/bin/dockerd",), uid=1000), "systemctl --user restart docker"),
+        (EngineProcess(7, ("dockerd",)), "sudo systemctl restart docker", "sudo systemctl reload docker"),
+        (
+            EngineProcess(7, ("dockerd",), group="/system.slice/docker-tls.service"),
+            "sudo systemctl restart docker-tls",
+            "sudo systemctl reload docker-tls",
+        ),
+        (EngineProcess(7, ("/snap/docker/1/bin/dockerd",)), "sudo snap restart docker", "sudo snap restart docker"),
+        (EngineProcess(7, ("dockerd",), uid=OWN), "systemctl --user restart docker", "systemctl --user reload docker"),
+        (
+            EngineProcess(7, ("dockerd",), uid=OWN, group=f"/user.slice/user-{OWN}.slice/app.slice/docker.service"),
+            "systemctl --user restart docker",
+            "systemctl --user reload docker",
+        ),
+        (
+            EngineProcess(7, ("dockerd",), uid=OWN, group="/system.slice/docker-alice.service"),
+            "sudo systemctl restart docker-alice",
+            "sudo systemctl reload docker-alice",
+        ),
+        (
+            EngineProcess(7, ("dockerd",), uid=NOBODY),
+            f"sudo -u '#{NOBODY}' XDG_RUNTIME_DIR=/run/user/{NOBODY} systemctl --user restart docker",
+            f"sudo -u '#{NOBODY}' XDG_RUNTIME_DIR=/run/user/{NOBODY} systemctl --user reload docker",
+        ),
+        (EngineProcess(7, ("dockerd",), group="/x.scope"), "restart the engine at A, process 7", "sudo kill -HUP 7"),
     ],
 )
-def test_the_restart_is_that_of_its_kind(process: EngineProcess, command: str) -> None:
-    assert process.restart == command
+def test_the_commands_are_those_of_its_kind(
+    process: EngineProcess, restart: str, reload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: OWN)
+    service = process.service("A")
+    assert (service.restart, service.reload) == (restart, reload)
+    assert service.settings == str(process.settings_file)
+
+
+def test_an_engine_behind_a_port_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        assert process_behind(address).pid == os.getpid()
+    assert process_behind(address) == EngineProcess()
+
+
+def test_an_engine_whose_process_is_not_seen_is_not_judged_by_the_files_of_another() -> None:
+    assert look(EngineGpus(is_local=True, address="unix:///nowhere/docker.sock")) is None
 
 
 @pytest.fixture
@@ -71,7 +111,7 @@ def test_the_engine_is_the_process_that_listens(listening: str, tmp_path: Path) 
     assert (found.pid, found.uid) == (os.getpid(), os.geteuid())
     assert found.arguments[0]
     assert found.root.exists()
-    assert process_behind(f"unix://{tmp_path}/none") in {EngineProcess(), process_behind("unix:///var/run/docker.sock")}
+    assert process_behind(f"unix://{tmp_path}/none") == EngineProcess()
 
 
 def test_the_toolkit_is_searched_on_the_path_of_the_engine(tmp_path: Path) -> None:

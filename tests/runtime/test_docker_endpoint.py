@@ -247,3 +247,20 @@ def test_streams_are_encrypted_as_requests_are(secured: StandInEngine, certifica
         dialled(Endpoint(secured.url, TlsFiles(None, *ours)), 5)
     with pytest.raises((ssl.SSLError, ConnectionError)):  # TLS 1.3: the server refuses after the client is done
         asked(dialled(Endpoint(secured.url, TlsFiles(certificates / "ca.pem")), 5))
+
+
+def test_a_directory_of_certificates_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu1:2376")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "none"))
+    with pytest.raises(RuntimeFault, match=r"DOCKER_CERT_PATH is .*/none, which is no directory"):
+        find_endpoint(RuntimeSettings())
+
+
+@pytest.mark.parametrize("url", ["ssh://", "ssh://h:-22", "ssh://-oProxyCommand=x"])
+def test_a_bad_ssh_address_is_told_at_each_call_and_closing_is_quiet(url: str) -> None:
+    connection = Connection(RuntimeSettings(docker_host=url))
+    for _ in range(2):
+        with pytest.raises(RuntimeFault, match="is not an ssh address"):
+            connection.call(lambda client: client.version(), patient=False)
+    connection.close()

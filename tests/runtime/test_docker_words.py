@@ -219,14 +219,18 @@ def test_messages_of_the_init_process_give_causes() -> None:
     ("error", "word"),
     [
         (PermissionError(13, "Permission denied"), "usermod"),
-        (FileNotFoundError(2, "No such file or directory"), "systemctl start docker"),
-        (ConnectionRefusedError(111, "Connection refused"), "systemctl start docker"),
+        (FileNotFoundError(2, "No such file or directory"), "sudo systemctl enable --now docker"),
+        (ConnectionRefusedError(111, "Connection refused"), "sudo systemctl enable --now docker"),
+        (OSError("400 Bad Request: Client sent an HTTP request to an HTTPS server."), "DOCKER_TLS_VERIFY=1"),
+        (OSError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), "unset DOCKER_TLS_VERIFY"),
+        (OSError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "ca.pem"),
+        (OSError("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] certificate required"), "key.pem"),
         (TimeoutError("timed out"), "in time"),
         (OSError("x" * 999), "does not answer"),
     ],
 )
 def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:
-    assert word in str(unavailable("unix:///x", error))
+    assert word in str(unavailable("unix:///var/run/docker.sock", error))
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,14 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.cli.checks.engine import HOOK, TOOLKIT, EngineHost
 from gputui.domain.container import EngineGpus
+from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service_at, systemd
 from gputui.domain.errors import GputuiError
 
 RUNTIME = "nvidia-container-runtime"
@@ -143,10 +146,14 @@ def _replace(target: Path, text: str) -> None:
 
 
 PROC = Path("/proc")
-SYSTEM_SETTINGS = Path("/etc/docker/daemon.json")
+SYSTEM_SETTINGS = Path(SYSTEM.settings)
 _PID_FILES = (Path("/run/docker.pid"), Path("/var/run/docker.pid"))
 _STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SECONDS = 2.0
+_CHANGERS = {"sudo", "doas"}
+_TCP, _PORTS = {"tcp", "http", "https"}, {2375, 2376}
+_LISTENS = "0A"
+"""State of a listening socket in /proc/net/tcp."""
 
 
 class EngineProcess(Struct, frozen=True):
@@ -157,6 +164,10 @@ class EngineProcess(Struct, frozen=True):
     path: str = ""
     """Value of its PATH variable; empty when this user may not read it."""
     uid: int = 0
+    group: str = ""
+    """Path of its control group, whose last part is the unit of systemd that started it; empty if unknown."""
+    home: str = ""
+    """Directory of its user's settings; empty when this user may not read it."""
 
     @property
     def root(self) -> Path:
@@ -172,30 +183,37 @@ class EngineProcess(Struct, frozen=True):
                 return Path(word.partition("=")[2])
             if word == "--config-file" and number + 1 < len(self.arguments):
                 return Path(self.arguments[number + 1])
-        return _home(self.uid) / ".config/docker/daemon.json" if self.uid else SYSTEM_SETTINGS
+        return Path(self.home or _home(self.uid) / ".config") / "docker/daemon.json" if self.uid else SYSTEM_SETTINGS
 
-    @property
-    def restart(self) -> str:
-        """Return the command that restarts it."""
+    def service(self, address: str) -> EngineService:
+        """Return the service that runs it, with commands for this user."""
+        settings, own = str(self.settings_file), os.geteuid()
         if any("/snap/" in word for word in self.arguments[:1]):
-            return "sudo snap restart docker"
-        return "systemctl --user restart docker" if self.uid else "sudo systemctl restart docker"
+            restart = "sudo snap restart docker"
+            return replace(SYSTEM, start="sudo snap start docker", restart=restart, reload=restart, settings=settings)
+        unit = self.group.rpartition("/")[2]
+        if self.group and not unit.endswith(".service"):
+            return by_hand(address, self.pid, settings, self.uid)
+        manager = 0 if self.group.startswith("/system.slice/") else self.uid
+        return replace(systemd(unit or "docker.service", manager, own, settings), uid=self.uid)
 
 
 def look(gpus: EngineGpus) -> EngineHost | None:
-    """Return the facts of the engine's machine; None for an engine on another one."""
+    """Return the facts of the engine's machine; None for an engine on another one, or whose process is not seen."""
     if not gpus.is_local:
         return None
     process = process_behind(gpus.address)
+    if process.pid is None and service_at(gpus.address, os.geteuid()) != SYSTEM:
+        return None
     found = toolkit_of(process)
     hook = next((path for path in found if Path(path).name == HOOK), None)
     return EngineHost(
         toolkit=found,
         path_exists=any(_find(process, (gpus.nvidia_path or "nvidia-container-runtime",))),
-        hook_is_new=hook is not None and _is_newer(process, hook),
+        hook_is_new=hook is not None and hook_is_newer(process, hook),
         settings_file=process.settings_file,
         is_written=_is_written(process.settings_file),
-        restart=process.restart,
+        service=process.service(gpus.address),
     )
 
 
@@ -205,10 +223,12 @@ def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
 
 
 def process_behind(address: str) -> EngineProcess:
-    """Return the process that listens on a local engine's socket; an empty one where it cannot be determined."""
-    pid = _listener(address.removeprefix("http+").removeprefix("unix://"))
+    """Return the process of a local engine; an empty one where it cannot be determined."""
+    url = address.removeprefix("http+")
+    path = url.removeprefix("unix://")
+    pid = _port_listener(url) if "://" in path else _listener(path)
     if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
-        pid = next((found for file in _PID_FILES if (found := _pid_in(file))), None)
+        pid = next((found for file in _pid_files(url) if (found := _pid_in(file))), None)
     if pid is None:
         return EngineProcess()
     arguments = tuple(_text(pid, "cmdline").rstrip("\0").split("\0"))
@@ -216,7 +236,41 @@ def process_behind(address: str) -> EngineProcess:
     uid = 0
     with suppress(OSError):
         uid = (PROC / str(pid)).stat().st_uid
-    return EngineProcess(pid, arguments, variables.get("PATH", ""), uid)
+    home = variables.get("XDG_CONFIG_HOME") or (f"{variables['HOME']}/.config" if variables.get("HOME") else "")
+    return EngineProcess(pid, arguments, variables.get("PATH", ""), uid, _group_of(pid), home)
+
+
+def _group_of(pid: int) -> str:
+    return next((line.split(":", 2)[2] for line in reversed(_text(pid, "cgroup").splitlines())), "")
+
+
+def _pid_files(url: str) -> tuple[Path, ...]:
+    """Return the files in which the engine at this standard address writes its pid; empty for any other address."""
+    service = service_at(url, os.geteuid())
+    if not service.settings:
+        return ()
+    return (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES
+
+
+def _port_listener(url: str) -> int | None:
+    """Return the pid of the process that listens on a TCP port of this machine, if this user may see it."""
+    split = urlsplit(url)
+    with suppress(ValueError):
+        ports = {split.port} if split.port else _PORTS
+        sockets = {f"socket:[{inode}]" for inode in _listening_inodes(ports)} if split.scheme in _TCP else ()
+        for entry in PROC.glob("[0-9]*/fd/*") if sockets else ():
+            with suppress(OSError):
+                if str(entry.readlink()) in sockets:
+                    return int(entry.parts[-3])
+    return None
+
+
+def _listening_inodes(ports: set[int]) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        for line in _text(os.getpid(), f"net/{table}").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) in ports:
+                yield fields[9]
 
 
 def _listener(path: str) -> int | None:
@@ -258,7 +312,7 @@ def _seen(process: EngineProcess, path: str) -> Path:
     return process.root / path.lstrip("/")
 
 
-def _is_newer(process: EngineProcess, path: str) -> bool:
+def hook_is_newer(process: EngineProcess, path: str) -> bool:
     """Return whether the program was installed after the engine had started."""
     if process.pid is None:
         return False
@@ -280,3 +334,39 @@ def _home(uid: int) -> Path:
         return Path(pwd.getpwuid(uid).pw_dir)
     except KeyError:
         return Path.home()
+
+
+def user_name(uid: int) -> str:
+    """Return the name of the account, or its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def own_engine(uid: int) -> str:
+    """Return the engine that a user who ran sudo has chosen instead of the machine's; empty: none is seen.
+
+    sudo drops the variables that choose one, but its own process still has them.
+    """
+    for pid in _ancestors():
+        if _text(pid, "comm").strip() in _CHANGERS:
+            variables = dict(pair.partition("=")[::2] for pair in _text(pid, "environ").split("\0"))
+            if found := variables.get("DOCKER_HOST") or variables.get("DOCKER_CONTEXT"):
+                return found
+    socket_file = Path(f"/run/user/{uid}/docker.sock")
+    if socket_file.exists():
+        return f"unix://{socket_file}"
+    with suppress(GputuiError, ValueError, AttributeError):
+        found = json.loads(_read(_home(uid) / ".docker/config.json") or "{}").get("currentContext")
+        return f"of the context {found}" if found and found != "default" else ""
+    return ""
+
+
+def _ancestors() -> Iterator[int]:
+    """Yield the pids of the processes that led to this one, the nearest first."""
+    pid = os.getppid()
+    while pid > 1:
+        yield pid
+        fields = _text(pid, "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0

@@ -314,8 +314,8 @@ class Connection:
         """Return the local socket of the tunnel to an engine behind ssh."""
         with self._lock:
             if self._tunnel_url != endpoint.url:
-                before, self._tunnel_url = self._tunnel_url, endpoint.url
                 self._tunnel = TUNNELS.acquire(endpoint.url)
+                before, self._tunnel_url = self._tunnel_url, endpoint.url
                 if before:
                     TUNNELS.release(before)
             tunnel = self._tunnel

@@ -97,6 +97,9 @@ def _environment_tls() -> TlsFiles | None:
     if not verifies and not os.environ.get("DOCKER_TLS"):
         return None
     given = os.environ.get("DOCKER_CERT_PATH")
+    if given and not Path(given).is_dir():
+        what = f"DOCKER_CERT_PATH is {given}, which is no directory"
+        raise RuntimeUnavailableError(what, hint="it needs ca.pem, cert.pem and key.pem for the engine's TLS")
     return _files_in(Path(given) if given else config_directory(), verifies)
 
 

@@ -150,7 +150,7 @@ def _warnings(version: EngineJson, info: EngineJson, is_podman: bool) -> Iterato
     if not is_podman and not info.get("LiveRestoreEnabled"):
         yield (
             "live-restore is off: restarting the Docker daemon ends every job; "
-            'set "live-restore": true in /etc/docker/daemon.json'
+            'set "live-restore": true in its daemon.json'
         )
     yield from _limits(info)
 

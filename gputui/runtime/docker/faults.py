@@ -6,9 +6,11 @@ and runc, compared without case.
 
 from __future__ import annotations
 
+import os
 import re
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.engine_service import service_at
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 
 _FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
@@ -78,6 +80,26 @@ _HINTS = {
     CauseCode.DISK_FULL: "make room on the engine's disk: `docker system df`",
 }
 
+_TLS: tuple[tuple[str, str, str], ...] = (
+    (
+        "http request to an https server",
+        "speaks only TLS",
+        "export DOCKER_TLS_VERIFY=1 DOCKER_CERT_PATH=DIR    # with ca.pem, cert.pem and key.pem",
+    ),
+    ("wrong.version.number|record layer failure", "speaks no TLS", "unset DOCKER_TLS_VERIFY and DOCKER_TLS"),
+    (
+        "certificate.verify.failed",
+        "has a certificate that is not trusted",
+        "DOCKER_CERT_PATH must name the directory with the ca.pem of its authority, and the address a name it contains",
+    ),
+    (
+        "certificate.required|bad.certificate|unknown.ca|handshake.failure",
+        "does not accept the certificate of this user",
+        "DOCKER_CERT_PATH must name the directory with cert.pem and key.pem, signed by the engine's authority",
+    ),
+)
+"""Patterns in errors of TLS, what is wrong, and advice."""
+
 _TINI = re.compile(rb"\[FATAL tini \(\d+\)\] exec (.+?) failed: (.+)")
 
 
@@ -130,17 +152,20 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
     """Return the error for an engine that does not answer, with advice."""
     text = str(error)
     lower = text.lower()
+    service = service_at(where, os.geteuid())
+    for pattern, what, hint in _TLS:
+        if re.search(pattern, lower):
+            return RuntimeUnavailableError(f"Docker at {where} {what}", hint=hint)
     if "permission denied" in lower:
-        return RuntimeUnavailableError(
-            f"no permission to speak to Docker at {where}", hint="join the group docker: `usermod -aG docker USER`"
-        )
+        hint = f"`ls -l {where.partition('://')[2]}` shows whose engine it is; use one of your own: DOCKER_HOST"
+        if service.settings and not service.uid:
+            hint = "join the group docker: `sudo usermod -aG docker USER`, then log in again"
+        return RuntimeUnavailableError(f"no permission to speak to Docker at {where}", hint=hint)
     if "no such file" in lower or "connection refused" in lower:
-        return RuntimeUnavailableError(f"Docker does not run at {where}", hint="`systemctl start docker`")
+        return RuntimeUnavailableError(f"Docker does not run at {where}", hint=service.start)
     if "timed out" in lower or "timeout" in lower:
-        return SilentError(f"Docker at {where} did not answer in time", hint="`systemctl status docker`")
-    return RuntimeUnavailableError(
-        f"Docker at {where} does not answer: {_tidy(text)}", hint="`systemctl status docker`"
-    )
+        return SilentError(f"Docker at {where} did not answer in time", hint=service.status)
+    return RuntimeUnavailableError(f"Docker at {where} does not answer: {_tidy(text)}", hint=service.status)
 
 
 def _option(lower: str) -> str | None:

@@ -98,7 +98,14 @@ class DockerRuntime:
         """Record that the engine does not answer."""
         self._facts = None
         return self._set_status(
-            RuntimeStatus(NAME, up=False, text=str(error), hint=error.hint or "", capability=_CAPABILITY)
+            RuntimeStatus(
+                NAME,
+                up=False,
+                text=str(error),
+                hint=error.hint or "",
+                capability=_CAPABILITY,
+                address=_address(self._connection),
+            )
         )
 
     def _set_status(self, status: RuntimeStatus) -> RuntimeStatus:
@@ -379,4 +386,9 @@ def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
         capability=_CAPABILITY,
         gpus=facts.gpus,
         data_root=facts.data_root if facts.gpus.is_local else "",
+        address=_address(connection),
     )
+
+
+def _address(connection: Connection) -> str:
+    return connection.endpoint.url if connection.endpoint else ""
