@@ -109,7 +109,11 @@ class Runtime(Protocol):
         ...
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return all containers of this store, in every state."""
+        """Return all containers of this store, in every state.
+
+        One that was created counts as CREATED only if it is proven that its command never ran; else it has ended with
+        END_UNKNOWN. An end whose exit code the engine does not know is END_UNKNOWN too.
+        """
         ...
 
     def inspect(self, container_id: str) -> ContainerRecord | None:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
@@ -28,6 +29,11 @@ from gputui.engine.tick.reconcile import (
 from tests.factories import GIB, NOW, job, running, uuid
 
 CREATED = ContainerRecord("c1", 1, 1, ContainerState.CREATED, (uuid(0),))
+LOST = replace(
+    CREATED,
+    state=ContainerState.EXITED,
+    cause=Cause(CauseCode.END_UNKNOWN, "it ran, but its runtime has lost all record of that, so its end is unknown"),
+)
 RUNNING = replace(CREATED, state=ContainerState.RUNNING)
 EXITED = replace(CREATED, state=ContainerState.EXITED, exit_code=0)
 
@@ -63,6 +69,7 @@ def decided(
         pytest.param(RUNS, [RUNNING], [], id="runs"),
         pytest.param(RUNS, [EXITED], [Finish(1, EXITED)], id="ended"),
         pytest.param(RUNS, [], [Vanished(1, 1)], id="gone"),
+        pytest.param(RUNS, [CREATED], [Finish(1, LOST)], id="the engine forgot that it was started"),
         pytest.param(ENDS, [RUNNING], [], id="ending"),
         pytest.param(ENDS, [EXITED], [Finish(1, EXITED)], id="ended as told"),
         pytest.param(ENDED, [EXITED], [Clean(EXITED)], id="to be cleaned up"),

@@ -78,8 +78,7 @@ def test_a_timeout_is_retried_on_request_within_its_retries(
 
 def test_failures_of_the_machine_are_always_retried(world: World) -> None:
     job_id = world.submit(1, retry_on=("75",), retries=1)
-    world.tick(2)
-    world.docker.made.clear()
+    world.docker.fault = Cause(CauseCode.RUNTIME_ERROR, "containerd is full")
     world.tick(2)
     job = world.job(job_id)
     assert (job.state, job.attempts[0].charged) == (JobState.PENDING, False)

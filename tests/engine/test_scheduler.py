@@ -402,15 +402,15 @@ def test_a_missing_engine_fails_no_job(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
-def test_a_container_removed_by_hand_is_noticed_and_run_again(world: World) -> None:
+def test_a_container_removed_by_hand_may_have_finished_its_work(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
     world.docker.made.clear()
     world.tick()
     job = world.job(job_id)
-    assert (job.state, job.attempts[0].charged) == (JobState.PENDING, False)
+    assert (job.state, job.attempts[0].charged) == (JobState.FAILED, True)
     assert job.attempts[0].cause is not None
-    assert job.attempts[0].cause.code is CauseCode.CONTAINER_LOST
+    assert job.attempts[0].cause.code is CauseCode.END_UNKNOWN
 
 
 def test_a_full_disk_stops_starts_with_a_notice_until_there_is_room(world: World) -> None:

@@ -48,6 +48,16 @@ fi
 exit 0
 """
 
+_DEADLY_RUNC = """#!/bin/sh
+for word; do case $word in create|start) step=$word; break;; esac; done
+[ "$step" = {step} ] || exec {runc} "$@"
+rm {here}/bin/runc
+[ {when} = after ] && {runc} "$@"
+kill -9 $(cat {here}/docker.pid)
+[ {when} = after ] || kill -9 $PPID
+"""
+"""runc that kills the engine once, before or after a step; before it also the shim, whose parent it is."""
+
 
 class Dockerd:
     """Private engine that can be started, killed and restarted."""
@@ -118,6 +128,12 @@ class Dockerd:
         """Make NVIDIA's hook fail, as it does without a driver; or let it succeed again."""
         flag = self.directory / "hook-fails"
         flag.touch() if fails else flag.unlink(missing_ok=True)
+
+    def kill_at(self, when: str, step: str) -> None:
+        """Kill dockerd with SIGKILL `before` or `after` the next `create` or `start` of runc."""
+        path = self.directory / "bin" / "runc"
+        path.write_text(_DEADLY_RUNC.format(step=step, when=when, runc=shutil.which("runc"), here=self.directory))
+        path.chmod(0o755)
 
     def destroy(self) -> None:
         """End every process of this engine and remove its directory."""

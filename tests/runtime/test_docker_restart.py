@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 
 from gputui.domain.cause import Blame, CauseCode
@@ -18,7 +21,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
-from tests.runtime.dockerd import IMAGE, Dockerd, is_alive
+from tests.runtime.dockerd import IMAGE, Dockerd, is_alive, processes_of
 
 pytestmark = pytest.mark.docker
 
@@ -201,3 +204,103 @@ def test_a_suspended_container_outlives_a_killed_engine_and_is_woken_afterwards(
     live.runtime.suspend(container_id)
     live.runtime.terminate(container_id)
     assert live.harness.ended(live.runtime, container_id).exit_code == 5
+
+
+def begun(watched: Watched, tmp_path: Path, script: str = "true", **options: Any) -> str:
+    """Start a container that counts its runs in a file, while the engine is killed; return its id once it is back."""
+    words = shell(f"echo ran >> /data/ran; {script}")
+    created = watched.runtime.create(watched.harness.launch(words, volumes=(f"{tmp_path}:/data",), **options))
+    with pytest.raises(RuntimeUnavailableError):
+        watched.runtime.start(created.id)
+    watched.engine.stop(signal.SIGKILL)
+    watched.engine.launch(live_restore=True)
+    until(lambda: watched.runtime.check().up, "the engine is back")
+    return created.id
+
+
+def status(engine: Dockerd, container_id: str) -> str:
+    client = docker.APIClient(base_url=engine.host)
+    try:
+        return str(client.inspect_container(container_id)["State"]["Status"])
+    finally:
+        client.close()
+
+
+def runs(tmp_path: Path) -> int:
+    path = tmp_path / "ran"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def test_a_start_that_the_engine_did_not_survive_is_not_made_again(live: Watched, tmp_path: Path) -> None:
+    """The engine lists it as created, although its command ran."""
+    live.engine.kill_at("after", "start")
+    container_id = begun(live, tmp_path, "echo done")
+    until(lambda: runs(tmp_path) == 1, "it ran")
+    other = live.harness.open()
+    for runtime in (live.runtime, other):  # what the first one knows, the next scheduler has to find out too
+        assert status(live.engine, container_id) == "created", "according to the engine"
+        seen = record(runtime, container_id)
+        assert (seen.state, seen.exit_code) == (ContainerState.EXITED, None)
+        assert seen.cause is not None
+        assert seen.cause.code is CauseCode.END_UNKNOWN
+        assert seen in runtime.containers()
+        runtime.start(container_id)
+        assert runs(tmp_path) == 1
+    other.close()
+    live.runtime.save_log(container_id, tmp_path / "log")
+    live.runtime.remove(container_id)
+    assert live.runtime.containers() == ()
+
+
+def test_a_start_that_never_reached_the_runtime_is_made_again(live: Watched, tmp_path: Path) -> None:
+    live.engine.kill_at("before", "create")
+    container_id = begun(live, tmp_path)
+    assert record(live.runtime, container_id).state is ContainerState.CREATED
+    live.runtime.start(container_id)
+    assert live.harness.ended(live.runtime, container_id).exit_code == 0
+    assert runs(tmp_path) == 1
+
+
+def test_without_an_init_nothing_proves_that_it_never_ran(live: Watched, tmp_path: Path) -> None:
+    live.engine.kill_at("before", "create")
+    container_id = begun(live, tmp_path, no_init=True)
+    cause = record(live.runtime, container_id).cause
+    assert cause is not None
+    assert cause.code is CauseCode.END_UNKNOWN
+
+
+@pytest.mark.parametrize("options", [{}, {"no_init": True}], ids=["init", "no init"])
+def test_a_created_container_of_a_dead_scheduler_is_started(live: Watched, options: dict[str, Any]) -> None:
+    """The engine remembers its creation, so it knows that nobody has started it."""
+    launch = live.harness.launch(shell("true"), **options)
+    created = live.runtime.create(launch)
+    other = live.harness.open()
+    assert other.create(launch).adopted
+    other.start(created.id)
+    assert live.harness.ended(other, created.id).exit_code == 0
+    other.close()
+
+
+def test_an_end_that_the_engine_did_not_see_is_unknown(live: Watched, tmp_path: Path) -> None:
+    """The shim that knows the exit code is lost together with the engine, which then reports 255."""
+    container_id = live.run("exec sleep 600")
+    running, own = record(live.runtime, container_id), live.run("exit 255")
+    live.harness.ended(live.runtime, own)
+    live.engine.kill()
+    for pid in processes_of(live.engine.directory):
+        with suppress(OSError):  # it has ended
+            if container_id.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() or pid == running.pid:
+                os.kill(pid, signal.SIGKILL)
+    live.down()
+    live.engine.launch(live_restore=True)
+    until(lambda: live.runtime.check().up, "the engine is back")
+    other = live.harness.open()
+    for runtime in (live.runtime, other):
+        ended = record(runtime, container_id)
+        assert ended.exit_code == 255
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.END_UNKNOWN, ended
+    other.close()
+    seen_before = record(live.runtime, own).cause
+    assert seen_before is not None
+    assert seen_before.code is CauseCode.NON_ZERO_EXIT

@@ -310,7 +310,7 @@ def ended(exit_code: int, seconds: float, code: CauseCode = CauseCode.SIGNALLED)
     [
         (ended(143, 15), True),
         (ended(137, 9), True),
-        (ended(255, 21, CauseCode.NON_ZERO_EXIT), True),
+        (ended(255, 15, CauseCode.NON_ZERO_EXIT), False),
         (ended(143, 5), False),
         (ended(143, 25), False),
         (ended(139, 15), False),

@@ -204,12 +204,13 @@ def all_at_once() -> Snapshot:
 
 def gone() -> Snapshot:
     """Return a snapshot after the container of job 101 was removed by hand."""
-    cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by another user or lost by the engine")
+    words = "its container was removed or lost by the engine before its end was seen, so its end is unknown"
+    cause = Cause(CauseCode.END_UNKNOWN, words)
     attempt = Attempt(1, (uuid(0), uuid(1)), NOW - timedelta(hours=2), "c0ffee0000aa", NOW - timedelta(hours=2), NOW)
     over = job(101, name="llama-7b-sft", tenant="alice", gpus=2).evolve(
         state=JobState.FAILED, started_at=attempt.started_at, ended_at=NOW, cause=cause
     )
-    ended = over.evolve(attempts=(replace(attempt, cause=cause, charged=False),))
+    ended = over.evolve(attempts=(replace(attempt, cause=cause),))
     return sample.with_job(sample.rich_snapshot(), [ended])
 
 

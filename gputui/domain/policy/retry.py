@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Blame, Cause, CauseCode
-from gputui.domain.job import Job
+from gputui.domain.job import Job, Stopping
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.policy.fast_failures import repeated_failures
 from gputui.domain.settings import SchedulerSettings
@@ -41,7 +41,7 @@ def cancel_cause(job: Job) -> Cause:
 
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
     """Return the job after its last attempt ended at `at`, because of `cause` (None: it succeeded)."""
-    if job.stopping is not None and _may_be_our_doing(cause) and not _made_it(job, cause):
+    if job.stopping is not None and _may_be_our_doing(cause) and not _stands(job, job.stopping, cause):
         cause = job.stopping.cause  # its exit follows from our own stop request
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
@@ -64,10 +64,15 @@ def _may_be_our_doing(cause: Cause | None) -> bool:
     return cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
 
 
-def _made_it(job: Job, cause: Cause | None) -> bool:
-    """Return whether it was preempted but completed during its grace period."""
-    preempted = job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
-    return preempted and cause is None and not job.cancel_requested
+def _stands(job: Job, stopping: Stopping, cause: Cause | None) -> bool:
+    """Return whether its own end stands: no user asked for the stop, and it completed or may have completed.
+
+    Who submits a job as preemptible has agreed that it is run again.
+    """
+    if stopping.cause.blame is not Blame.INFRASTRUCTURE or job.cancel_requested:
+        return False
+    is_unknown = cause is not None and cause.code is CauseCode.END_UNKNOWN
+    return cause is None or (is_unknown and stopping.cause.code is not CauseCode.PREEMPTED)
 
 
 def requeued(job: Job, at: datetime) -> Job:

@@ -83,12 +83,12 @@ def finished(
 
 
 def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:
-    """Return the job after its container was found gone; a host job may still run without its directory."""
-    if job.spec.is_host:
-        cause = Cause(CauseCode.END_UNKNOWN, "its directory in attempts/ is gone, so its end is unknown")
+    """Return the job after its container was found gone: whether it had finished its work is unknown."""
+    if job.spec.is_host:  # it may still run, without its directory
+        words = "its directory in attempts/ is gone, so its end is unknown"
     else:
-        cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by another user or lost by the engine")
-    return conclude(job, cause, None, now, settings)
+        words = "its container was removed or lost by the engine before its end was seen, so its end is unknown"
+    return conclude(job, Cause(CauseCode.END_UNKNOWN, words), None, now, settings)
 
 
 def under_way(transaction: Transaction, job_id: JobId, number: int) -> Job | None:

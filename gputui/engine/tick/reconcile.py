@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -143,7 +145,15 @@ def _for_active(job: Job, by_key: Mapping[AttemptKey, ContainerRecord], seen: Li
         if job.state is JobState.CONFIGURING:
             yield Adopt(job.id, record)
     elif seen.covers(key):
-        yield StartAgain(job.id, attempt.number)
+        yield _for_unstarted(job, attempt, record)
+
+
+def _for_unstarted(job: Job, attempt: Attempt, record: ContainerRecord) -> Correction:
+    """Return the correction for a container that never ran, according to the runtime; but we may have seen it run."""
+    if job.state is JobState.CONFIGURING:
+        return StartAgain(job.id, attempt.number)
+    cause = Cause(CauseCode.END_UNKNOWN, "it ran, but its runtime has lost all record of that, so its end is unknown")
+    return Finish(job.id, replace(record, state=ContainerState.EXITED, cause=cause))
 
 
 def _for_absent(job: Job, attempt: Attempt) -> Correction:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.runtime.docker.create import GPUS, STORE
 from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of_init
+from gputui.runtime.docker.interrupted import END_NOT_SEEN, MAY_HAVE_RUN, UNKNOWN_EXIT, never_ran, remembers, saw_end
 from gputui.runtime.docker.records import by_name, container_record, foreign_of, labelled_gpus, state_of
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class ContainerCache:
         self._lock = threading.Lock()
         self._records: dict[str, ContainerRecord] = {}
         self._foreign: dict[str, ForeignContainer | None] = {}
+        self._to_be_started: set[str] = set()
         self._booted_at: datetime | None = None
         self._last_event: int | None = None
         self._witness: int | None = None
@@ -61,9 +64,17 @@ class ContainerCache:
         if inspected is None:
             self.forget(container_id)
             return None
-        record = container_record(inspected, cause=_init_cause(client, inspected))
+        if container_id not in self._to_be_started and _may_have_run(client, inspected):
+            # a start that was still in progress may have ended meanwhile
+            inspected = by_name(client, container_id) or inspected
+            cause: Cause | None = MAY_HAVE_RUN
+        else:
+            cause = _init_cause(client, inspected)
+        record = container_record(inspected, cause=cause)
         if record is None:
             return None
+        if cause is MAY_HAVE_RUN and record.state is ContainerState.CREATED:
+            record = replace(record, state=ContainerState.EXITED, cause=cause)
         record = self._judged(client, record)
         with self._lock:
             known = self._records.get(record.id)
@@ -94,8 +105,10 @@ class ContainerCache:
     def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
         """Return the record with a corrected cause, unless only the connection was cut and the engine kept running."""
         judged = self.outages.judge(record, self._booted_at)
+        if judged is record and record.exit_code == UNKNOWN_EXIT and not saw_end(client, record):
+            return replace(record, cause=END_NOT_SEEN)
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
-        if witness and _remembers(client, witness):
+        if witness and remembers(client, witness):
             self.outages.deny()
             return self.outages.judge(record, self._booted_at)
         return judged
@@ -124,10 +137,25 @@ class ContainerCache:
             and (each["State"] != "created" or each["Created"] > mine["Created"] - _ABOUT_TO_START)
         )
 
+    @contextmanager
+    def starting(self, container_id: str) -> Iterator[None]:
+        """While the block starts the container, do not ask whether it ran; afterwards, ask again."""
+        self.expect_start(container_id)
+        try:
+            yield
+        finally:
+            self.forget(container_id)
+
+    def expect_start(self, container_id: str) -> None:
+        """Record that only this process can have started the container, and has not done so."""
+        with self._lock:
+            self._to_be_started.add(container_id)
+
     def forget(self, container_id: str) -> None:
         """Drop one container."""
         with self._lock:
             self._records.pop(container_id, None)
+            self._to_be_started.discard(container_id)
 
     def forget_all(self) -> None:
         """Drop containers that ran, and those that the engine may have ended when it stopped."""
@@ -168,11 +196,8 @@ class ContainerCache:
                 del kept[gone]
 
 
-def _remembers(client: APIClient, nanoseconds: int) -> bool:
-    """Return whether the engine remembers the event of that time; a restarted engine does not."""
-    second = nanoseconds // 10**9
-    events = client.events(since=second, until=second + 1, filters={"type": ["container"]}, decode=True)
-    return any(event.get("timeNano") == nanoseconds for event in events)
+def _may_have_run(client: APIClient, inspected: EngineJson) -> bool:
+    return state_of(inspected["State"]["Status"]) is ContainerState.CREATED and not never_ran(client, inspected)
 
 
 def _rival(summary: EngineJson) -> ContainerRecord:
@@ -189,14 +214,14 @@ def _init_cause(client: APIClient, inspected: EngineJson) -> Cause | None:
     return cause_of_init(bytes(tail))
 
 
-_SIGNALLED = {137, 143, 255}
-"""Exit codes of containers that the engine stopped or found gone."""
+_STOPPED = {137, 143}
+"""Exit codes of containers that the engine stopped."""
 _MARGIN = timedelta(seconds=2)
 _KEPT = 32
 
 
 class Outages:
-    """Periods without the engine. Containers ended by a signal within them are CONTAINER_LOST, not failures of the job.
+    """Periods without the engine. Containers that it stopped then are CONTAINER_LOST, not failures of the job.
 
     An engine that does not answer in time may only hang. That becomes an outage when its events end or its socket
     closes, and is forgotten when it answers again.
@@ -240,7 +265,7 @@ class Outages:
     def _why(self, record: ContainerRecord, booted_at: datetime | None) -> str | None:
         if booted_at and record.started_at and record.started_at < booted_at:
             return f"ended by a restart of the machine (exit code {record.exit_code})"
-        if record.ended_at and self._covers(record.ended_at):
+        if record.exit_code != UNKNOWN_EXIT and record.ended_at and self._covers(record.ended_at):
             return f"ended by a restart of the Docker engine (exit code {record.exit_code})"
         return None
 
@@ -250,9 +275,9 @@ class Outages:
 
 
 def may_be_the_engines(record: ContainerRecord) -> bool:
-    """Return whether it ended by a signal, as after a stop of the engine, and no other cause is known."""
+    """Return whether it ended as after a stop of engine or machine, and no other cause is known."""
     by_itself = {CauseCode.SIGNALLED, CauseCode.NON_ZERO_EXIT}
-    return record.exit_code in _SIGNALLED and record.cause is not None and record.cause.code in by_itself
+    return record.exit_code in {*_STOPPED, UNKNOWN_EXIT} and record.cause is not None and record.cause.code in by_itself
 
 
 def boot_time() -> datetime | None:

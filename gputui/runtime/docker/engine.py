@@ -80,22 +80,26 @@ class EngineFacts(Struct, frozen=True):
 
 def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
     """Return the facts from the engine's answers."""
-    components = version.get("Components") or ()
-    is_podman = any("podman" in str(part.get("Name", "")).lower() for part in components)
+    podman = is_podman(version)
     too_old = _numbers(version.get("ApiVersion")) < _LEAST_API
     return EngineFacts(
         version=str(version.get("Version", "?")),
         cpus=int(info.get("NCPU") or 0),
-        gpu_mode=_gpu_mode(version, info, is_podman, too_old),
-        is_podman=is_podman,
+        gpu_mode=_gpu_mode(version, info, podman, too_old),
+        is_podman=podman,
         is_too_old=too_old,
-        api=() if is_podman else _numbers(version.get("ApiVersion")),
+        api=() if podman else _numbers(version.get("ApiVersion")),
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         live_restore=bool(info.get("LiveRestoreEnabled")),
-        warnings=tuple(_warnings(version, info, is_podman)),
+        warnings=tuple(_warnings(version, info, podman)),
         data_root=str(info.get("DockerRootDir") or ""),
-        gpus=_gpus(version, info, is_podman, too_old),
+        gpus=_gpus(version, info, podman, too_old),
     )
+
+
+def is_podman(version: EngineJson) -> bool:
+    """Return whether an engine with that `/version` is Podman."""
+    return any("podman" in str(part.get("Name", "")).lower() for part in version.get("Components") or ())
 
 
 def _gpus(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> EngineGpus:

@@ -42,6 +42,7 @@ from gputui.runtime.docker.engine import (
 )
 from gputui.runtime.docker.events import EventWatcher
 from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
+from gputui.runtime.docker.interrupted import was_cut_short
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
 from gputui.runtime.docker.pull_process import PullProcess
 from gputui.runtime.docker.records import adoptable, by_name
@@ -183,6 +184,7 @@ class DockerRuntime:
         for _ in range(_NAME_TRIES):
             try:
                 made = self._call(lambda client: _create(client, request.body, launch))
+                self._cache.expect_start(made)
                 return Created(made, notes=request.notes)
             except RuntimeFault as error:
                 if not is_conflict(error):
@@ -204,15 +206,18 @@ class DockerRuntime:
         return None
 
     def start(self, container_id: str) -> None:
-        """Start the container unless it was started earlier; remove it if it cannot be started."""
+        """Start the container unless it was, or may have been, started earlier; remove it if it cannot be started."""
         # the engine would run an ended container a second time
         if self._must_inspect(container_id).state is not ContainerState.CREATED:
             return
         try:
-            self._call(lambda client: client.start(container_id))
+            with self._cache.starting(container_id):
+                self._call(lambda client: client.start(container_id))
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as error:
+            if was_cut_short(error.what) and self._must_inspect(container_id).state is not ContainerState.CREATED:
+                return  # it runs, or nobody knows: the next listing tells
             raise self._failed_start(container_id, error) from error
 
     def _failed_start(self, container_id: str, error: RuntimeFault) -> RuntimeFault:

@@ -139,6 +139,26 @@ def test_a_time_limit_counts_even_when_the_job_obeys_with_0() -> None:
     assert ended(stopped, 0).state is JobState.TIMEOUT
 
 
+@pytest.mark.parametrize(
+    ("stop", "cause", "state"),
+    [
+        (CauseCode.GPU_LOST, None, JobState.COMPLETED),
+        (CauseCode.PREEMPTED, None, JobState.COMPLETED),
+        (CauseCode.GPU_LOST, CauseCode.END_UNKNOWN, JobState.FAILED),
+        (CauseCode.PREEMPTED, CauseCode.END_UNKNOWN, JobState.PENDING),
+        (CauseCode.GPU_LOST, CauseCode.NON_ZERO_EXIT, JobState.PENDING),
+        (CauseCode.CANCELLED, CauseCode.END_UNKNOWN, JobState.CANCELLED),
+    ],
+)
+def test_work_that_is_or_may_be_done_is_not_repeated_because_of_our_stop(
+    stop: CauseCode, cause: CauseCode | None, state: JobState
+) -> None:
+    """A preemptible job may be: its user agreed to that."""
+    stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(stop, "stopped"), NOW))
+    after = ended(stopped, 0) if cause is None else broken(stopped, cause)
+    assert after.state is state
+
+
 def test_a_cancelled_job_stays_cancelled_however_it_ends() -> None:
     for code in (0, 1, 143):
         job = ended(running(1, retries=3).evolve(cancel_requested=True), code)
