@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
 """Needs without which a test fails instead of being skipped, such as docker, slurm or systemd."""
 
@@ -53,6 +56,20 @@ def lacks_mounts() -> str | None:
     return f"nothing can be mounted: {made.stderr.strip()}" if made.returncode else None
 
 
+@cache
+def lacks_readers() -> str | None:
+    """Return the reason why other users cannot run this checkout, as in /root; None if they can."""
+    words = [sys.executable, "-c", "import gputui.cli.main, tests, textual"]
+    nobody = 65534
+    try:
+        done = subprocess.run(
+            words, user=nobody, group=nobody, extra_groups=[], cwd=ROOT, env={}, capture_output=True, check=False
+        )
+    except PermissionError:
+        return lacks_root() or f"other users cannot run {sys.executable}"
+    return f"other users cannot read {ROOT} or {sys.prefix}" if done.returncode else None
+
+
 def lacks_docker() -> str | None:
     """Return the reason why tests cannot start their own Docker engine; None if they can."""
     return lacks_root() or lacks_programs("docker", "dockerd", "containerd", "iptables", "unshare", "busybox")
@@ -83,6 +100,7 @@ def lacks_slurm() -> str | None:
 LACKS: dict[str, Callable[[], str | None]] = {
     "root": lacks_root,
     "mount": lacks_mounts,
+    "readers": lacks_readers,
     "docker": lacks_docker,
     "ssh": lacks_ssh,
     "nvml": lacks_nvml,

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -245,10 +246,14 @@ def test_files_that_cannot_be_kept_as_they_are_are_refused(run: Run, settings: P
     assert settings.read_bytes() == content
 
 
-def test_a_place_that_takes_no_files_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GputuiError, match="cannot be written") as refused:
-        write(ConfigChange(Path("/sys/daemon.json"), "", "{}"), NOW)
-    assert refused.value.where == "/sys/daemon.json"
+def test_a_place_that_takes_no_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(GputuiError, match="cannot be written: Permission denied") as refused:
+        write(ConfigChange(tmp_path / "daemon.json", "", "{}"), NOW)
+    assert refused.value.where == str(tmp_path / "daemon.json")
     assert refused.value.hint == "run it as root: sudo gputui doctor --fix"
 
 

@@ -35,6 +35,7 @@ from tests import leftovers
 from tests.accounts import accounts
 from tests.e2e.commands import Account
 from tests.e2e.site import COMMANDS
+from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -191,6 +192,7 @@ class Site:
 @contextmanager
 def members(*names: str, config: str = "", environ: Mapping[str, str] | None = None) -> Iterator[Site]:
     """Yield a state directory of a new group, with a new user for each name; remove all of them afterwards."""
+    need("root", "readers")
     mark = secrets.token_hex(3)
     group, by_name = f"gptg{mark}", {name: f"gpt{mark}{name}" for name in names}
     directory = Path(tempfile.mkdtemp(prefix="gputui-members-"))
