@@ -196,6 +196,16 @@ def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
+    ("path", "says"),
+    [(os.fsdecode(b"/srv/b\xfcro"), "is not UTF-8 text"), ("~no-such-user/x", "begins with a user who does not exist")],
+)
+def test_a_state_directory_that_cannot_be_named_is_refused(path: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as refused:
+        resolve(state=path)
+    assert refused.value.where == "--state"
+
+
+@pytest.mark.parametrize(
     ("environ", "is_named"),
     [
         ({}, False),

@@ -14,6 +14,7 @@ from gputui.bootstrap import upkeep
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
+from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
 
@@ -32,7 +33,7 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     The units are for this gputui and this state directory, and as hardened as the settings allow: host jobs, a shared
     queue and mail need fewer restrictions. Prints the changes, asks, and prints the commands that start the service.
     """
-    place = Path(backups).expanduser().absolute() if backups else None
+    place = typed_path(backups, "--backups") if backups else None
     wanted = {Path(unit_dir) / name: content for name, content in units(session.options, place).items()}
     if dry_run:
         click.echo(listing(wanted), nl=False)

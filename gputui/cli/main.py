@@ -16,6 +16,7 @@ from gputui import __version__
 from gputui.cli.lazy import LazyGroup
 from gputui.cli.session import Session
 from gputui.cli.streams import discard_stdout, open_standard_streams
+from gputui.config.options import ensure_home, present_directory
 from gputui.domain.errors import GputuiError, InputErrors
 from gputui.domain.text import plain
 
@@ -129,6 +130,7 @@ def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
 def main() -> None:
     """Run the command line of this process, and end it."""
     open_standard_streams()
+    ensure_home()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets its table
@@ -161,6 +163,8 @@ def run(arguments: Sequence[str]) -> int:
     except GputuiError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and present_directory() is None:
+            return _complain("the present directory has been deleted (cd to another one)", 1)
         where = f"{error.filename}: " if error.filename else ""
         return _complain(f"{where}{error.strerror or error}", 1)
     except Exception as error:  # the border: no user should have to read a traceback

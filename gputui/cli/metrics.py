@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from gputui.cli.session import Session, pass_session
+from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError
 from gputui.domain.text import plain
 
@@ -26,7 +25,7 @@ def dashboards(session: Session, out: str) -> int:
     """
     from gputui.metrics.provisioning import files
 
-    directory = Path(out).expanduser().absolute()
+    directory = typed_path(out, "--out")
     for name, content in files(directory, session.options.settings.metrics).items():
         path = directory / name
         try:

@@ -12,6 +12,7 @@ from gputui.bootstrap import upkeep
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
+from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
 from gputui.domain.units import format_size, plural
@@ -188,7 +189,7 @@ def import_(session: Session, file: str) -> int:
 
 
 def _path(text: str) -> Path:
-    return Path(text).expanduser().absolute()
+    return typed_path(text, "PATH")
 
 
 def _agrees() -> bool:

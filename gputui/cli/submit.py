@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -148,6 +149,8 @@ def tell(found: command_line.Tidied, submission: Submission) -> None:
     spec = submission.spec
     if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
         notes.append("-e NVIDIA_VISIBLE_DEVICES gives no GPU here: ask for them by --gpus N or --gpus all")
+    if spec.image is None and (odd := sorted(filter(request.is_taken_over, request.not_utf8(os.environ)))):
+        notes.append(f"{', '.join(odd)}: not UTF-8 text, and so not passed")
     if notes:
         click.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
 

@@ -116,8 +116,8 @@ def _cap(text: str, where: str) -> int | None:
 
 def _users(text: str, where: str) -> tuple[str, ...]:
     names = () if text == "none" else tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if not re.fullmatch(r"@?[A-Za-z0-9_][A-Za-z0-9_.$-]*", name, re.ASCII):
+    for name in names:  # groups of directory services may have blanks, as in @domain users
+        if not (re.fullmatch(r"@\w[^:/]{0,255}|\w[^\s:/]{0,255}", name) and name.isprintable()):
             raise InputError(f"{quoted(name)} is not a user", where=where, hint="user,@group or none")
     return names
 

@@ -13,10 +13,13 @@ from gputui.config.policy_tables import shown
 from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings
+from gputui.domain.text import plain
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")
 RUNTIMES = ("docker", "process")
+NO_HOME = Path("/")
+"""Home of a user without one."""
 MAX_SIMULATED = 256
 _PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f@]{1,80}))?(?:@(\d{1,6}))?", re.ASCII)
 
@@ -116,7 +119,11 @@ def _state_path(given: str | None) -> Path:
         return _path(given, "--state")
     if os.geteuid() == 0:
         return ROOT_STATE
-    return user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
+    found = user_directory("XDG_STATE_HOME", "~/.local/state")
+    if found == NO_HOME / ".local/state" and not os.access(NO_HOME, os.W_OK):
+        what = f"the user {os.geteuid()} has no home directory that could have a queue"
+        raise InputError(what, where="--state", hint="name one: --state DIR, or GPUTUI_STATE=DIR")
+    return _path(str(found / "gputui"), "--state")
 
 
 def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -169,7 +176,37 @@ def user_directory(variable: str, default: str) -> Path:
     return Path(os.environ.get(variable, "").strip() or default).expanduser()
 
 
+def present_directory() -> Path | None:
+    """Return the directory in which this process runs; None if it has been deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def ensure_home() -> None:
+    """Set HOME to the root directory for a user without HOME and without an account, as container engines do."""
+    try:
+        Path.home()
+    except RuntimeError:
+        os.environ["HOME"] = str(NO_HOME)
+
+
+def typed_path(text: str, where: str) -> Path:
+    """Return the absolute path that a user typed; raises InputError for `~NAME` of no user."""
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:
+        raise InputError(f"{shown(text)} begins with a user who does not exist", where=where) from error
+    except FileNotFoundError as error:
+        raise InputError("the present directory has been deleted", where=where, hint="name it from / on") from error
+
+
 def _path(text: str, where: str) -> Path:
+    path = typed_path(text, where)
+    if any("\ud800" <= letter <= "\udfff" for letter in str(path)):  # JSON could not name it, nor could the journal
+        what = f"{plain(str(path), 200)} is not UTF-8 text"
+        raise InputError(what, where=where, hint="rename it, or name another one")
     if not text.isprintable() or len(text) > 4096:
         raise InputError("not a path", where=where, hint="it has control characters or is too long")
-    return Path(text).expanduser().absolute()
+    return path

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+from gputui.config.options import typed_path
 from gputui.domain import docker_args
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
@@ -315,7 +316,7 @@ def volume(text: str, where: str) -> str:
     if source is None:
         return text
     if source.startswith("."):
-        source = _absolute(source)
+        source = _absolute(source, where)
     elif not re.fullmatch(r"/.*|[a-zA-Z0-9][a-zA-Z0-9_.-]*", source):
         hint = "an absolute path, one that begins with ./, or a volume's name"
         raise InputError(f"{quoted(source)} is not a source", where=where, hint=hint)
@@ -325,7 +326,8 @@ def volume(text: str, where: str) -> str:
 def mount(text: str, where: str) -> str:
     """Return `type=bind,source=…,target=…`, checked; a bind source that begins with a dot is made absolute."""
     one_line(text, where, 8192)
-    text = re.sub(r"(^|,)(source|src)=(\.[^,]*)", lambda found: f"{found[1]}{found[2]}={_absolute(found[3])}", text)
+    relative = r"(^|,)(source|src)=(\.[^,]*)"
+    text = re.sub(relative, lambda found: f"{found[1]}{found[2]}={_absolute(found[3], where)}", text)
     try:
         docker_args.mount(text)
     except ValueError as error:
@@ -333,8 +335,8 @@ def mount(text: str, where: str) -> str:
     return text
 
 
-def _absolute(path: str) -> str:
-    return str(Path(path).absolute().resolve())
+def _absolute(path: str, where: str) -> str:
+    return str(typed_path(path, where).resolve())
 
 
 def ulimit(text: str, where: str) -> str:
@@ -357,9 +359,12 @@ def ipc(text: str, where: str) -> str:
     return text
 
 
+group = _shaped(r"[^\s:]([^:]*[^\s:])?", "a group", "write NAME or GID")  # one of a directory service may have blanks
+
+
 def user(text: str, where: str) -> str:
-    """Return `name`, `uid` or either with `:group`."""
-    if not re.fullmatch(r"[^\s:]+(:[^\s:]+)?", token(text, where)):
+    """Return `name`, `uid` or either with `:group`; any of these may have blanks, as in `ann:domain users`."""
+    if not re.fullmatch(r"[^\s:]([^:]*[^\s:])?(:[^\s:]([^:]*[^\s:])?)?", one_line(text, where, 512)):
         raise InputError(f"{quoted(text)} is not a user", where=where, hint="write NAME, UID or UID:GID")
     return text
 

@@ -198,7 +198,7 @@ _RARER = (
     _key("cap_add", "Add a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
     _key("cap_drop", "Drop a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
     _key("security_opt", "Security option.", docker_values.security, "NAME=VALUE", _MANY),
-    _key("group_add", "Additional group of the user.", kind=_MANY, metavar="GROUP"),
+    _key("group_add", "Additional group of the user.", docker_values.group, "GROUP", _MANY),
     _key("sysctl", "Kernel parameter of its namespaces.", docker_values.name_value, "NAME=VALUE", _MANY),
     _key("pid", "PID namespace.", docker_values.pid, "host|container:NAME"),
     _key("uts", "UTS namespace.", docker_values.uts, "host"),

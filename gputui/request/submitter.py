@@ -12,9 +12,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputui.config.options import present_directory
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.domain.text import plain
 from gputui.request import docker_values, job_values, texts
 from gputui.request.job_options import DOCKER_KEYS, KEYS
 
@@ -48,12 +50,19 @@ def is_taken_over(name: str, *, everything: bool = False) -> bool:
     return everything or any(fnmatchcase(name, pattern) for pattern in HOST_ENV)
 
 
+def not_utf8(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the variables that no job can get, because they are not UTF-8 text."""
+    pairs = ((name, f"{name}={value}") for name, value in environ.items())
+    return frozenset(name for name, text in pairs if text.encode(errors="ignore").decode() != text)
+
+
 class Submitter(Struct, frozen=True):
     """User who submits, with directory, environment and time."""
 
     user: str
     now: datetime
-    directory: Path = field(default_factory=Path.cwd)
+    directory: Path | None = None
+    """None: the present one of this process."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
@@ -187,18 +196,32 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     return replace(wanted, memory=memory, model=model, share=share)
 
 
+def _directory(submitter: Submitter, where: str) -> str:
+    """Return the directory in which a host job runs that names none."""
+    hint = f"go to another one, or name one by {where}"
+    path = submitter.directory or present_directory()
+    if path is None:
+        raise InputError("a host job runs in the present directory, which has been deleted", hint=hint)
+    try:
+        return texts.any_text(str(path), where)
+    except InputError as error:
+        what = f"a host job runs in the present directory, {plain(str(path), 200)}, whose name {error.what}"
+        raise InputError(what, hint=hint) from error
+
+
 def _options(
     values: Mapping[str, Any], is_host: bool, submitter: Submitter, where: Callable[[str], str]
 ) -> ContainerOptions:
     in_files = tuple(pair for file in values.get("env_file", ()) for pair in file)
     everything = bool(values.get("env_all"))
     taken = [name for name in submitter.environ if is_taken_over(name, everything=everything)] if is_host else []
-    inherited = tuple((name, None) for name in taken)
+    odd = not_utf8(submitter.environ) if taken else frozenset()
+    inherited = tuple((name, None) for name in taken if name not in odd)
     given = (*inherited, *in_files, *values.get("env", ()))
     labels = (*(pair for file in values.get("label_file", ()) for pair in file), *values.get("label", ()))
     fields = {key.field: values[key.name] for key in DOCKER_KEYS if key.field and key.name in values}
     if is_host:
-        fields.setdefault("workdir", str(submitter.directory))
+        fields["workdir"] = fields.get("workdir") or _directory(submitter, where("workdir"))
     if values.get("network") == "host" and any("auto:" in text for text in values.get("publish", ())):
         hint = "with the host's network a job listens on the host's own ports: choose one by the job's own option"
         raise InputError("cannot choose a port", where=where("publish"), hint=hint)

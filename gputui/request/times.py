@@ -7,6 +7,7 @@ module.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
@@ -69,6 +70,10 @@ class _Text(NamedTuple):
         return self._utc(datetime.combine(day, time()), fold=0)
 
     def _utc(self, naive: datetime, fold: int) -> datetime:
+        if self.zone is None and "TZ" in os.environ:
+            from gputui.engine.actions.recurring import check_local_zone
+
+            check_local_zone(self.where)
         try:
             # `timestamp` puts a skipped time after the change of clocks; `astimezone` without a zone, before it
             return datetime.fromtimestamp(naive.replace(tzinfo=self.zone, fold=fold).timestamp(), UTC)

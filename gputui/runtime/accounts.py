@@ -126,7 +126,8 @@ def _group(name: str) -> int:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10
+    """Return whether this is a uid or gid; the kernel takes the last one, 2^32 - 1, for "leave it as it is"."""
+    return text.isascii() and text.isdigit() and len(text) < 11 and int(text) < 2**32 - 1
 
 
 def _refused(text: str) -> RuntimeFault:

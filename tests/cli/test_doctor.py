@@ -105,6 +105,12 @@ def test_the_clock() -> None:
     assert state.of_clock(NOW.replace(year=1970), None).level is CheckLevel.FAIL
 
 
+def test_a_time_zone_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Foo/Bar")
+    found = state.of_clock(NOW, None)
+    assert (found.level, found.text) == (CheckLevel.WARN, "TZ is 'Foo/Bar', which is not a time zone on this host")
+
+
 def test_the_scheduler() -> None:
     assert state.of_leader(None).level is CheckLevel.WARN
     assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text

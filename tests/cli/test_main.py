@@ -6,8 +6,10 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -168,3 +170,23 @@ def test_a_terminal_without_unicode_gets_an_ascii_table(tmp_path: Path) -> None:
 
 def test_all_commands_are_in_the_group() -> None:
     assert cli.list_commands(click.Context(cli)) == list(COMMANDS)
+
+
+@pytest.mark.needs("root", "readers")
+def test_a_user_without_account_and_home_names_a_queue() -> None:
+    uid, environ = 3_999_999_999, {"PATH": os.defpath, "GPUTUI_PROBE": "sim:1", "GPUTUI_RUNTIME": "process"}
+
+    def gputui(*words: str, **more: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "gputui", *words]
+        who: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []}
+        done = subprocess.run(command, **who, env=environ | more, cwd="/", capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    for words in (["queue"], ["submit", "--host", "--", "true"]):
+        code, out, err = gputui(*words)
+        assert (code, out) == (2, "")
+        assert "no home directory that could have a queue (name one: --state DIR, or GPUTUI_STATE=DIR)" in err
+    with tempfile.TemporaryDirectory() as place:
+        os.chown(place, uid, uid)
+        assert gputui("submit", "--host", "--", "true", GPUTUI_STATE=f"{place}/state") == (0, "1\n", "")
+        assert str(uid) in gputui("queue", GPUTUI_STATE=f"{place}/state")[1]

@@ -318,7 +318,7 @@ def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
         ("--volume", "here"),
         ("--mount", "type=bind"),
         ("--workdir", "relative"),
-        ("--user", "a b"),
+        ("--user", "a: b"),
         ("--cpus", "nan"),
         ("--cpu-shares", "1"),
         ("--memory", "1k"),
@@ -408,3 +408,34 @@ def test_the_help_names_every_variable_that_a_job_gets(run: Run) -> None:
     assert ours == {name for name in re.findall(r"GPUTUI_\w+", told) if name in found}
     assert found["GPUTUI_ARRAY_INDEX"] == "3"
     assert "GPUTUI_ARRAY_INDEX" in Path("docs/cli.md").read_text(encoding="utf-8")
+
+
+def test_a_host_job_needs_a_directory_that_can_be_named(
+    run: Run, store: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd, gone = tmp_path / os.fsdecode(b"b\xfcro"), tmp_path / "gone"
+    for place, says in ((odd, "is not UTF-8 text"), (gone, "which has been deleted")):
+        place.mkdir()
+        monkeypatch.chdir(place)
+        if place == gone:
+            gone.rmdir()
+        refused = run("submit", "--host", "--", "true")
+        assert (refused.code, says in refused.err) == (2, True)
+        assert "go to another one, or name one by --workdir" in refused.err
+        assert run("submit", "--host", "-w", "/tmp", "--", "true").code == 0
+        assert run("submit", "busybox").code == 0
+    refused = run("submit", "-v", "./data:/data", "busybox")
+    assert (refused.code, "--volume: the present directory has been deleted" in refused.err) == (2, True)
+    assert [job.spec.options.workdir for job in store.jobs().values()] == ["/tmp", None] * 2
+
+
+def test_variables_that_are_not_utf8_are_left_out_unless_they_were_asked_for(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_NAME", os.fsdecode(b"b\xfcro"))
+    told = run("submit", "--host", "--", "true")
+    assert (told.code, told.err) == (0, "gputui: note: LC_NAME: not UTF-8 text, and so not passed\n")
+    assert "LC_NAME" not in dict(spec_of(store).options.env)
+    assert run("submit", "busybox").err == ""
+    refused = run("submit", "--host", "-e", "LC_NAME", "--", "true")
+    assert (refused.code, "--env LC_NAME: is not UTF-8 text" in refused.err) == (2, True)

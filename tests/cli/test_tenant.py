@@ -74,10 +74,10 @@ def test_a_higher_priority_than_the_tenants_highest_is_refused_with_the_number(r
 
 
 def test_users_are_set_and_removed(run: Run, store: KeptStore) -> None:
-    assert run("tenant", "set", "prof", "--users", "ann,@lab").code == 0
-    assert [tenant.users for tenant in store.controls().tenants] == [("ann", "@lab")]
-    assert list(store.audit_log("tenant prof"))[-1].after == "weight 1, for ann, @lab alone"
-    assert json.loads(run("tenant", "list", "--json").out)[-1]["users"] == ["ann", "@lab"]
+    assert run("tenant", "set", "prof", "--users", "ann@site,@domain users").code == 0
+    assert [tenant.users for tenant in store.controls().tenants] == [("ann@site", "@domain users")]
+    assert list(store.audit_log("tenant prof"))[-1].after == "weight 1, for ann@site, @domain users alone"
+    assert json.loads(run("tenant", "list", "--json").out)[-1]["users"] == ["ann@site", "@domain users"]
     assert run("tenant", "set", "prof", "--users", "none").code == 0
     assert [tenant.users for tenant in store.controls().tenants] == [()]
 

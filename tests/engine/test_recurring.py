@@ -366,9 +366,20 @@ def test_the_default_time_zone_is_that_of_the_host(tmp_path: Path, monkeypatch: 
     link.symlink_to("../usr/share/zoneinfo/Europe/Berlin")
     assert local_zone_name({}, link, text) == "Europe/Berlin"
     assert local_zone_name({"TZ": ":Asia/Tokyo"}, link, text) == "Asia/Tokyo"
+    assert local_zone_name({"TZ": "/usr/share/zoneinfo/Asia/Tokyo"}, link, text) == "Asia/Tokyo"
     for environ, where in (({}, tmp_path / "nowhere"), ({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}, link)):
         with pytest.raises(InputError, match="time zone is unknown"):
             local_zone_name(environ, where, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["Foo/Bar", ":Foo/Bar", "Europe/Bärlin", "/usr/share/zoneinfo/Foo", "../Foo"])
+def test_a_zone_that_the_host_does_not_know_is_not_utc(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "timezone", 0)
+    monkeypatch.setattr(time, "daylight", 0)
+    with pytest.raises(InputError, match="which is not a time zone on this host"):
+        local_zone_name({"TZ": name}, tmp_path / "localtime", tmp_path / "timezone")
 
 
 def test_a_host_at_utc_needs_no_time_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ BAD: dict[str, str] = {
     "cap_add": "IPC-LOCK",
     "cap_drop": "a b",
     "security_opt": "seccomp",
-    "group_add": "a b",
+    "group_add": "a:b",
     "sysctl": "x",
     "pid": "private",
     "uts": "x",

@@ -122,12 +122,14 @@ def test_invalid_images_are_refused(image: str) -> None:
         docker_values.image(image, "IMAGE")
 
 
-@pytest.mark.parametrize("user", ["root", "1000", "1000:1000", "alice:users"])
+@pytest.mark.parametrize(
+    "user", ["root", "1000", "1000:1000", "alice:users", "1895401105:1895400513", "alice:domain users", "CORP\\ann lee"]
+)
 def test_users_are_read(user: str) -> None:
     assert docker_values.user(user, "--user") == user
 
 
-@pytest.mark.parametrize("user", ["", ":", "a:", "a b", "1:2:3"])
+@pytest.mark.parametrize("user", ["", ":", "a:", " a", "a: b", "1:2:3", "a\tb"])
 def test_invalid_users_are_refused(user: str) -> None:
     with pytest.raises(InputError, match="--user"):
         docker_values.user(user, "--user")

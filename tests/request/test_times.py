@@ -18,6 +18,17 @@ NOW = datetime(2026, 11, 18, 11, 30, tzinfo=UTC)
 """A Wednesday, 12:30 in Berlin."""
 
 
+def test_a_zone_that_the_host_does_not_know_is_refused(zone: Callable[[str], None]) -> None:
+    zone("Foo/Bar")
+    for text in ("18:00", "tomorrow", "2026-12-01"):
+        with pytest.raises(InputError, match="TZ is 'Foo/Bar', which is not a time zone on this host"):
+            times.moment(text, "--begin", NOW)
+    assert times.moment("in 2h", "--begin", NOW) == NOW + timedelta(hours=2)
+    assert times.moment("18:00 Europe/Berlin", "--begin", NOW) == NOW.replace(hour=17, minute=0)
+    zone("CET-1CEST,M3.5.0,M10.5.0/3")
+    assert times.moment("18:00", "--begin", NOW) == NOW.replace(hour=17, minute=0)
+
+
 @pytest.fixture
 def zone() -> Iterator[Callable[[str], None]]:
     """Setter of the machine's time zone."""

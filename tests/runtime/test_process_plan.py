@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import stat
@@ -152,6 +153,26 @@ def test_only_root_may_name_another_account() -> None:
             container_user(other, RunAs(nobody.pw_uid, is_strict=True))
     assert container_user(None, RunAs(nobody.pw_uid)).user == f"{nobody.pw_uid}:{nobody.pw_gid}"
     assert container_user("root", RunAs(nobody.pw_uid)) == ContainerUser("root", ())
+
+
+@pytest.mark.parametrize("last", [1895401105, 2**32 - 2])
+def test_ids_of_directory_services_have_ten_digits(last: int) -> None:
+    root = RunAs(0, is_strict=True)
+    assert container_user(f"{last}:{last - 1}", root, (str(last),)) == (f"{last}:{last - 1}", (str(last),))
+
+
+@pytest.mark.parametrize("wrong", ["4294967295", "4294967296", "18954011050", "-1"])
+def test_no_id_is_the_one_by_which_the_kernel_changes_nothing(wrong: str) -> None:
+    for user in (wrong, f"0:{wrong}"):
+        with pytest.raises(RuntimeFault, match="this host has no"):
+            container_user(user, RunAs(0, is_strict=True))
+
+
+def test_groups_may_have_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = grp.struct_group(("domain users", "x", 1895400513, []))
+    monkeypatch.setattr(grp, "getgrnam", {known.gr_name: known}.__getitem__)
+    root = RunAs(0, is_strict=True)
+    assert container_user("0:domain users", root, ["domain users"]) == ("0:1895400513", ("1895400513",))
 
 
 def test_a_job_runs_as_another_user(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 
 from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
 from gputui.domain.backup_record import BackupRecord
+from gputui.domain.errors import InputError
 from gputui.domain.kept_data import KeptData
 from gputui.domain.snapshot import Leader, Notice, Unreadable
 from gputui.domain.units import format_duration, format_size, plural
+from gputui.engine.actions.recurring import check_local_zone
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
 """A time before gputui was written; a clock that shows an earlier time is wrong."""
@@ -128,7 +130,7 @@ def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") 
 
 
 def of_clock(now: datetime, latest: datetime | None) -> DoctorCheck:
-    """Judge the clock by the latest time that the queue holds."""
+    """Judge the clock by the latest time that the queue holds, and the time zone."""
     shown = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     why = "Start times, time limits and reservations follow the clock."
     if now < BORN:
@@ -136,6 +138,10 @@ def of_clock(now: datetime, latest: datetime | None) -> DoctorCheck:
     if latest is not None and latest - now > MANY_SECONDS:
         text = f"{shown} is {format_duration(latest - now)} before the queue's last entry: the clock was set back"
         return warn("clock", text, why, _SET_CLOCK)
+    try:
+        check_local_zone("clock")
+    except InputError as error:
+        return warn("clock", error.what, "Times are shown in UTC, and times of day cannot be given.", error.hint or "")
     return ok("clock", shown)
 
 

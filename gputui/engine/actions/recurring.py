@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, tzinfo
@@ -21,6 +22,8 @@ from gputui.ports import Transaction
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
 _DIRECTORY = "/zoneinfo/"
+_POSIX = re.compile(r"([A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)[+-]?\d.*", re.ASCII)
+"""Values of TZ that describe a zone, such as CET-1CEST,M3.5.0,M10.5.0/3."""
 
 
 def find_zone(name: str) -> tzinfo:
@@ -43,15 +46,27 @@ def local_zone_name(
 
     Raises InputError if none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
     """
-    if environ.get("TZ"):
-        candidates = [environ["TZ"].removeprefix(":")]
-    else:
-        candidates = [_after_directory(localtime), _first_line(text)]
+    check_local_zone("--time-zone", environ)
+    candidates = [_bare(environ["TZ"])] if environ.get("TZ") else [_after_directory(localtime), _first_line(text)]
     name = next((each for each in candidates if each and _is_known(each)), None)
     if name is None and (time.timezone or time.daylight):
         hint = "give it, as in --time-zone Europe/Berlin"
         raise InputError("the name of this host's time zone is unknown", where="--time-zone", hint=hint)
     return name or "UTC"
+
+
+def check_local_zone(where: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise InputError if TZ names a zone that this host does not know, which the C library takes for UTC."""
+    given = environ.get("TZ", "").removeprefix(":")
+    if not given or _POSIX.fullmatch(given) or _is_known(_bare(given)) or (given[0] == "/" and Path(given).is_file()):
+        return
+    hint = "set TZ as in TZ=Europe/Berlin; zones come with the package tzdata"
+    raise InputError(f"TZ is {quoted(given)}, which is not a time zone on this host", where=where, hint=hint)
+
+
+def _bare(given: str) -> str:
+    """Return the name of the zone in a value of TZ, which may be `:NAME` or the path of its file."""
+    return given.removeprefix(":").rpartition(_DIRECTORY)[2]
 
 
 def _after_directory(localtime: Path) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from textual.message import Message
 
+from gputui.config.options import present_directory, typed_path
+from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobId
 from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
@@ -101,10 +103,15 @@ class LogSaver:
         suggested = suggested_name(follower.job_id, follower.attempt)
 
         def answered(typed: str | None) -> None:
-            if typed is not None:
-                self._save(follower, Path(typed or suggested).expanduser().absolute(), overwrite=False)
+            if typed is None:
+                return
+            try:
+                self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
+            except InputError as error:
+                self._pane.app.notify(str(error), severity="error", markup=False)
 
-        detail = f"As {suggested} unless you name another file, in {plain(str(Path.cwd()), 200)}"
+        place = plain(str(present_directory() or "a directory that has been deleted"), 200)
+        detail = f"As {suggested} unless you name another file, in {place}"
         self._pane.app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:

@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from gputui.config.options import present_directory
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
@@ -79,7 +80,8 @@ class Submit(Dialog[None]):
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
-        here = Origin(services.user, services.directory or str(Path.cwd()), os.environ, services.settings.scheduler)
+        directory = services.directory or str(present_directory() or "")
+        here = Origin(services.user, directory, os.environ, services.settings.scheduler)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start

@@ -124,6 +124,7 @@ class Origin(Struct, frozen=True):
 
     user: str
     directory: str
+    """Empty: the present one has been deleted."""
     environ: Mapping[str, str]
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     runtimes: tuple[str, ...] = ()
@@ -136,7 +137,7 @@ class Origin(Struct, frozen=True):
 
     def submitter(self, now: datetime) -> Submitter:
         """Return the submitter for reading requests."""
-        return Submitter(self.user, now, Path(self.directory), self.environ)
+        return Submitter(self.user, now, Path(self.directory) if self.directory else None, self.environ)
 
 
 def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
