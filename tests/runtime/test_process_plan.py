@@ -158,7 +158,8 @@ def test_only_root_may_name_another_account() -> None:
 @pytest.mark.parametrize("last", [1895401105, 2**32 - 2])
 def test_ids_of_directory_services_have_ten_digits(last: int) -> None:
     root = RunAs(0, is_strict=True)
-    assert container_user(f"{last}:{last - 1}", root, (str(last),)) == (f"{last}:{last - 1}", (str(last),))
+    found = container_user(f"{last}:{last - 1}", root, (str(last),))
+    assert (found.user, found.groups) == (f"{last}:{last - 1}", (str(last),))
 
 
 @pytest.mark.parametrize("wrong", ["4294967295", "4294967296", "18954011050", "-1"])
@@ -172,7 +173,8 @@ def test_groups_may_have_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     known = grp.struct_group(("domain users", "x", 1895400513, []))
     monkeypatch.setattr(grp, "getgrnam", {known.gr_name: known}.__getitem__)
     root = RunAs(0, is_strict=True)
-    assert container_user("0:domain users", root, ["domain users"]) == ("0:1895400513", ("1895400513",))
+    found = container_user("0:domain users", root, ["domain users"])
+    assert (found.user, found.groups) == ("0:1895400513", ("1895400513",))
 
 
 def test_a_job_runs_as_another_user(tmp_path: Path) -> None:
