@@ -93,7 +93,7 @@ class JobMapping:
             return
         wanted = _contents(snapshot)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_directory()
             for name, content in wanted.items():
                 if self._written.get(name) != content:
                     _replace(self._directory / name, content)
@@ -103,6 +103,12 @@ class JobMapping:
             self._written.clear()
             self.fault = f"{error.filename or self._directory}: {error.strerror}"
             log.warning("job files for dcgm-exporter cannot be written: %s", self.fault)
+
+    def _make_directory(self) -> None:
+        """Create the directory if it is missing; dcgm-exporter reads it as another user, whatever the umask here."""
+        with suppress(FileExistsError):
+            self._directory.mkdir(parents=True)
+            self._directory.chmod(0o755)
 
 
 def _contents(snapshot: Snapshot) -> dict[str, str]:
@@ -120,6 +126,7 @@ def _replace(path: Path, content: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "w") as file:
+            os.fchmod(file.fileno(), 0o644)
             file.write(content)
         partial.replace(path)
     except FileExistsError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,13 @@ from tests.cli.conftest import Run
 
 STATE = Path("/var/lib/gputui")
 CONTAINERS = SchedulerSettings(host_jobs=False)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_plain_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let gputui seem to be where a unit can name it, unless systemd looks for it."""
+    if not request.node.get_closest_marker("systemd"):
+        monkeypatch.setattr(sys, "executable", "/opt/gputui/bin/python3")
 
 
 def service(**settings: object) -> str:

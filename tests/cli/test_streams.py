@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ STREAMS = {"> /dev/full": "no space left on device", ">&-": "bad file descriptor
 
 
 def shell(state: Path, line: str) -> subprocess.CompletedProcess[str]:
-    program = f"{sys.executable} -m gputui --state {state} --probe sim:2 --runtime process"
+    program = f"{shlex.quote(sys.executable)} -m gputui --state {state} --probe sim:2 --runtime process"
     script = f"set -o pipefail; {program} {line}"
     return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
 

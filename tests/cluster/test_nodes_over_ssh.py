@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.ssh, pytest.mark.nvml]
 PATIENCE = 60.0
 PROBE = (
     "sh -c 'echo $$ >> {pids}; exec env LD_LIBRARY_PATH={library} NVML_STANDIN={behaviour} "
-    '{python} -P -m gputui.gpus.probe 0.2 0.2 1 "" 90\' {{node}}'
+    '"{python}" -P -m gputui.gpus.probe 0.2 0.2 1 "" 90\' {{node}}'
 )
 
 

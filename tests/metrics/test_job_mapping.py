@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gputui.domain.gpu import GpuState
@@ -19,7 +20,15 @@ def test_a_file_names_the_jobs_on_a_gpu_and_is_emptied_when_they_are_gone(tmp_pa
     assert {path.name: path.read_text() for path in there.iterdir()} == {"0": "7\n8\n", "1": ""}
     mapping.write(snapshot((), [view(0), view(1)]))
     assert {path.name: path.read_text() for path in there.iterdir()} == {"0": "", "1": ""}
-    assert (there / "0").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_exporter_can_read_the_files_whatever_the_umask(tmp_path: Path) -> None:
+    there, before = tmp_path / "jobs", os.umask(0o077)
+    try:
+        JobMapping(there).write(snapshot((), 1))
+    finally:
+        os.umask(before)
+    assert (there.stat().st_mode & 0o777, (there / "0").stat().st_mode & 0o777) == (0o755, 0o644)
 
 
 def test_an_unwritable_directory_is_reported_and_retried(tmp_path: Path) -> None:

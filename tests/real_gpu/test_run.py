@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> Iterator[dict[str, str]]:
     users.mkdir()
     programs.mkdir()
     smi = programs / "nvidia-smi"
-    smi.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE / "nvidia_smi.py"} "$@"\n')
+    smi.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / "nvidia_smi.py"}" "$@"\n')
     smi.chmod(0o755)
     library = tmp_path / "libcuda.so.1"
     compile_it = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f'-DUSERS="{users}"']

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.needs import need
 from tests.runtime.dockerd import Dockerd
 
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Dockerd]:
     """Yield a private engine that keeps running."""
+    need("docker")
     dockerd = Dockerd()
     try:
         yield dockerd.start()
@@ -22,6 +24,7 @@ def engine() -> Iterator[Dockerd]:
 @pytest.fixture
 def own_engine() -> Iterator[Dockerd]:
     """Yield a private engine that the test may kill and restart."""
+    need("docker")
     dockerd = Dockerd()
     try:
         yield dockerd.start()
@@ -32,6 +35,7 @@ def own_engine() -> Iterator[Dockerd]:
 @pytest.fixture
 def live_engine() -> Iterator[Dockerd]:
     """Yield a private engine that the test may kill, and whose containers survive it."""
+    need("docker")
     dockerd = Dockerd()
     try:
         yield dockerd.start(live_restore=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -375,7 +376,7 @@ def test_a_reboot_loses_the_attempt(harness: Harness, runtime: ProcessRuntime, s
     "script",
     [
         "sleep 600 & echo $!; wait",
-        f"exec {sys.executable} -c '{OWN_GROUP}'",
+        f"exec {shlex.quote(sys.executable)} -c '{OWN_GROUP}'",
         "(sleep 600 & echo $!); sleep 600",
         "setsid sh -c 'echo $$; exec sleep 600' & sleep 600",
         "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 600\" &' ; sleep 600",

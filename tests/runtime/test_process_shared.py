@@ -118,7 +118,8 @@ def test_folders_under_construction_cannot_be_redirected(
 ) -> None:
     """Members may replace a file that is being made in their own directory by a link."""
     victim = tmp_path / "victim"
-    victim.mkdir(mode=0o755)
+    victim.mkdir()
+    victim.chmod(0o755)
     real = getattr(os, after)
 
     def attacked(*args: Any, **options: Any) -> None:

@@ -25,7 +25,7 @@ from tests.servers.connections import Connections
 
 _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
-exec {python} -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 remote
+exec "{python}" -P -m gputui --state "{directory}/$2" --runtime process --probe sim:2:A100 remote
 """
 
 

@@ -16,8 +16,7 @@ from gputui.tui.present.status import scheduler_words
 from tests.process_list import children
 from tests.servers.connections import Connections
 
-_SSH = """#!{python}
-import os, sys, time
+_SSH = """import os, sys, time
 host = sys.argv[sys.argv.index("--") + 1]
 def say(text):
     sys.stdout.write(text + "\\n"); sys.stdout.flush()
@@ -74,7 +73,9 @@ class Lab(Connections):
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lab]]:
     command = tmp_path / "bin" / "ssh"
     command.parent.mkdir()
-    command.write_text(_SSH.format(python=sys.executable, state=tmp_path / "state"))
+    script = tmp_path / "ssh.py"
+    script.write_text(_SSH.format(python=sys.executable, state=tmp_path / "state"))
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script} "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(connection, "FIRST_PAUSE", 0.2)

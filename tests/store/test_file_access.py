@@ -27,7 +27,8 @@ def mode(path: Path) -> int:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "queue.json"
-    path.touch(0o644)
+    path.touch()
+    path.chmod(0o644)
     return path
 
 

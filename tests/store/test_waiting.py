@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -166,7 +167,7 @@ def test_the_documented_backup_commands_work(tmp_path: Path) -> None:
     (state / "logs" / "1" / "1.log").write_text("output")
     lines = [backup.replace("/var/lib/gputui", str(state)), verify, restore.replace("/var/lib/gputui", str(other))]
     script = "\n".join(lines).replace("$(date +%F)", "2026-03-02").replace("/backup/", f"{place}/")
-    program = f'gputui() {{ {sys.executable} -m gputui "$@"; }}\n'
+    program = f'gputui() {{ {shlex.quote(sys.executable)} -m gputui "$@"; }}\n'
     subprocess.run(["sh", "-ec", program + script], check=True)
     assert (other / "logs" / "1" / "1.log").read_text() == "output"
     restored = TinyJobStore(other)
