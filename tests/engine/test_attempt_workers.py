@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.engine.tick import attempt_workers
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.observer import Sequence
@@ -47,6 +50,37 @@ def test_a_container_is_cleaned_up_once_at_a_time(world: World, monkeypatch: pyt
     workers.work()
     assert world.docker.saved
     assert not world.docker.made
+
+
+@pytest.mark.parametrize("reborn", [False, True], ids=["same scheduler", "next scheduler"])
+def test_a_container_is_cleaned_up_although_its_job_is_in_history(
+    world: World, monkeypatch: pytest.MonkeyPatch, reborn: bool
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeFault(Cause(CauseCode.DISK_FULL, "no space left"))
+
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    with monkeypatch.context() as broken:
+        broken.setattr(world.docker, "save_log", full)
+        world.tick(2)
+        world.clock.advance(timedelta(days=8).total_seconds())
+        world.store.maintain(world.clock.now())
+        assert job_id not in world.store.jobs()
+        world.tick()
+        assert world.docker.made, "its output is nowhere else"
+    if reborn:
+        world.reborn()
+    world.tick(2, seconds=60)
+    assert world.docker.saved
+    assert not world.docker.made
+
+
+def test_a_container_of_a_job_that_nobody_knows_is_left_alone(world: World) -> None:
+    world.docker.made["c"] = ContainerRecord("c", 999, 1, ContainerState.EXITED, exit_code=0)
+    world.tick(3)
+    assert "c" in world.docker.made
 
 
 @pytest.mark.parametrize("error", [RuntimeUnavailableError("docker broke off"), OSError("oh")])

@@ -173,6 +173,17 @@ def test_one_success_releases_an_image(world: World) -> None:
     assert world.job(waiting).state is JobState.RUNNING
 
 
+def test_unknown_ends_after_a_killed_engine_pause_nobody(world: World) -> None:
+    for _ in range(6):
+        world.submit()
+        world.tick(2)
+        world.docker.made.clear()
+        world.tick()
+    job_id = world.submit()
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+
+
 def test_four_are_not_enough_and_the_guard_can_be_switched_off(tmp_path: Path) -> None:
     world = World(tmp_path / "four")
     ruin(world, 4)

@@ -14,7 +14,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.cause import Blame
+from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.units import format_duration
@@ -23,6 +23,8 @@ from gputui.domain.units import format_duration
 def is_fast_failure(attempt: Attempt, settings: SchedulerSettings) -> bool:
     """Return whether the job itself failed, within seconds of its start."""
     if attempt.cause is None or attempt.cause.blame is not Blame.JOB:
+        return False
+    if attempt.cause.code is CauseCode.END_UNKNOWN:  # nobody knows whether it failed, or how long it ran
         return False
     if attempt.started_at is None or attempt.ended_at is None:
         return False

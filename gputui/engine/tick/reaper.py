@@ -8,7 +8,9 @@ from datetime import datetime
 
 from gputui.domain.container import ContainerRecord
 from gputui.domain.efficiency import efficiency_of
+from gputui.domain.errors import NotFoundError, StoreFormatError
 from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.state import JobState
@@ -28,10 +30,13 @@ class Reaper:
     def __init__(self, context: TickContext) -> None:
         self._context = context
         self.freed_at: dict[str, datetime] = {}
+        self._past: dict[JobId, Job | None] = {}
+        """Jobs of listed containers that are not in the queue, from history; None: not there either."""
 
     def reap(self, now: datetime) -> None:
         """Compare the store with each runtime's last listing, and act on the differences."""
         context = self._context
+        past = self._past_jobs()
         for name, observer in context.observers.items():
             seen = observer.latest
             if seen.records is None:
@@ -40,7 +45,27 @@ class Reaper:
             listing = reconcile.Listing(
                 seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on
             )
-            self._carry_out(reconcile.find_corrections(context.queue.jobs, mine, listing), observer.runtime, now)
+            corrections = reconcile.find_corrections(context.queue.jobs, mine, listing, past)
+            self._carry_out(corrections, observer.runtime, now)
+
+    def _past_jobs(self) -> dict[JobId, Job]:
+        """Return the jobs in history that still have containers."""
+        jobs = self._context.queue.jobs
+        listed = {
+            record.job_id
+            for observer in self._context.observers.values()
+            for record in observer.latest.records or ()
+            if record.job_id not in jobs
+        }
+        known = self._past
+        self._past = {each: known[each] if each in known else self._from_history(each) for each in listed}
+        return {job_id: job for job_id, job in self._past.items() if job is not None}
+
+    def _from_history(self, job_id: JobId) -> Job | None:
+        try:
+            return self._context.store.get(job_id)
+        except (NotFoundError, StoreFormatError):
+            return None
 
     def clamp_freed_times(self, now: datetime) -> None:
         """After the clock went back, set freed times in the future to now."""

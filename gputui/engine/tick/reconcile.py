@@ -22,6 +22,8 @@ from gputui.domain.state import JobState
 if TYPE_CHECKING:
     from gputui.engine.files.tallies import AttemptKey  # loads logging, which commands do not need
 
+_NO_JOBS: Mapping[JobId, Job] = {}
+
 
 class _OfContainer(Struct, frozen=True):
     job_id: JobId
@@ -87,12 +89,17 @@ class Listing(Struct, frozen=True):
         return self.begun > self.last_worked_on(key)
 
 
-def find_corrections(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Listing) -> list[Correction]:
-    """Return the corrections for the active jobs of one runtime (`mine`) and all its containers."""
+def find_corrections(
+    jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Listing, past: Mapping[JobId, Job] = _NO_JOBS
+) -> list[Correction]:
+    """Return the corrections for the active jobs of one runtime (`mine`) and all its containers.
+
+    `past` are jobs in history whose containers are still there, because their clean-up failed.
+    """
     by_key = {(record.job_id, record.attempt): record for record in seen.records}
     corrections = [correction for job in mine for correction in _for_active(job, by_key, seen)]
     for key, record in by_key.items():
-        job = jobs.get(record.job_id)
+        job = jobs.get(record.job_id) or past.get(record.job_id)
         if job is not None and not seen.is_busy(key) and not _is_current(job, record):
             corrections += _for_leftover(job, record, jobs, seen)
     return corrections
