@@ -153,26 +153,12 @@ def _failed(jobs: Same) -> tuple[Job, ...]:
     return tuple(job for job in jobs.jobs if job.state in _FAILED)
 
 
-STEADY = timedelta(seconds=10)
-"""Time for which a GPU must be slowed until it is shown, and no longer slowed until it is hidden."""
-_UNSTEADY = frozenset({"throttled", "capped"})
-"""Kinds of conditions that the driver reports only briefly."""
-
-
-class _Entry(Struct, frozen=True):
-    """A condition as last seen."""
-
-    condition: Condition
-    first: datetime | None
-    """Time at which it was first seen; None: it existed when the console was opened."""
-    last: datetime
-
-
 class ConditionTracker:
     """Tracks the conditions of one console."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._first: dict[tuple[str, str], datetime | None] = {}
+        """Time at which each was first seen; None: it existed when the console was opened."""
         self._has_begun = False
         self.shown: tuple[Condition, ...] = ()
         """Present conditions, worst first, with their start as far as known."""
@@ -183,36 +169,21 @@ class ConditionTracker:
 
     def update(self, found: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:
         """Track the given conditions, and return the shown ones."""
-        entries: dict[tuple[str, str], _Entry] = {}
-        for condition in found:
-            known = self._entries.get(condition.key)
-            first = known.first if known else now if self._has_begun else None
-            entries[condition.key] = _Entry(condition, first, now)
-        kept = {
-            key: entry
-            for key, entry in self._entries.items()
-            if key not in entries and entry.condition.kind in _UNSTEADY and abs(now - entry.last) < STEADY
-        }
-        self._entries, self._has_begun = {**entries, **kept}, True
-        self.shown = ranked(_dated(entry) for entry in self._entries.values() if _is_shown(entry, now))
+        told = ranked(found)
+        begun = now if self._has_begun else None
+        self._first = {each.key: self._first.get(each.key, begun) for each in told}
+        self._has_begun = True
+        self.shown = ranked(_dated(each, self._first[each.key]) for each in told)
         return self.shown
 
 
-def _is_shown(entry: _Entry, now: datetime) -> bool:
-    is_new = entry.first is not None and abs(now - entry.first) < STEADY
-    return not (is_new and entry.condition.kind in _UNSTEADY)
-
-
-def _dated(entry: _Entry) -> Condition:
-    return entry.condition if entry.condition.since else replace(entry.condition, since=entry.first, is_seen=True)
+def _dated(condition: Condition, first: datetime | None) -> Condition:
+    return condition if condition.since else replace(condition, since=first, is_seen=True)
 
 
 _NO_FAULT = frozenset({ProbeCode.OK, ProbeCode.STARTING, ProbeCode.NO_PROBE})
 _MOST_NODES = 4
 """Maximum number of nodes that are named."""
-CAP = "power cap"
-_BY_DESIGN = frozenset({CAP, "sync boost", "display clock"})
-"""Reasons for lower clocks that are not a fault of the board or its cooling."""
 
 
 def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
@@ -308,23 +279,22 @@ def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
 
 
 def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
-    """Yield that the driver lowers the clocks; a power cap under load is not a problem."""
+    """Yield that the driver lowers the clocks for a fault, or for a limit that somebody set."""
     sample = view.current
-    if sample is None or not sample.throttle:
+    if sample is None or not sample.slowed:
         return
-    faults = [reason for reason in sample.throttle if reason not in _BY_DESIGN]
-    if not faults and CAP not in sample.throttle:
-        return
-    reasons = plain(", ".join(sample.throttle), 100)
+    is_fault = sample.has_slowing_fault
+    reasons = plain(", ".join(sample.slowed), 100)
     power = f" at {sample.power:.0f} of {sample.power_limit:.0f} W" if sample.power and sample.power_limit else ""
-    heat = f" at {sample.temperature:.0f} °C" if sample.temperature is not None and faults else ""
+    usual = f", {view.gpu.default_power_limit:.0f} W by default" if power and view.gpu.default_power_limit else ""
+    heat = f" at {sample.temperature:.0f} °C" if sample.temperature is not None and is_fault else ""
     index = index_of(view)
     yield Condition(
-        "warning" if faults else "information",
-        f"{_name(view, where)} is slowed by the driver: {reasons}{heat or power}",
-        "throttled" if faults else "capped",
+        "warning" if is_fault else "information",
+        f"{_name(view, where)} is slowed by the driver: {reasons}{heat or power + usual}",
+        "throttled" if is_fault else "capped",
         subject=view.gpu.uuid,
-        todo="check cooling and power supply" if faults else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
+        todo="check cooling and power supply" if is_fault else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
         gpu=_label(view, where),
     )
 

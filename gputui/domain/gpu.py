@@ -147,6 +147,12 @@ def _program(entry: str) -> str:
     return entry if " " in entry else entry.rpartition("/")[2]
 
 
+CAP = "power cap"
+"""Reason for throttling that an operator has set."""
+HARMLESS = frozenset({"sync boost", "display clock"})
+"""Reasons for throttling by design: the clocks follow those of another GPU or of a display."""
+
+
 class GpuSample(Struct, frozen=True):
     """Reading of one GPU. None: the value could not be read, or the GPU does not have it."""
 
@@ -176,7 +182,10 @@ class GpuSample(Struct, frozen=True):
     fan: float | None = None
     """Fan speed, 0 to 1."""
     throttle: tuple[str, ...] = ()
-    """Reasons why clocks are throttled; empty when they are not."""
+    """Reasons why clocks are throttled; empty when they are not.
+
+    `CAP` only where the power limit is set below the board's own: every board that is well used is at its own.
+    """
     processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU. None when the list could not be read, so that the GPU is not known to be free."""
     processes_at: datetime | None = None
@@ -194,6 +203,16 @@ class GpuSample(Struct, frozen=True):
     nvlink_rx: float | None = None
     """Bytes of data per second over all its NVLinks; only when asked for."""
     health: Health = Health()
+
+    @property
+    def slowed(self) -> tuple[str, ...]:
+        """Reasons for throttling that somebody could remedy: faults, and a power limit."""
+        return tuple(reason for reason in self.throttle if reason not in HARMLESS)
+
+    @property
+    def has_slowing_fault(self) -> bool:
+        """Return whether it is slowed by its hardware, its heat or its power supply."""
+        return any(reason != CAP for reason in self.slowed)
 
 
 class ProbeCode(StrEnum):

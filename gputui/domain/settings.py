@@ -328,8 +328,11 @@ class ConsoleSettings(Struct, frozen=True):
     temperature_high: int = 80
     temperature_limit: int = 88
     """Degrees Celsius from which the temperature is shown amber and red."""
-    power_high: int = 97
-    """Percentage of the power limit from which power is shown amber; red if the GPU is slowed down because of it."""
+    power_high: int = 0
+    """Percentage of the power limit from which power is shown amber; 0: never, since a well-used GPU is at its limit.
+
+    It is amber too while a limit below the board's default slows the GPU, and red while its power supply does.
+    """
     load_moderate: int = 10
     load_heavy: int = 75
     """Percentages of utilisation and power that are shown yellow and red in the colours by intensity."""

@@ -23,8 +23,6 @@ IDLE = 0.01
 """Utilization up to which a GPU is idle."""
 _FLAT = 16 * 1024**2
 """Bytes by which the memory of an unused GPU may change: the driver itself allocates some at times."""
-_HARMLESS = frozenset({"sync boost", "display clock"})
-"""Harmless reasons for lower clocks."""
 _STEP = math.log(1.02)
 _ZERO = -(10**6)
 """Bin of values of 0 and below."""
@@ -292,7 +290,7 @@ def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) ->
         "gpu_memory": memory,
         "power": power,
         "temperature": sample.temperature,
-        "throttled": float(any(reason not in _HARMLESS for reason in sample.throttle)),
+        "throttled": float(bool(sample.slowed)),
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 

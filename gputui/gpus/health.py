@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gputui.domain.gpu import Health, HealthCode, ProbeCode
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from gputui.domain.gpu import CAP, Health, HealthCode, ProbeCode
 from gputui.domain.units import plural
 from gputui.gpus.wire import SlowReadings
 
@@ -39,8 +42,9 @@ _RECOVERY = {
     7: "the driver asks for a reboot of the whole system",
 }
 """Recovery actions by nvmlDeviceGpuRecoveryAction_t."""
+_SW_POWER_CAP = 0x04
 _THROTTLE = {
-    0x04: "power cap",
+    _SW_POWER_CAP: CAP,
     0x08: "hardware slowdown",
     0x10: "sync boost",
     0x20: "too hot",
@@ -109,9 +113,36 @@ def unreadable_health(error: str) -> Health:
     return LOST if error == "lost" else Health(HealthCode.UNKNOWN, f"cannot be identified: {error}")
 
 
-def throttle_reasons(bits: int | None) -> tuple[str, ...]:
-    """Return the reasons for throttled clocks."""
-    return tuple(word for bit, word in _THROTTLE.items() if bits and bits & bit)
+def throttle_reasons(bits: int | None, limit: float | None, default: float | None) -> tuple[str, ...]:
+    """Return the reasons for throttled clocks; the power limit only if it is below the board's default, both in watts.
+
+    The driver holds every board that is well used at its limit, and says so by the same bit.
+    """
+    is_lowered = limit is not None and default is not None and limit < default
+    kept = (bits or 0) & (-1 if is_lowered else ~_SW_POWER_CAP)
+    return tuple(word for bit, word in _THROTTLE.items() if kept & bit)
+
+
+HOLD = timedelta(seconds=5)
+"""Time for which a reason for throttling must last until it is told, and be gone until it is no longer told."""
+
+
+class SteadyReasons:
+    """Reasons for throttling of one GPU that hold, so that no screen, list or metric flaps."""
+
+    def __init__(self) -> None:
+        self._told: tuple[str, ...] | None = None
+        self._changing: dict[str, datetime] = {}
+        """Time since which each reason differs from what is told."""
+
+    def update(self, reasons: Collection[str], now: datetime) -> tuple[str, ...]:
+        """Take the present reasons; return those that hold. At first all do: nothing is known of the time before."""
+        told = set(reasons) if self._told is None else set(self._told)
+        differing = told ^ set(reasons)
+        self._changing = {reason: self._changing.get(reason, now) for reason in differing}
+        changed = {reason for reason, since in self._changing.items() if abs(now - since) >= HOLD}
+        self._told = tuple(word for word in _THROTTLE.values() if word in told ^ changed)
+        return self._told
 
 
 def describe_failure(code: ProbeCode, detail: str = "") -> str:

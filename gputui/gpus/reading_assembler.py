@@ -13,7 +13,15 @@ from msgspec.structs import asdict, replace
 from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
 from gputui.domain.host import DiskUse, HostSample
 from gputui.gpus import plausible, wire
-from gputui.gpus.health import FATAL_XIDS, VANISHED, health_of, throttle_reasons, unreadable_health, was_reset
+from gputui.gpus.health import (
+    FATAL_XIDS,
+    VANISHED,
+    SteadyReasons,
+    health_of,
+    throttle_reasons,
+    unreadable_health,
+    was_reset,
+)
 
 
 class ReadingAssembler:
@@ -23,6 +31,7 @@ class ReadingAssembler:
         self._registry = GpuRegistry()
         self._samples: dict[str, GpuSample] = {}
         self._slow: dict[str, wire.SlowReadings] = {}
+        self._reasons: dict[str, SteadyReasons] = {}
         self._xids: dict[str, int] = {}
         self._fatal: dict[str, tuple[int, datetime]] = {}
         """First fatal Xid since the last reset and the time of its report, by UUID."""
@@ -133,7 +142,7 @@ class ReadingAssembler:
                 sm_clock=reading.sm_clock,
                 memory_clock=reading.memory_clock,
                 fan=slow.fan,
-                throttle=throttle_reasons(reading.throttle),
+                throttle=self._throttle(uuid, reading.throttle, slow.power_limit, now),
                 processes=processes,
                 processes_at=processes_at,
                 lists_processes=lists_processes,
@@ -147,6 +156,12 @@ class ReadingAssembler:
                 health=unreadable_health(reading.unidentified) if reading.unidentified else health,
             )
         )
+
+    def _throttle(self, uuid: str, bits: int | None, limit: float | None, now: datetime) -> tuple[str, ...]:
+        gpu = self._registry.get(uuid)
+        usual = gpu.default_power_limit if gpu else None
+        reasons = throttle_reasons(bits, limit or (gpu.power_limit if gpu else None), usual)
+        return self._reasons.setdefault(uuid, SteadyReasons()).update(reasons, now)
 
     def _with_memory(self, sample: GpuSample) -> GpuSample:
         """Return the sample with the memory of a GPU that uses the machine's: what its processes use there."""

@@ -16,7 +16,18 @@ from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
 from gputui.domain.container import ForeignContainer
-from gputui.domain.gpu import ALL_SHARES, Gpu, GpuProcess, GpuSample, Health, Link, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import (
+    ALL_SHARES,
+    CAP,
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    Health,
+    Link,
+    ProbeCode,
+    ProbeReading,
+    ProbeStatus,
+)
 from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
@@ -231,7 +242,7 @@ class SimulatedProbe:
             sm_clock=round(model.boost_clock * min(1.0, limit / watts)) if busy > 0.02 else model.idle_clock,
             memory_clock=model.memory_clock,
             fan=round(0.3 + 0.4 * busy, 2) if model.has_fan else None,
-            throttle=("power cap",) if busy > 0.97 or watts > limit else (),
+            throttle=(CAP,) if limit < power(model, busy, 0.0) else (),
             processes=processes,
             processes_at=now,
             ecc_corrected=0,
@@ -292,6 +303,7 @@ def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:
             minor=index,
             links=tuple(_links(index, uuids, model)),
             power_limit=model.power_limit,
+            default_power_limit=model.power_limit,
             persistence=True,
         )
         for index, uuid in enumerate(uuids)

@@ -163,7 +163,11 @@ POWER_LIMIT = _gpu("power_limit_watts", "Power limit.")
 SM_CLOCK = _gpu("sm_clock_hertz", "Clock of the multiprocessors.")
 MEMORY_CLOCK = _gpu("memory_clock_hertz", "Clock of the memory.")
 FAN = _gpu("fan_speed_ratio", "Fan speed.")
-THROTTLED = _gpu("throttled", "A reason why the clocks are slowed down now; always 1.", more=("reason",))
+THROTTLED = _gpu(
+    "throttled",
+    "A reason why the clocks are slowed down now, a power limit only if it is below the default; always 1.",
+    more=("reason",),
+)
 PROCESSES = _gpu("processes", "Processes on the GPU.")
 ECC = _gpu("ecc_errors_total", "ECC errors since the driver was loaded.", Kind.COUNTER, ("type",))
 LAST_XID = _gpu("last_xid", "Number of the last Xid error since the probe began.")

@@ -11,7 +11,7 @@ from rich.style import Style
 
 from gputui.cli.demo import HINT as DEMO_HINT
 from gputui.console.console import FIRST_HINT
-from gputui.domain.conditions import MOST_FAILURES, STEADY, Condition, ConditionTracker, conditions
+from gputui.domain.conditions import MOST_FAILURES, Condition, ConditionTracker, conditions
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.gpu_faults import GpuFault
@@ -239,7 +239,6 @@ def test_foreign_text_cannot_control_the_terminal() -> None:
 
 
 LASTING = Condition("error", "GPU 6 is lost", "lost", gpu="6")
-FLEETING = Condition("information", "GPU 6 is slowed", "capped", gpu="6")
 
 
 def test_a_condition_lasts_since_its_first_observation() -> None:
@@ -257,15 +256,6 @@ def test_no_condition_exists_before_the_first_snapshot() -> None:
     tracker.look(EMPTY, NOW)
     (lost,) = tracker.look(of_gpu(health=LOST), NOW + SECOND)
     assert lost.since is None, "it was there before the console was opened"
-
-
-def test_a_gpu_that_is_slowed_for_moments_does_not_blink() -> None:
-    tracker = ConditionTracker()
-    tracker.update([], NOW)
-    on = [bool(tracker.update([FLEETING] if n % 3 else [], NOW + n * SECOND)) for n in range(1, 60)]
-    assert on == [n > STEADY / SECOND for n in range(1, 60)]
-    off = [bool(tracker.update([], NOW + n * SECOND)) for n in range(60, 80)]
-    assert off == [n < 59 + STEADY / SECOND for n in range(60, 80)]
 
 
 def test_now_lists_each_condition_with_its_begin_and_remedy() -> None:

@@ -26,7 +26,7 @@ from gputui.tui.present.gpu_card import METERS, card_lines, compact_line, compac
 from gputui.tui.present.gpu_look import GpuLook, LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, gpu_picture
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
-from gputui.tui.present.gpu_tone import tone_of
+from gputui.tui.present.gpu_tone import slowed_cell, tone_of
 from gputui.tui.present.gpu_words import foreign_words, running_words
 from gputui.tui.present.graphs import area, block_bar, past_graph, span_words
 from gputui.tui.present.reserved import kept_words
@@ -273,7 +273,7 @@ def test_a_card_shows_throttling(room: int, height: int) -> None:
     slowed = replace(sample_of(), throttle=("too hot (hardware)", "power cap"), temperature=93.0)
     told = words(card_lines(GpuRow(replace(sample.busy(1), sample=slowed)), room, height))
     assert "slowed: too hot" in told
-    assert "PWR✗" in told
+    assert "PWR!" in told
     assert "TMP✗" in told
 
 
@@ -453,11 +453,21 @@ class TestTones:
     def test_memory_has_colours_by_its_fill(self, share: float, style: Style) -> None:
         assert tone_of(self.row(sample_of()), "memory_used", share).style == style
 
-    def test_power_and_heat_are_red_where_they_slow_the_gpu_down(self) -> None:
-        capped = self.row(replace(sample_of(), throttle=("power cap",)))
-        assert tone_of(capped, "power", 0.9).style == RED
-        assert tone_of(capped, "temperature", 0.6).style == GRAPH
-        assert tone_of(self.row(sample_of()), "power", 0.98).style == AMBER
+    def test_only_faults_that_slow_the_gpu_down_are_red(self) -> None:
+        """The driver holds each well-used board at its own limit; only a lowered limit is worth telling."""
+        for reasons, power, heat in (
+            ((), GRAPH, GRAPH),
+            (("power cap",), AMBER, GRAPH),
+            (("power brake",), RED, GRAPH),
+            (("hardware slowdown", "power cap"), AMBER, RED),
+            (("sync boost", "display clock"), GRAPH, GRAPH),
+        ):
+            row = self.row(replace(sample_of(), throttle=reasons))
+            assert (tone_of(row, "power", 0.98).style, tone_of(row, "temperature", 0.6).style) == (power, heat)
+            colours = {style for _, style in slowed_cell(row.view.current)}
+            assert colours == ({RED} if RED in {power, heat} else {AMBER} if reasons and power == AMBER else set())
+        strict = GpuLook(ConsoleSettings(power_high=97))
+        assert tone_of(self.row(sample_of(), strict), "power", 0.98).style == AMBER
         assert tone_of(self.row(sample_of()), "temperature", 0.83).style == AMBER
 
     @pytest.mark.parametrize(("share", "style"), [(0.05, GREEN), (0.10, AMBER), (0.74, AMBER), (0.75, RED)])

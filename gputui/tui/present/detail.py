@@ -27,7 +27,7 @@ from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_words import slowed_words
+from gputui.tui.present.gpu_tone import slowed_cell
 from gputui.tui.present.graphs import bar, heat_style, load_style
 from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED
@@ -398,8 +398,8 @@ def _wrong(row: GpuRow) -> list[Cell]:
     """Return the age of a stale reading, faults, and why the GPU is slowed down."""
     view = row.view
     parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
-    if view.current is not None and view.current.throttle:
-        parts.append(cell(slowed_words(view.current.throttle, 60), AMBER))
+    if slowed := slowed_cell(view.current, 60):
+        parts.append(slowed)
     return parts
 
 
@@ -430,8 +430,8 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     parts += [cell(f"{sum(powers):.0f}W", DIM)] if powers else []
     parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", heat_style(max(heats))))] if heats else []
     parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
-    slowed = sum(bool(sample.throttle) for sample in samples)
-    parts += [cell(f"{slowed} slowed", AMBER)] if slowed else []
+    slowed, is_fault = sum(bool(each.slowed) for each in samples), any(each.has_slowing_fault for each in samples)
+    parts += [cell(f"{slowed} slowed", RED if is_fault else AMBER)] if slowed else []
     return f"{len(rows)} GPUs", _apart(parts)
 
 

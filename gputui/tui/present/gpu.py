@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.style import Style
 
-from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import CAP, Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.gpu_names import index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
@@ -25,8 +25,8 @@ from gputui.tui.present.gpu_gauge import (
     tone,
 )
 from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_tone import CAPS
-from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, short_model, slowed_words
+from gputui.tui.present.gpu_tone import BRAKE, slowed_cell
+from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, short_model
 from gputui.tui.present.graphs import graph, past_graph
 from gputui.tui.present.style import (
     AMBER,
@@ -110,8 +110,8 @@ def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
     parts = [part for part in (_holders(row, room - width_of(state)),) if part]
-    if row.view.current is not None and row.view.current.throttle:
-        parts.append(cell(slowed_words(row.view.current.throttle), RED))
+    if slowed := slowed_cell(row.view.current):
+        parts.append(slowed)
     if not parts:
         return state
     if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a harmless fault
@@ -130,8 +130,8 @@ def gpu_state_words(row: GpuRow) -> Cell:
 def _who(row: GpuRow, room: int) -> Cell:
     """Return faults, then holders, then why the GPU is slowed down."""
     parts = [part for part in (_holders(row, room),) if part]
-    if row.view.current is not None and row.view.current.throttle:
-        parts.append(cell(slowed_words(row.view.current.throttle), RED))
+    if slowed := slowed_cell(row.view.current):
+        parts.append(slowed)
     return with_dots(parts)
 
 
@@ -301,20 +301,20 @@ def _temperature(row: GpuRow, room: int) -> Cell:
     value = sample.temperature if sample else None
     if value is None or sample is None:
         return cell(UNKNOWN, DIM)
-    is_slowed = any(word not in CAPS for word in sample.throttle)
+    is_slowed = any(word not in {BRAKE, CAP} for word in sample.slowed)
     is_loud = is_slowed or tone(row, "temperature").is_loud
     return cell(_short(value, "°", room, is_loud=is_loud), _ink(row, "temperature", RED if is_slowed else DIM))
 
 
 def _power(row: GpuRow, room: int) -> Cell:
-    """Return the power, with `!` if it is capped."""
+    """Return the power, with `!` if its supply brakes it or a limit was set."""
     sample = row.view.sample
     value = sample.power if sample else None
     if value is None or sample is None:
         return cell(UNKNOWN, DIM)
-    is_capped = any(word in CAPS for word in sample.throttle)
-    is_loud = is_capped or tone(row, "power").is_loud
-    return cell(_short(value, "W", room, is_loud=is_loud), _ink(row, "power", RED if is_capped else DIM))
+    alarm = RED if BRAKE in sample.slowed else AMBER if CAP in sample.slowed else None
+    is_loud = alarm is not None or tone(row, "power").is_loud
+    return cell(_short(value, "W", room, is_loud=is_loud), _ink(row, "power", alarm or DIM))
 
 
 def _short(value: float, unit: str, room: int, *, is_loud: bool) -> str:

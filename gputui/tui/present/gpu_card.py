@@ -12,17 +12,16 @@ from gputui.tui.present.gpu import gpu_cells, gpu_state_words, holder_parts, lab
 from gputui.tui.present.gpu_gauge import charted, gauge, history_style, most_of, power_limit_of, progress_bar, tone
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tiles import LINE_FULL
-from gputui.tui.present.gpu_tone import Tone
+from gputui.tui.present.gpu_tone import Tone, slowed_cell
 from gputui.tui.present.gpu_words import (
     elapsed_share,
     elapsed_words,
     foreign_words,
     model_in,
     short_model,
-    slowed_words,
 )
 from gputui.tui.present.graphs import past_graph, span_words
-from gputui.tui.present.style import DIM, PLAIN, RED, SICK_ROW, STRONG
+from gputui.tui.present.style import DIM, PLAIN, SICK_ROW, STRONG
 
 _LABEL = 4
 """Cells of a label with its mark."""
@@ -139,15 +138,15 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
     lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
     if len(lines) < max(2, most):
         return lines[:most]
-    is_slowed_only = len(notes) == 1 and row.view.current is not None and bool(row.view.current.throttle)
+    is_slowed_only = len(notes) == 1 and row.view.current is not None and bool(row.view.current.slowed)
     return ([progress] if is_slowed_only else lines[:1]) if most else []
 
 
 def _notes(row: GpuRow, room: int) -> list[Cell]:
     """Return why it is slowed down, faults, drain and reservation, and details of foreign use."""
     parts = [part for part in holder_parts(row, room, has_holder=False) if part]
-    if row.view.current is not None and row.view.current.throttle:
-        parts.insert(0, cell(slowed_words(row.view.current.throttle), RED))
+    if slowed := slowed_cell(row.view.current):
+        parts.insert(0, slowed)
     if row.view.holders and not row.is_held:
         parts.append(cell(foreign_words(row.view, row.view.holders[0]), DIM))
     while len(parts) > 1 and width_of(with_dots(parts)) > room:

@@ -20,8 +20,9 @@ from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_gauge import power_limit_of
 from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_tone import slowed_cell
 from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
-from gputui.tui.present.gpu_words import container_of, foreign_words, running_words, slowed_words
+from gputui.tui.present.gpu_words import container_of, foreign_words, running_words
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 
@@ -236,13 +237,13 @@ def _readings(page: GpuPage) -> list[Cell]:
     if sample is None:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
     limit = power_limit_of(page.row)
-    throttle = slowed_words(sample.throttle, 200)
+    throttle = slowed_cell(sample, 200)
     clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
     counts = _told(_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected"))
     lines: list[Cell] = []
     if clocks or throttle:
-        slowed: Span = (throttle, AMBER) if throttle else ("not slowed", DIM)
-        lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), slowed))
+        slowed = throttle or cell("not slowed", DIM)
+        lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), *slowed))
     if page.row.view.gpu.memory_total or sample.memory_total:
         lines.append(_line("memory", *gpu_cells(page.row, "memory", 12)))
     if sample.power is not None:

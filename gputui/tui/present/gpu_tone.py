@@ -5,12 +5,13 @@ from __future__ import annotations
 from msgspec import Struct
 from rich.style import Style
 
-from gputui.domain.gpu import GpuState
+from gputui.domain.gpu import CAP, GpuSample, GpuState
+from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.gpu_words import slowed_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 
-CAPS = frozenset(("power cap", "power brake"))
-"""Throttle reasons that concern power."""
+BRAKE = "power brake"
 _HALF = 0.5
 """Utilisation from which green is bright."""
 
@@ -57,7 +58,8 @@ def _memory(row: GpuRow, share: float) -> Tone:
 
 
 def _power(row: GpuRow, share: float) -> Tone:
-    return _troubled(row, "power") or (HIGH if 100 * share >= row.look.rules.power_high else Tone(GRAPH))
+    most = row.look.rules.power_high
+    return _troubled(row, "power") or (HIGH if most and 100 * share >= most else Tone(GRAPH))
 
 
 def _temperature(row: GpuRow, share: float) -> Tone:
@@ -72,10 +74,17 @@ JUDGED = frozenset(_JUDGES)
 
 def _troubled(row: GpuRow, name: str) -> Tone | None:
     """Return the alarm of a GPU that is slowed down because of its power or its temperature."""
-    reasons = row.view.sample.throttle if row.view.sample is not None else ()
-    if name == "power" and any(reason in CAPS for reason in reasons):
-        return FULL
-    return FULL if name == "temperature" and any(reason not in CAPS for reason in reasons) else None
+    reasons = row.view.sample.slowed if row.view.sample is not None else ()
+    if name == "power":
+        return FULL if BRAKE in reasons else HIGH if CAP in reasons else None
+    return FULL if name == "temperature" and any(reason not in {BRAKE, CAP} for reason in reasons) else None
+
+
+def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:
+    """Return `slowed: too hot`, red for a fault and amber for a limit that was set; empty if it is not slowed."""
+    if sample is None or not sample.slowed:
+        return ()
+    return ((slowed_words(sample.slowed, most), RED if sample.has_slowing_fault else AMBER),)
 
 
 def _by_intensity(row: GpuRow, name: str, share: float) -> Tone:
