@@ -38,11 +38,13 @@ def make_host(
     made: Callable[[], Adapters] | None = None,
     hand_over: Callable[[], object] | None = None,
     open_monitor: Callable[[Entries], Monitor] | None = None,
+    stands_in: bool = False,
 ) -> Host:
     """Return the host that feeds snapshots to this process (`kind`: console or serve); it makes adapters when it leads.
 
     `started` may return a probe that already reads; `made` returns other adapters than the options name. `hand_over`
     starts a background scheduler when scheduling keeps failing here. `open_monitor` opens the monitor of a term.
+    `stands_in`: it took over from a console, until a service wants to schedule or nothing is left to do.
     """
     from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Extras, Host
@@ -53,7 +55,7 @@ def make_host(
         settings=options.settings,
         clock=bootstrap.clock(),
         directory=options.state,
-        me=_this_process(kind),
+        me=_this_process(kind, stands_in=stands_in),
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
         extras=Extras(hand_over, relay_of(options), open_monitor, partial(made_report, options.arguments())),
@@ -68,7 +70,7 @@ def _adapters(options: Options, store_id: str, started: Callable[[], GpuProbe | 
     return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
 
 
-def _this_process(kind: str) -> Leader:
+def _this_process(kind: str, *, stands_in: bool) -> Leader:
     import socket
 
     return Leader(
@@ -80,6 +82,7 @@ def _this_process(kind: str) -> Leader:
         uid=os.geteuid(),
         version=__version__,
         schema=SCHEMA,
+        stands_in=stands_in,
     )
 
 

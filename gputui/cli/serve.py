@@ -28,8 +28,9 @@ _AS_SET = "as set"
     metavar="DIR",
     help="With --metrics: write files there that tell dcgm-exporter which jobs run on which GPU.",
 )
+@click.option("--stand-in", is_flag=True, hidden=True, help="Take over from a console, as `console.serving` does.")
 @pass_session
-def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None) -> int:
+def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None, stand_in: bool) -> int:
     """Schedule without a screen until stopped. Containers keep running when it ends.
 
     In cluster mode the engine schedules: then it only serves metrics of the cluster, and runs hooks.
@@ -42,7 +43,7 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
         return cluster_serving.serve(options)
     from gputui.console.serving import serve
 
-    return serve(options, duration(wait, "--wait").total_seconds())
+    return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in)
 
 
 def _check_cluster(options: Options, *, has_duties: bool) -> None:

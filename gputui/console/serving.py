@@ -23,7 +23,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 from gputui.engine.feed import Feed
 from gputui.engine.files.file_modes import new_file
-from gputui.engine.files.leadership import current_leader
+from gputui.engine.files.leadership import Leadership, current_leader
 from gputui.engine.process.faults import SchedulingFailedError
 from gputui.ports import JobStore
 
@@ -38,16 +38,23 @@ WAIT_ANEW = 10**7
 """Seconds for which it then waits for another scheduler to end; practically for ever."""
 HAND_OVER_WAIT = 60
 """Seconds for which the background scheduler tries to take over from the process that started it."""
+YIELD_WITHIN = 20.0
+"""Seconds within which a background scheduler yields to a service."""
 
 
-def serve(options: Options, wait: float) -> int:
-    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it."""
+def serve(options: Options, wait: float, *, stands_in: bool = False) -> int:
+    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it.
+
+    One that stands in for a console also ends when a service waits to schedule, or nothing is left to do.
+    """
     store = bootstrap.open_store(options)
+    if not stands_in and (leader := current_leader(options.state)) is not None and leader.stands_in:
+        wait = max(wait, YIELD_WITHIN)
     try:
         log_to_file(options.state, options.settings.log.format)
         where = f"state in {options.state}, log in {own_log_path(options.state)}"
         say(f"{where}; Ctrl-C ends it, jobs keep running")
-        if not asyncio.run(_serve(options, store, wait)):
+        if not asyncio.run(_serve(options, store, wait, stands_in=stands_in)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
             silence = leader.silent_for if leader else None
@@ -57,7 +64,7 @@ def serve(options: Options, wait: float) -> int:
     except SchedulingFailedError as error:
         say(f"{plain(str(error))}; starting again")
         store.close()
-        _start_anew(options)
+        _start_anew(options, stands_in=stands_in)
     finally:
         store.close()
     return 0
@@ -69,31 +76,33 @@ def say(sentence: str) -> None:
         print(f"gputui serve: {sentence}", file=sys.stderr, flush=True)
 
 
-def _start_anew(options: Options) -> NoReturn:
+def _start_anew(options: Options, *, stands_in: bool) -> NoReturn:
     """Replace this process by a new `gputui serve` with the same pid, which waits while a console schedules."""
     time.sleep(ANEW_AFTER)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "gputui",
-        *options.arguments(),
-        "serve",
-        "--wait",
-        f"{WAIT_ANEW}s",
-        *options.serve_arguments,
-    ]
+    command = _stand_in(options) if stands_in else _command(options, f"{WAIT_ANEW}s", *options.serve_arguments)
     os.execv(command[0], command)
 
 
-async def _serve(options: Options, store: JobStore, wait: float) -> bool:
+def _command(options: Options, wait: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", wait, *arguments]
+
+
+def _stand_in(options: Options) -> list[str]:
+    """Return the command of a scheduler that takes over from a console."""
+    return _command(options, f"{HAND_OVER_WAIT}s", "--stand-in")
+
+
+async def _serve(options: Options, store: JobStore, wait: float, *, stands_in: bool) -> bool:
     monitor = monitor_opener(options, store.store_id, say)
-    host = hosting.make_host(options, store, Feed(), "serve", open_monitor=monitor)
+    host = hosting.make_host(options, store, Feed(), "serve", open_monitor=monitor, stands_in=stands_in)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, host, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
-    return await host.lead(wait)
+    has_led = await host.lead(wait)
+    if host.has_run_dry and any(not job.state.is_terminal for job in store.jobs().values()):
+        hand_over(options)  # a job was submitted in the moment of the end
+    return has_led
 
 
 def _stop(host: Host, number: signal.Signals) -> None:
@@ -102,13 +111,14 @@ def _stop(host: Host, number: signal.Signals) -> None:
 
 
 def hand_over(options: Options) -> None:
-    """Start a background scheduler that takes over as soon as this process stops scheduling."""
-    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
+    """Start a background scheduler that takes over as soon as this process stops scheduling, unless a service waits."""
+    if Leadership(options.state).is_awaited():
+        return
     # its stderr is the only place for errors at its start
     errors = errors_file(options.state / "serve.err")
     try:
         subprocess.Popen(
-            command,
+            _stand_in(options),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

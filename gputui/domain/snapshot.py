@@ -119,6 +119,8 @@ class Leader(Struct, frozen=True):
     """Version of its gputui; empty: 0.1."""
     schema: int | None = None
     """Schema of the queue that it reads and writes; None: not known, as of 0.1."""
+    stands_in: bool = False
+    """True if it took over from a console: it yields to a service that waits, and ends when there is nothing to do."""
 
 
 class Notice(Struct, frozen=True):

@@ -41,6 +41,7 @@ FORMAT = 1
 _LEFT_OUT = frozenset(
     {
         "scheduler.lock",
+        "scheduler.waiting",
         "live.json",
         "last-backup.json",
         "gpus.jsonl",

@@ -6,18 +6,22 @@ import contextlib
 import logging
 import os
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gputui.config import Options
 from gputui.console import own_log, serving
 from gputui.domain.snapshot import Leader, Notice
 from gputui.engine.files import live_file
-from gputui.engine.files.leadership import Leadership
+from gputui.engine.files.leadership import Leadership, current_leader
 from tests.cli.conftest import Run
 from tests.factories import NOW
+from tests.runtime.contract import until
 
 
 @pytest.fixture
@@ -100,3 +104,36 @@ def test_serve_schedules_though_its_stderr_cannot_be_written(monkeypatch: pytest
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()
+
+
+def test_a_background_scheduler_makes_room_for_a_service(tmp_path: Path) -> None:
+    """Also for one that was started without --wait."""
+    state = tmp_path / "state"
+    command = [sys.executable, "-P", "-m", "gputui", "--state", str(state), "--runtime", "process", "--probe", "sim:1"]
+
+    def leads(process: subprocess.Popen[bytes]) -> bool:
+        leader = current_leader(state)
+        return leader is not None and leader.pid == process.pid
+
+    with subprocess.Popen([*command, "serve", "--stand-in"], stderr=subprocess.PIPE) as stand_in:
+        until(lambda: leads(stand_in), "it schedules")
+        with subprocess.Popen([*command, "serve"], stderr=subprocess.PIPE) as service:
+            until(lambda: leads(service), "the service schedules")
+            stand_in.communicate(timeout=60)
+            service.terminate()
+            service.communicate(timeout=60)
+    assert (stand_in.returncode, service.returncode) == (0, 0)
+
+
+def test_no_background_scheduler_is_started_while_a_service_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **_: started.append(words))
+    waiting = Leadership(tmp_path)
+    waiting.stand_in_line()
+    serving.hand_over(Options(state=tmp_path))
+    assert started == []
+    waiting.leave_line()
+    serving.hand_over(Options(state=tmp_path))
+    assert len(started) == 1

@@ -268,6 +268,7 @@ class FakeProbe:
     """Probe whose GPUs are idle and were read a moment ago."""
 
     def __init__(self, count: int, clock: Clock) -> None:
+        self.is_closed = False
         self.clock = clock
         self.gpus = tuple(gpu(i) for i in range(count))
         self.changed: dict[str, dict[str, Any]] = {}
@@ -310,4 +311,4 @@ class FakeProbe:
         self.forgiven = dict(resumed)
 
     def close(self) -> None:
-        pass
+        self.is_closed = True

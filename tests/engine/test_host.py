@@ -53,6 +53,7 @@ class Seat:
         *,
         may_lead: bool = True,
         hand_over: Callable[[], object] | None = None,
+        stands_in: bool = False,
     ) -> None:
         self.feed = Feed()
         self.seen = threading.Condition()
@@ -64,7 +65,7 @@ class Seat:
             settings=world.settings,
             clock=clock,
             directory=world.directory,
-            me=Leader(1, "here", "root", kind, clock.now()),
+            me=Leader(1, "here", "root", kind, clock.now(), stands_in=stands_in),
             feed=self.feed,
             may_lead=may_lead,
             extras=Extras(hand_over),

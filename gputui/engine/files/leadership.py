@@ -25,6 +25,8 @@ from gputui.domain.snapshot import Leader
 from gputui.engine.files.file_modes import open_regular, set_file_mode
 
 LOCK_FILE = "scheduler.lock"
+LINE_FILE = "scheduler.waiting"
+"""Locked, together, by the services that wait for the leadership."""
 SILENT_AFTER = 10.0
 """Seconds without a heartbeat after which a leader counts as not responding, unless its ticks are rarer."""
 BEAT_EVERY = 1.0
@@ -51,6 +53,7 @@ class Leadership:
         self._mode = mode
         self._patience = patience
         self._fd: int | None = None
+        self._line: int | None = None
         self._name: dict[str, object] = {}
         self._beat_at = 0.0
         self._is_named = True
@@ -86,7 +89,39 @@ class Leadership:
         self._fd, self._name = fd, msgspec.to_builtins(me)
         self._name.pop("silent_for", None)
         self._write()
+        self.leave_line()
         return True
+
+    def stand_in_line(self) -> None:
+        """Tell a stand-in that this process waits for the leadership. On errors, as on a full disk, it is not told."""
+        if self._line is None:
+            with contextlib.suppress(OSError):
+                self._line = open_regular(self._path.with_name(LINE_FILE), os.O_RDWR | os.O_CREAT, self._mode)
+                set_file_mode(self._line, self._mode)
+        if self._line is not None:
+            with contextlib.suppress(OSError):  # a stand-in looks at this instant
+                fcntl.flock(self._line, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def leave_line(self) -> None:
+        """Wait no longer for the leadership."""
+        line, self._line = self._line, None
+        if line is not None:
+            with contextlib.suppress(OSError):
+                os.close(line)
+
+    def is_awaited(self) -> bool:
+        """Return whether a service waits for the leadership."""
+        try:
+            fd = open_regular(self._path.with_name(LINE_FILE), os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+        return False
 
     def _is_taken(self, fd: int) -> bool:
         """Lock the file and set its mode; closes the descriptor on failure."""

@@ -96,6 +96,11 @@ class Announcer:
         elif jobs is not self._jobs:
             self._announce_ends(jobs, now)
 
+    @property
+    def is_telling(self) -> bool:
+        """Return whether a delivery is not finished."""
+        return bool(self._under_way) or any(outbox.has_any for outbox in self._outboxes)
+
     def announce(self, event: Event, now: datetime) -> None:
         """Announce the event to every target that wants it."""
         for outbox in self._outboxes:
@@ -198,6 +203,11 @@ class Outbox:
     def holds(self, event_id: str) -> bool:
         """Return whether this event is still to be delivered here."""
         return event_id in self._waiting
+
+    @property
+    def has_any(self) -> bool:
+        """Return whether any delivery waits or is under way."""
+        return bool(self._waiting)
 
     def put(self, event: Event, now: datetime) -> None:
         """Deliver the event, at once if a worker is free; drop it if too many wait."""

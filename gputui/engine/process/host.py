@@ -51,6 +51,10 @@ BARRED_FOR = 60.0
 """Seconds after giving up during which this process does not try to schedule."""
 CLOSE_WITHIN = 5.0
 """Seconds that runtimes may take to close their connections."""
+IDLE_FOR = 60.0
+"""Seconds without anything to do after which a stand-in ends."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks of a stand-in whether it has to go on."""
 LEAVE_WITHIN = 8.0
 """Seconds that current starts may take before the process leaves them to the next scheduler."""
 
@@ -174,6 +178,8 @@ class Host:
         self._threads = DaemonExecutor(4, "host")
         self._faults = Faults(MOST_FAULTS)
         self._abstention = _Abstention()
+        self.has_run_dry = False
+        """True if it ended, as a stand-in, because there was nothing to do."""
         self._is_tuned = False
         """True if the garbage collector has been tuned; see `memory_tuning`."""
 
@@ -287,6 +293,7 @@ class Host:
             finally:
                 self._leadership.release()
         finally:
+            self._leadership.leave_line()
             self._threads.shutdown()
         if not self._stop.event.is_set():
             raise NotLeaderError(
@@ -301,6 +308,10 @@ class Host:
                 if self._abstention.refusal is not None:
                     raise self._abstention.refusal
                 return False
+            if self._abstention.refusal is None and not self._me.stands_in:
+                await self._in_thread(self._leadership.stand_in_line)
+            else:  # it could not lead if another process made room
+                self._leadership.leave_line()
             await asyncio.sleep(0.1)
         return True
 
@@ -345,9 +356,12 @@ class Host:
         self._gpu_focus.use(adapters.probe)
         if self._extras.relay is not None:
             self._extras.relay.open()
+        standing_in = asyncio.create_task(self._stand_in(scheduler)) if self._me.stands_in else None
         try:
             await self._make_loop(scheduler, waker, monitor).run(self._stop.event)
         finally:
+            if standing_in is not None:
+                standing_in.cancel()
             self._gpu_focus.use(None)
             if self._extras.relay is not None:
                 self._extras.relay.close()
@@ -357,6 +371,21 @@ class Host:
             self._monitor = NO_MONITOR
             await self._in_thread(monitor.close)
             await self._leave(pools, adapters)
+
+    async def _stand_in(self, scheduler: Scheduler) -> None:
+        """Stop when a service waits for the leadership, or after a while without anything to do."""
+        busy_at = time.monotonic()
+        while not await self._in_thread(self._leadership.is_awaited):
+            if scheduler.has_work or self._settings.metrics.enabled or self._settings.report.weekly:
+                busy_at = time.monotonic()
+            elif time.monotonic() - busy_at >= IDLE_FOR:
+                log.info("nothing is left to do")
+                self.has_run_dry = True
+                break
+            await asyncio.sleep(LOOK_EVERY)
+        else:
+            log.info("a service waits to schedule")
+        self._stop.event.set()
 
     def _begin_monitor(self) -> Monitor:
         """Open a monitor of this term."""

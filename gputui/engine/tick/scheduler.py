@@ -165,6 +165,16 @@ class Scheduler:
         context.telemetry.update(context.queue.active, context.observers, context.reading, now)
 
     @property
+    def has_work(self) -> bool:
+        """Return whether anything is left: a job that has not ended, held or not, a recurring one, an untold end."""
+        queue = self.context.queue
+        is_known = self._ticked_at.year > 1 and not self._refusal and not queue.unreadable
+        is_telling = self.announcer is not None and self.announcer.is_telling
+        is_over = all(job.state.is_terminal for job in queue.jobs.values())
+        recurs = any(not entry.paused for entry in queue.recurring.values())
+        return not (is_known and is_over) or recurs or is_telling
+
+    @property
     def wake_at(self) -> datetime:
         """Time of the next tick, if nothing happens before."""
         run_at = recurring_runs.next_run_at(self.context.queue.recurring.values(), self._ticked_at)

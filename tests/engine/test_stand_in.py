@@ -1,0 +1,110 @@
+"""A scheduler that stands in for a console: it yields to a service, and ends when nothing is left to do."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.job_spec import Submission
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Controls
+from gputui.engine.files.leadership import Leadership
+from gputui.engine.process import host
+from gputui.ports import JobStore
+from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.world import World
+from tests.factories import NOW, spec
+
+
+def has_work(world: World) -> bool:
+    return world.scheduler.has_work
+
+
+def test_work_is_what_has_not_ended_and_what_will_come(world: World) -> None:
+    assert has_work(world)  # the queue is not known yet
+    world.tick()
+    assert not has_work(world)
+    job = world.submit(1)
+    world.tick(3)
+    assert has_work(world)
+    world.exit(job)
+    world.tick(3)
+    assert not has_work(world)
+    held = world.submit(1)
+    world.actions.hold([held])
+    world.tick()
+    assert has_work(world)  # its release must find a scheduler
+    world.actions.cancel([held])
+    later = world.submit(1, begin_at=world.clock.now() + timedelta(days=1))
+    world.tick()
+    assert has_work(world)
+    world.actions.cancel([later])
+    world.tick(2)
+    assert not has_work(world)
+    added = world.actions.add_recurring(Recurrence("0 0 1 1 *", "UTC"), Submission(spec()))
+    world.tick()
+    assert has_work(world)
+    world.actions.pause_recurring([added])
+    world.tick()
+    assert not has_work(world)
+    with world.store.transaction() as transaction:
+        window = Window("course", NOW + timedelta(hours=1), NOW + timedelta(hours=2), count=4)
+        transaction.set_controls(Controls(reservations=(window,)))
+    world.tick()
+    assert not has_work(world)  # without jobs it makes no difference
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_it_yields_to_a_service_that_waits(world: World, is_empty: bool) -> None:
+    real(world)
+    if not is_empty:
+        world.actions.hold([world.submit(1)])
+    first, second = Seat(world, RealClock(), "serve", stands_in=True), Seat(world, RealClock(), "serve")
+    leading = asyncio.create_task(first.host.lead(0))
+    await first.until(lambda: first.feed.latest.leads_here)
+    assert not Leadership(world.directory).is_awaited()
+    waiting = asyncio.create_task(second.host.lead(60))
+    assert await asyncio.wait_for(leading, 60)
+    await second.until(lambda: second.feed.latest.leads_here)
+    assert not first.host.has_run_dry
+    second.host.stop()
+    assert await asyncio.wait_for(waiting, 60)
+
+
+async def test_it_ends_when_there_is_nothing_to_do(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "IDLE_FOR", 0.0)
+    seat = Seat(real(world), RealClock(), "serve", stands_in=True)
+    assert await asyncio.wait_for(seat.host.lead(0), 60)
+    assert (seat.host.has_run_dry, seat.host.leads, seat.probe.is_closed) == (True, False, True)
+
+
+async def test_a_service_does_not_end_on_an_empty_queue(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it yield to another."""
+    monkeypatch.setattr(host, "IDLE_FOR", 0.0)
+    monkeypatch.setattr(host, "LOOK_EVERY", 0.01)
+    first, second = Seat(real(world), RealClock(), "serve"), Seat(world, RealClock(), "serve")
+    leading = asyncio.create_task(first.host.lead(0))
+    await first.until(lambda: first.feed.latest.leads_here)
+    assert not await asyncio.wait_for(second.host.lead(0.5), 60)
+    assert first.host.leads
+    first.host.stop()
+    assert await asyncio.wait_for(leading, 60)
+
+
+async def test_who_cannot_lead_is_not_waited_for(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service whose store refuses would leave the queue without a scheduler."""
+    real(world)
+    seat = Seat(world, RealClock(), "serve")
+
+    def refuse(store: JobStore) -> None:
+        raise OSError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(type(world.store), "jobs", refuse)
+    waiting = asyncio.create_task(seat.host.lead(0.5))
+    with pytest.raises(OSError, match="Permission"):
+        await asyncio.wait_for(waiting, 60)
+    assert not Leadership(world.directory).is_awaited()
