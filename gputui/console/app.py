@@ -13,7 +13,8 @@ from textual.worker import WorkerFailed
 from gputui.domain.text import plain
 from gputui.engine.process.memory_tuning import collect_frozen
 from gputui.tui.app import Gputui
-from gputui.tui.textual_internals import NonblockingDriver, has_terminal, nonblocking
+from gputui.tui.suspend import has_terminal
+from gputui.tui.textual_internals import NonblockingDriver, nonblocking
 
 if TYPE_CHECKING:
     from textual.driver import Driver

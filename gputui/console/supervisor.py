@@ -14,7 +14,7 @@ from gputui.domain.errors import GputuiError
 from gputui.engine.process.faults import FaultCount, describe_fault
 from gputui.tui.messages import ExitChoice
 from gputui.tui.notifications import Notification
-from gputui.tui.textual_internals import hang_up
+from gputui.tui.suspend import hang_up
 
 log = logging.getLogger(__name__)
 

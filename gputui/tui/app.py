@@ -44,7 +44,9 @@ from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from gputui.domain.conditions import Condition
     from gputui.tui.commands import Command
+    from gputui.tui.notifications import Notification
 
 LEGIBLE = timedelta(seconds=1)
 """Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
@@ -339,12 +341,14 @@ class Gputui(HookedApp[ExitChoice]):
         """Show all notices in full, and past events."""
         from gputui.tui.screens.notices import Notices
 
-        now = self.services.clock.now()
         self.clear_notifications()  # the list contains all of them
-        words = self.keymap.words
+        self.push_screen(Notices(self._notices))
+
+    def _notices(self) -> tuple[tuple[Condition, ...], Sequence[Notification], datetime]:
+        now, words = self.services.clock.now(), self.keymap.words
         found = self.services.conditions.look(self.snapshot, now)
         told = (replace(condition, text=words(condition.text), todo=words(condition.todo)) for condition in found)
-        self.push_screen(Notices(tuple(told), tuple(self.notifier.log), now=now))
+        return tuple(told), tuple(self.notifier.log), now
 
     def action_gpu_processes(self) -> None:
         """Show all processes on the GPUs; on a GPU's page, only those on that GPU."""

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Region
 from textual.strip import Strip
 
 from gputui.domain.text import is_narrow
@@ -133,3 +134,22 @@ def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
     if is_narrow(text):
         return Segment(text[first:last], style)
     return segment.split_cells(first)[1].split_cells(last - first)[0]
+
+
+def covers(front: Iterable[Region], seen: Region) -> bool:
+    """Return whether one of the regions reaches from the left end of another to its right end."""
+    return any(region.x <= seen.x and seen.right <= region.right for region in front)
+
+
+def runs(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of rows that follow one another; one row between two is cheaper drawn than left."""
+    first = last = -1
+    for row in rows:
+        if first < 0:
+            first = row
+        elif row > last + 2:
+            yield first, last
+            first = row
+        last = row
+    if first >= 0:
+        yield first, last

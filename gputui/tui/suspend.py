@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -196,3 +197,17 @@ async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
     else:
         if code in _NOT_RUN:
             app.post_message(ActionFailed(GputuiError(f"it could not be opened (exit code {code})", where=where)))
+
+
+def has_terminal(fileno: int) -> bool:
+    """Return whether the file is a terminal that still exists."""
+    try:
+        termios.tcgetattr(fileno)
+    except termios.error:
+        return False
+    return True
+
+
+def hang_up() -> None:
+    """Send this process the SIGHUP that the kernel does not send outside the terminal's session."""
+    os.kill(os.getpid(), signal.SIGHUP)

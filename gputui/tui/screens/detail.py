@@ -224,7 +224,7 @@ class Detail(JobScreen):
         """Show the job as of the snapshot; a job that left the queue file stays as it was."""
         self._snapshot = snapshot
         self._job = self._seen(snapshot) or self._job
-        if self._job is None or self.app.screen is not self or not self._keys.is_attached:
+        if self._job is None or not self.is_in_sight or not self._keys.is_attached:
             return  # a snapshot may arrive before the page is ready
         self._explain(self._job)
         self._telemetry.update(self._job)

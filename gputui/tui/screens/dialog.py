@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.await_complete import AwaitComplete
@@ -13,18 +13,14 @@ from textual.screen import ModalScreen
 from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell
-from gputui.tui.textual_internals import bind_if_free
+from gputui.tui.textual_internals import SeenThrough, bind_if_free
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.hints import edge_key_at, press
 
 T = TypeVar("T")
-if TYPE_CHECKING:
-    from textual.screen import Screen as Base
-else:
-    Base = Generic  # styles are inherited from the first widget base, which this must not be
 
 
-class ClosedOnce(Base[T]):
+class ClosedOnce(SeenThrough[T]):
     """Makes `dismiss()` idempotent: a second request that is already queued is ignored."""
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
@@ -44,7 +40,7 @@ class Leavable(ClosedOnce[T]):
 
 
 class Dialog(Leavable[T], ModalScreen[T]):
-    """A dialog over the screen, of which only the status line updates meanwhile."""
+    """A dialog over the screen, which goes on behind it."""
 
     DEFAULT_CSS = """
     Dialog {

@@ -76,7 +76,7 @@ class GpuDetailScreen(OverlayScreen):
     @on(Page.Scrolled)
     def tick(self) -> None:
         """Update the page."""
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         now, snapshot = self._services.clock.now(), self._snapshot
         jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}

@@ -229,7 +229,7 @@ class GpuProcessesScreen(JobScreen):
 
     def ask(self) -> None:
         """Read the processes on the worker's thread."""
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         snapshot, use, is_tree = self._snapshot, self._services.foreign, self.is_tree
         self._lists_at = _lists_at(snapshot)
@@ -246,7 +246,7 @@ class GpuProcessesScreen(JobScreen):
         return list(tree_of(rows, self._read.seen)) if self.is_tree else rows
 
     def _draw(self) -> None:
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         rows, read = self._shown(), self._read
         table = self.query_one(GpuProcessTable)
@@ -264,7 +264,7 @@ class GpuProcessesScreen(JobScreen):
     @on(CursorMoved)
     def _draw_row(self) -> None:
         """Draw what depends only on the selected row, so that a key does not sort thousands of rows."""
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         self.query_one("#about", CellLines).fill(self._about())
         offered = (*PROCESS_COMMANDS, *_CANCEL, *_FILTER_COMMANDS)

@@ -28,7 +28,6 @@ from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce
 from gputui.tui.services import Services
 from gputui.tui.suspend import open_shell
-from gputui.tui.textual_internals import draw_exactly
 from gputui.tui.widgets.status_bars import KeyBar
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def __init__(self, services: Services, snapshot: Snapshot = EMPTY) -> None:
         super().__init__()
-        draw_exactly(self)
         self._services = services
         self._snapshot = snapshot
         self.conditions: dict[str, Predicate] = {
@@ -122,7 +120,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
                 self.request(name, order, subject)
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
-        self.app.push_screen(Confirm(f"{verb.question} {which}?", _what_cancel_does(jobs)), answered)
+        follow = partial(_what_cancel_does, jobs)
+        self.app.push_screen(Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow), answered)
 
     def action_suspend(self) -> None:
         """Suspend the running jobs that are the subject."""
@@ -324,8 +323,14 @@ def _element_words(jobs: Sequence[Job]) -> str:
     return f"job {jobs[0].shown_id}" if count(jobs) == 1 and jobs[0].array else ""
 
 
-def _what_cancel_does(jobs: Sequence[Job]) -> str:
+def _what_cancel_does(asked: Sequence[Job], snapshot: Snapshot) -> str:
+    """Return what it does to these jobs, as they are in the snapshot."""
+    jobs = [job if job.runs else snapshot.job(job.id) or job for job in asked]
     running = sum(job.state.is_active for job in jobs)
+    ended = sum(job.state.is_terminal for job in jobs)
     if count(jobs) == 1:
+        if ended:
+            return f"It has ended meanwhile: {jobs[0].state}."
         return "Its container is stopped; its output so far is kept." if running else "It will not be started."
-    return f"{running} of them run and are stopped; their output so far is kept." if running else "None will start."
+    told = f"{running} of them run and are stopped; their output so far is kept." if running else "None will start."
+    return f"{told} {ended} have ended meanwhile." if ended else told

@@ -112,7 +112,7 @@ class LogController:
 
     def _follow_cursor(self) -> None:
         self._timer = None
-        self._is_late = self._screen.app.screen is not self._screen and self.followed is not None
+        self._is_late = not self._screen.is_in_sight and self.followed is not None
         if self._is_late:
             return
         job = self._screen.subject()

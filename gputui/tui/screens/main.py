@@ -154,12 +154,9 @@ class Main(GpuScreen):
     def refresh_time(self) -> None:
         """Show the snapshot as of now; only changed cells are sent.
 
-        Pauses while another screen covers this one; below a dialog the status line goes on.
+        Pauses while a page covers this screen.
         """
-        if not self._is_ready:
-            return
-        if self.app.screen is not self:
-            self.around.show_below_dialog(self._snapshot, self._services.clock.now())
+        if not self._is_ready or not self.is_in_sight:
             return
         self._repaints.note()
         now, snapshot = self._services.clock.now(), self._snapshot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
 from gputui.domain.conditions import Condition
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration
 from gputui.tui.commands import NOTICES, bound_to
@@ -37,11 +38,10 @@ class Notices(ScrollingDialog):
     }
     """
 
-    def __init__(self, found: tuple[Condition, ...], happenings: Sequence[Notification] = (), *, now: datetime) -> None:
+    def __init__(self, look: Callable[[], tuple[tuple[Condition, ...], Sequence[Notification], datetime]]) -> None:
+        """`look` returns the present conditions, past events, and the time."""
         super().__init__()
-        self._found = found
-        self._happenings = happenings
-        self._now = now
+        self._look = look
 
     def compose(self) -> ComposeResult:
         """Return the lines of all notices."""
@@ -56,7 +56,12 @@ class Notices(ScrollingDialog):
 
     def lines(self, room: int) -> list[Cell]:
         """Return the notices, each in as many lines as it needs."""
-        return notice_lines(self._found, self._happenings, self._now, room)
+        return notice_lines(*self._look(), room)
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show what holds now."""
+        del snapshot
+        self.show_lines()
 
 
 def notice_lines(

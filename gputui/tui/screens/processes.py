@@ -141,7 +141,7 @@ class ProcessesScreen(JobScreen):
     @work
     async def look(self) -> None:
         """List the processes in a thread: the engine may be slow."""
-        if self._is_asking or self._job is None or self.app.screen is not self:
+        if self._is_asking or self._job is None or not self.is_in_sight:
             return
         self._is_asking = True
         try:
@@ -154,7 +154,7 @@ class ProcessesScreen(JobScreen):
         self._draw()
 
     def _draw(self) -> None:
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         title = job_title(self._job) if self._job else f"#{shown_id(self._job_id)}"
         count = plural(len(self._found), "process") if self._found else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import events, on
@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 
 from gputui.domain.job import Job
 from gputui.domain.server_ids import shown_id
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.swept import element_spec
 from gputui.domain.text import fit, plain, width
 from gputui.tui.commands import (
@@ -44,10 +45,12 @@ class Confirm(Dialog[bool]):
     BINDINGS: ClassVar = bindings((YES, NO))
     LEAVES: ClassVar = "answer('no')"
 
-    def __init__(self, question: str, detail: str = "") -> None:
+    def __init__(self, question: str, detail: str = "", follow: Callable[[Snapshot], str] | None = None) -> None:
+        """`follow` returns the detail as of another snapshot, where it depends on that."""
         super().__init__()
         self._question = question
         self._detail = detail
+        self._follow = follow
 
     def compose(self) -> ComposeResult:
         """Yield the question and the keys."""
@@ -56,6 +59,12 @@ class Confirm(Dialog[bool]):
             if self._detail:
                 yield Static(self._detail, classes="detail", markup=False)
             yield Hints(self.answers((YES, "yes"), (NO, "no")))
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show the detail as of the snapshot."""
+        if self._follow is not None and self.is_mounted and (detail := self._follow(snapshot)) != self._detail:
+            self._detail = detail
+            self.query_one(".detail", Static).update(detail)
 
     def action_answer(self, word: str) -> None:
         """Return the answer."""

@@ -119,7 +119,7 @@ class QueueController:
 
     def match_later(self) -> None:
         """Match further jobs with the filter between keys until all are matched; pauses while the screen is covered."""
-        if not self._matches_soon and not self.rows.is_judged and self._screen.app.screen is self._screen:
+        if not self._matches_soon and not self.rows.is_judged and self._screen.is_in_sight:
             self._matches_soon = True
             self._screen.set_timer(_PAUSE, self._match_further)
 

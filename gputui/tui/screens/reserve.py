@@ -70,6 +70,7 @@ class Reserve(Dialog[None]):
         self._services = services
         self._snapshot = snapshot
         self._gpus = tuple(view.gpu for view in snapshot.gpus)
+        self._told = ("", False)
         chosen = next((index_of(view) for view in snapshot.gpus if view.gpu.uuid == uuid), None)
         self._first = {"gpus": "1" if chosen is None else f"device={chosen}"}
 
@@ -98,6 +99,13 @@ class Reserve(Dialog[None]):
         """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Check the reservation against another snapshot."""
+        self._snapshot = snapshot.of_server(self._snapshot.server_name)
+        self._gpus = tuple(view.gpu for view in self._snapshot.gpus)
+        if self.is_mounted:
+            self._typed()
+
     def _window(self) -> Window:
         """Return the reservation as typed; raises GputuiError if it cannot be made."""
         given = {field.id or "": field.value for field in self.query(Input)}
@@ -125,9 +133,11 @@ class Reserve(Dialog[None]):
             self._tell(_words(error), is_wrong=True)
 
     def _tell(self, words: str, *, is_wrong: bool = False) -> None:
-        told = self.query_one("#told", Static)
-        told.update(plain(words, 300))
-        told.set_class(is_wrong, "-wrong")
+        if self._told != (words, is_wrong):
+            self._told = (words, is_wrong)
+            told = self.query_one("#told", Static)
+            told.update(plain(words, 300))
+            told.set_class(is_wrong, "-wrong")
 
     @on(Input.Submitted)
     def action_send(self) -> None:

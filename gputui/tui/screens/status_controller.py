@@ -53,17 +53,6 @@ class StatusController:
         self.hint.show(self._services.hint.text)
         self.notices.show(pressing(snapshot, now))
 
-    def show_below_dialog(self, snapshot: Snapshot, now: datetime) -> None:
-        """Show the status line below dialogs, where each change draws the whole screen: the clock shows minutes.
-
-        Do nothing if a page covers it.
-        """
-        stack = self.bar.app.screen_stack
-        if not all(screen.is_modal for screen in stack[stack.index(self.bar.screen) + 1 :]):
-            return
-        minute = f"{now.astimezone():%H:%M}"
-        self._show_status(snapshot, now, self.bar.time if self.bar.time.startswith(minute) else minute)
-
     def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
         read_only = self._services.is_read_only
         found = self._services.conditions.look(snapshot, now)

@@ -345,7 +345,7 @@ class TimelineScreen(OverlayScreen):
 
     def tick(self) -> None:
         """Advance the time, and request a new plan if it may have changed."""
-        if self.app.screen is not self:
+        if not self.is_in_sight:
             return
         seen = self.view
         is_old = seen.timeline is None or self._services.clock.now() - seen.timeline.at >= _AGED
@@ -376,7 +376,7 @@ class TimelineScreen(OverlayScreen):
             self._wanted = None
 
     def _draw(self) -> None:
-        if not self.is_mounted or self.app.screen is not self:
+        if not self.is_mounted or not self.is_in_sight:
             return
         table = self.query_one(TimelineTable)
         table.show(self.view, self._services.clock.now())

@@ -1,0 +1,200 @@
+"""What is behind a dialog goes on: clock, GPUs, queue and pages, and the dialog's own figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+from textual._compositor import ChopsUpdate
+from textual.screen import Screen
+from textual.widgets import Input
+
+from gputui.domain.gpu import GpuState
+from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.domain.state import JobState
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.questions import Confirm
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.status_bars import StatusBar
+from tests.factories import NOW, uuid, view
+from tests.tui import sample
+from tests.tui.console import steady, text_of
+from tests.tui.every import stages, stages_dialogs, stages_screens
+from tests.tui.every.hand import Hand
+from tests.tui.every.row import Step
+from tests.tui.every.stages_screens import gpu_page
+from tests.tui.every.world import RESERVED, foreseen, world
+
+LATER = NOW + timedelta(minutes=7)
+DIALOGS = (
+    stages_dialogs.question,
+    stages_dialogs.leaving,
+    stages_dialogs.copying,
+    stages_dialogs.help_,
+    stages_dialogs.notices,
+    stages_dialogs.themes,
+    stages_dialogs.reason,
+    stages_dialogs.log_search,
+    stages_dialogs.reservation,
+    stages_dialogs.submissions,
+    stages_dialogs.templates,
+    stages_screens.columns,
+    stages_screens.form,
+)
+PAGES = (
+    stages_screens.detail,
+    gpu_page(2),
+    stages_screens.processes,
+    stages_screens.process_view,
+    stages_screens.logs,
+    stages_screens.timeline,
+)
+
+
+def after_seven_minutes(before: Snapshot) -> Snapshot:
+    """Return the same day on which job 104 has ended, and its GPU is free."""
+    ended = next(job for job in before.jobs if job.id == 104).evolve(state=JobState.COMPLETED, ended_at=LATER)
+    gpus = tuple(view(2, GpuState.FREE) if each.gpu.uuid == uuid(2) else each for each in before.nodes[0].gpus)
+    return replace(sample.with_job(before, [ended]), taken_at=LATER, nodes=(replace(before.nodes[0], gpus=gpus),))
+
+
+async def pass_time(hand: Hand) -> None:
+    """Let seven minutes pass, and show the snapshot of then."""
+    hand.console.clock.time = LATER
+    hand.console.snapshot = after_seven_minutes(hand.console.snapshot)
+    await hand.console.show(hand.pilot, hand.console.snapshot)
+    await steady(hand.pilot)
+
+
+async def close(hand: Hand, screen: Screen[object]) -> None:
+    """Close the front screen, and wait until it is gone."""
+    screen.dismiss()
+    await hand.until(lambda: screen not in hand.app.screen_stack)
+    await steady(hand.pilot)
+
+
+async def assert_live(hand: Hand) -> None:
+    """Check that what is seen beside the front screen is what is seen without it."""
+    front = hand.app.screen
+    covered = {(x, y) for box in front.children for y in box.region.line_range for x in range(*box.region.column_span)}
+    seen = text_of(hand.app).splitlines()
+    await close(hand, front)
+    for y, (line, after) in enumerate(zip(seen, text_of(hand.app).splitlines(), strict=True)):
+        beside = [x for x in range(len(line)) if (x, y) not in covered]
+        assert "".join(line[x] for x in beside) == "".join(after[x] for x in beside)
+
+
+@pytest.mark.parametrize("stage", DIALOGS, ids=lambda stage: stage.__name__.strip("_"))
+async def test_the_main_screen_goes_on(stage: Step) -> None:
+    console = world()
+    async with console.app.run_test(size=(240, 60)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stage(hand)
+        await pass_time(hand)
+        status = text_of(console.app).splitlines()[0]
+        assert "12:07:00" in status
+        assert "3 of 8 GPUs free" in status
+        while len(console.app.screen_stack) > 1:
+            await assert_live(hand)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda stage: stage.__name__)
+async def test_a_page_goes_on_behind_a_dialog(page: Step) -> None:
+    console = world()
+    async with console.app.run_test(size=(240, 60)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await page(hand)
+        console.app.action_help()
+        await hand.opened(Help)
+        await pass_time(hand)
+        await assert_live(hand)
+
+
+async def test_a_reservation_is_checked_against_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = world()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stages_dialogs.reservation(hand)
+        await hand.press(*"2")
+        console.app.screen.query_one("#name", Input).value = "mine"
+        await steady(pilot)
+        assert "exists already" not in console.screen_text
+        taken = WindowView(replace(RESERVED, name="mine"), WindowState.ACTIVE, "command", gpus=(uuid(4), uuid(5)))
+        await console.show(pilot, replace(console.snapshot, windows=(taken,), taken_at=LATER))
+        await steady(pilot)
+        assert "exists already" in console.screen_text
+        assert console.app.screen.query_one("#name", Input).value == "mine"
+
+
+async def test_a_question_follows_its_job() -> None:
+    console = world()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stages.at_job(104)(hand)
+        hand.main.action_verb("cancel")
+        await hand.opened(Confirm)
+        assert "Its container is stopped" in console.screen_text
+        await pass_time(hand)
+        assert "It has ended meanwhile: COMPLETED" in console.screen_text
+
+
+async def test_notices_are_those_of_now() -> None:
+    console = world()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stages_dialogs.notices(hand)
+        assert "docker does not answer" not in console.screen_text
+        console.snapshot = replace(sample.no_docker(), taken_at=NOW + timedelta(seconds=5))
+        await console.show(pilot, console.snapshot)
+        await hand.until(lambda: "docker does not answer" in console.screen_text)
+
+
+async def test_two_dialogs_let_the_screen_be_seen_and_typed_text_is_not_lost() -> None:
+    console = foreseen()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stages_dialogs.reservation(hand)
+        await hand.press("enter")
+        await hand.opened(WhatIf)
+        console.clock.time = LATER
+        await console.show(pilot, replace(console.snapshot, taken_at=LATER))
+        await steady(pilot)
+        assert "12:07:00" in console.screen_text.splitlines()[0]
+        await close(hand, console.app.screen)
+        for number, character in enumerate("mine"):
+            console.app.screen.query_one("#name", Input).focus()
+            await pilot.press(character)
+            console.clock.time = LATER + timedelta(seconds=number)
+            await console.show(pilot, replace(console.snapshot, taken_at=console.clock.time))
+        await steady(pilot)
+        assert "mine" in console.screen_text
+
+
+@pytest.mark.usefixtures("drawn_at_once")
+async def test_a_change_behind_a_dialog_draws_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = world()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await stages_dialogs.reservation(Hand(console, pilot))
+        await steady(pilot)
+        drawn: list[int] = []
+        display = console.app._display  # noqa: SLF001 - Textual has no public count of what is drawn
+
+        def counted(screen: Screen[object], update: object) -> None:
+            spans = update.spans if isinstance(update, ChopsUpdate) else [(0, 0, 120 * 36)]
+            drawn.append(sum(end - start for _, start, end in spans))
+            display(screen, update)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(console.app, "_display", counted)
+        console.clock.time = NOW + timedelta(seconds=3)
+        console.app.screen_stack[0].query_one(StatusBar).show((), "12:00:03")
+        await steady(pilot)
+        assert "12:00:03" in console.screen_text
+        assert sum(drawn) <= 120 + len("12:00:03")
