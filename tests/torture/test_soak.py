@@ -73,7 +73,7 @@ class Soak:
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         }
         environ = {**self.site.environ, **(clock if FAKETIME.exists() else {})}
-        command = [sys.executable, "-m", "gputui", "serve", "--wait", "20"]
+        command = [sys.executable, "-m", "gputui", "serve", "--wait", "20s"]
         with (self.site.directory / "serve.err").open("ab") as errors:
             self.scheduler = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, start_new_session=True
