@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -155,6 +157,30 @@ def test_links_do_not_lead_mounts_out_of_the_listed_directories(tmp_path: Path) 
             at_start(permissions, asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
     with pytest.raises(RuntimeFault, match="outside"):
         at_start(UserPermissions(own, settings(mounts=(str(data),))), asking(volumes=("/etc:/e",)), 0)
+
+
+def test_a_mount_whose_link_cannot_be_read_is_refused_where_mounts_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /proc/1/root, which only the engine may follow."""
+    real = os.path.realpath
+
+    def realpath(path: Path | str) -> str:
+        if path == "/proc/1/root":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return str(real(path))
+
+    monkeypatch.setattr(os.path, "realpath", realpath)
+    asked = asking(volumes=("/proc/1/root:/r",))
+    for limits in ({"mounts": ("/data",)}, {"options": {"docker_socket": False}}):
+        permissions = UserPermissions(tmp_path, settings(**limits))
+        with pytest.raises(InputError, match=r"/proc/1/root cannot be checked: .*Permission denied"):
+            permissions.check(asked, 0)
+        with pytest.raises(RuntimeFault, match="cannot be checked"):
+            at_start(permissions, asked, 0)
+    free = UserPermissions(tmp_path, settings())
+    free.check(asked, 0)
+    assert at_start(free, asked, 0) == asked, "docker run would mount it too"
 
 
 def test_named_volumes_count_as_mounts(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
 from gputui.domain.state import JobState
 from gputui.engine.tick.start_protocol import CONFLICT_CHECKS, conflicting_container
 from tests.engine.fakes import FakeRuntime
@@ -55,6 +56,28 @@ def test_the_later_scheduler_yields(looks: list[tuple[ContainerRecord, ...]], lo
 
 def test_running_attempts_stay() -> None:
     assert conflicting_container(with_mine([(rival("a", RUNNING),)], RUNNING), "m", pauses([])) is None
+
+
+def test_an_unexpected_error_before_the_start_is_a_failure_with_pauses_and_a_reason(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unrecorded it would be repeated for ever, with the GPUs held."""
+    tries: list[Launch] = []
+
+    def fail(launch: Launch) -> Created:
+        tries.append(launch)
+        raise PermissionError(13, "Permission denied", "/proc/1/root")
+
+    monkeypatch.setattr(world.docker, "create", fail)
+    job_id = world.submit(1, retries=1)
+    world.tick(20, seconds=0.2)
+    job = world.job(job_id)
+    assert (job.state, job.gpus, job.charged_attempts, len(tries)) == (JobState.PENDING, (), 0, 1)
+    assert job.attempts[0].cause is not None
+    assert job.attempts[0].cause.code is CauseCode.RUNTIME_ERROR
+    assert "/proc/1/root" in job.attempts[0].cause.text
+    world.tick(60, seconds=600)
+    assert "held after 20 starts" in str(world.job(job_id).hold_reason)
 
 
 def test_a_job_that_yielded_is_not_charged_and_starts_when_the_rival_is_gone(world: World) -> None:

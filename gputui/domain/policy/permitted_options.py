@@ -38,6 +38,11 @@ class OptionRules(Struct, frozen=True):
     is_restricted: bool = False
     """True if the queue is shared and the submitter is not an operator."""
 
+    @property
+    def limit_mounts(self) -> bool:
+        """True if any directory of the host may not be mounted."""
+        return self.is_restricted or self.allow.mounts is not None or self.allow.options.get(DOCKER_SOCKET) is False
+
 
 class OptionRefusal(Struct, frozen=True):
     """Refusal of an option."""

@@ -111,9 +111,15 @@ class UserPermissions:
         yield from volume_refusals(spec.options, rules)
 
     def _mount_refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
-        for source in mount_sources(spec.options):
-            if found := self._mount_refusal(source, os.path.realpath(source.path), rules):
-                yield found
+        for source in mount_sources(spec.options) if rules.limit_mounts else ():
+            try:
+                resolved = os.path.realpath(source.path)
+            except OSError as error:  # a link that only the engine may follow, such as /proc/1/root
+                what = f"{source.path} cannot be checked: {error.filename}: {error.strerror}"
+                yield OptionRefusal(source.option, what, "mount a directory that you may look into")
+            else:
+                if found := self._mount_refusal(source, resolved, rules):
+                    yield found
 
     def _mount_refusal(self, source: MountSource, resolved: str, rules: OptionRules) -> OptionRefusal | None:
         guarded = [os.path.realpath(path) for path in self._sockets()]

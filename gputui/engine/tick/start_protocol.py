@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import TypeAlias
 
@@ -23,7 +23,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.container_options import PublishedPort
-from gputui.domain.errors import InputError, RuntimeFault, WarrantError
+from gputui.domain.errors import InputError, RuntimeFault, StoreError, WarrantError
 from gputui.domain.job import Job, Placement
 from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
@@ -78,10 +78,11 @@ def start_attempt(
     """
     try:
         with ExitStack() as until_started:
-            # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as
-            # submitted
-            wanted = _with_values(_authorised(store, launch, settings.runtime))
-            created = runtime.create(permit(wanted, until_started) if permit else wanted)
+            with _faults_of_preparation():
+                # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as
+                # submitted
+                wanted = _with_values(_authorised(store, launch, settings.runtime))
+                created = runtime.create(permit(wanted, until_started) if permit else wanted)
             if launch.gpus and (rival := conflicting_container(runtime, created.id)):
                 runtime.remove(created.id)
                 _give_way(store, launch, rival)
@@ -104,6 +105,21 @@ def start_attempt(
     fields = about(launch.job_id, launch.attempt, launch.gpus)
     log.info("job %d attempt %d runs", launch.job_id, launch.attempt, extra=fields)
     return None
+
+
+@contextmanager
+def _faults_of_preparation() -> Iterator[None]:
+    """Raise unexpected errors as RuntimeFaults: unrecorded, they would be repeated for ever, with the GPUs held."""
+    try:
+        yield
+    except (RuntimeFault, StoreError):
+        raise
+    except InputError as error:
+        raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
+    except Exception as error:
+        log.exception("preparing a start")
+        text = f"its start could not be prepared: {type(error).__name__}: {error}"
+        raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text)) from error
 
 
 def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
