@@ -11,6 +11,7 @@ from gputui.cli.job_ids import Named, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.policy.dependency import cancelled_with
 from gputui.domain.state import JobState
 from gputui.domain.verbs import JOB_VERB
 from gputui.ports import JobStore
@@ -41,7 +42,11 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
             _show(session, store, asked)
         else:
             done = bootstrap.actions(store, session.options).requeue(asked)
-            confirm(changed("requeue", jobs_of(store, done)), quiet=quiet)
+            again = jobs_of(store, done)
+            confirm(changed("requeue", again), quiet=quiet)
+            if stay := cancelled_with(again, store.jobs().values()):
+                ids_of = " ".join(job.shown_id for job in stay)
+                confirm(f"cancelled when it failed, and still so: {named(stay)} (gputui requeue {ids_of})", quiet=quiet)
         if not failed and (left := _left(store, names, asked)):
             click.echo(f"left alone, because they completed: {named(left)}; name them to run them again", err=True)
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
@@ -75,3 +76,16 @@ def test_a_dry_run_names_them_and_changes_nothing(run: Run, sweep: KeptStore) ->
         assert found.out.splitlines()[0] == "would run again: job 1_7"
         assert requested(sweep) == []
         assert not list(sweep.audit_log("job 8"))
+
+
+def test_jobs_that_were_cancelled_with_it_are_named(run: Run, store: KeptStore) -> None:
+    def cancelled(*after: int, code: CauseCode = CauseCode.DEPENDENCY_NEVER_MET) -> Job:
+        return job(after=after).evolve(state=CANCELLED, ended_at=NOW, cause=Cause(code, "can never start"))
+
+    put(store, element(0, FAILED).evolve(array=None), cancelled(1), cancelled(2), cancelled(9))
+    put(store, cancelled(1, code=CauseCode.CANCELLED), job(after=(1,)))
+    done, left = run("requeue", "1").err.splitlines()
+    assert done == "requeued job 1"
+    assert left == "cancelled when it failed, and still so: 2 jobs: 2 3 (gputui requeue 2 3)"
+    assert run("requeue", "-q", "2", "3").err == ""
+    assert requested(store) == [1, 2, 3]

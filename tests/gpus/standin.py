@@ -10,8 +10,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.needs import need
-
 SOURCE = Path(__file__).parent / "nvml" / "nvml.c"
 UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 """Default UUID of the stand-in's GPUs."""
@@ -40,6 +38,8 @@ def build(*options: str) -> Path:
     library = place / "libnvidia-ml.so.1"
     if not library.exists():
         place.mkdir(mode=0o700, exist_ok=True)
+        from tests.needs import need  # with pytest, which the benchmarks that use this do without
+
         need("nvml")
         compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
         made = place / f"{os.getpid()}.so"

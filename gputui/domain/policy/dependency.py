@@ -7,12 +7,16 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from gputui.domain.cause import CauseCode
 from gputui.domain.entries import Entries
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Unreadable
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
+
+_NEVER = "can never start after "
+_WAITED = "waited for "
 
 
 class ArrayTally(Struct):
@@ -93,8 +97,7 @@ class Dependencies(Struct, frozen=True):
         """Return why its dependencies can never be met; None while they can."""
         for job_id in job.spec.after:
             if failed := self._failed(job_id):
-                cause = f": {failed.end_words}" if failed.cause else ""
-                return f"can never start after job {failed.shown_id}, which ended {failed.state}{cause}"
+                return f"{_NEVER}job {failed.shown_id}, which {_how_ended(failed)}"
         return None
 
     def _failed(self, job_id: JobId) -> Job | None:
@@ -128,6 +131,25 @@ def _count(tally: ArrayTally, job: Job) -> None:
         tally.ended_at = max(job.ended_at, tally.ended_at or job.ended_at)
     if tally.failed is None and has_failed(job):
         tally.failed = job
+
+
+def _how_ended(job: Job) -> str:
+    """Return how it ended; of one that could never start itself, the job at the head of that chain."""
+    if job.cause is not None and job.cause.code is CauseCode.DEPENDENCY_NEVER_MET:
+        first = job.cause.text.rpartition(_NEVER)[2].rpartition(_WAITED)[2]
+        return f"{_WAITED}{first}"
+    return f"ended {job.state}{f': {job.end_words}' if job.cause else ''}"
+
+
+def cancelled_with(requeued: Iterable[Job], jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs that were cancelled because one of the first had failed, and those that waited for them."""
+    names = {name for job in requeued for name in (*job.ids, *((job.array.id,) if job.array else ()))}
+    lost = [job for job in jobs if job.cause is not None and job.cause.code is CauseCode.DEPENDENCY_NEVER_MET]
+    found: list[Job] = []
+    while more := [job for job in lost if job not in found and not names.isdisjoint(job.spec.after)]:
+        found += more
+        names.update(job_id for job in more for job_id in job.ids)
+    return sorted(found, key=lambda job: job.id)
 
 
 def has_failed(job: Job) -> bool:
