@@ -10,17 +10,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.bootstrap import job_access
 from gputui.cli import report_figures, table
 from gputui.cli.output import json_text
 from gputui.cli.report_figures import Report
 from gputui.cli.session import Session, pass_session
 from gputui.domain.accounting import GROUPINGS
+from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
+from gputui.domain.job_record import JobRecord, UseRecord
 
 if TYPE_CHECKING:
     from gputui.cli.report_what_if import Replayed
+    from gputui.domain.job import Job
 
 FORMATS = ("table", "csv", "json", "html")
 
@@ -71,10 +76,23 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
     now = bootstrap.clock().now()
     chosen = report_figures.period(since, until, now)
     with session.store() as store:
-        jobs = tuple(store.records(chosen.since))
+        running = {job.id: job for job in store.jobs().values() if job.state.is_active and job.gpus}
+        jobs = tuple(
+            _with_use(session, record, running[record.id]) if record.id in running else record
+            for record in store.records(chosen.since)
+        )
         views = bootstrap.current_snapshot(session.options, store).gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
     return report_figures.report(jobs, chosen, by, session.options.settings.report, now, indices)
+
+
+def _with_use(session: Session, record: JobRecord, job: Job) -> JobRecord:
+    """Return the record of a running job with what was measured so far; the store has figures of ended attempts."""
+    last = max(job_access.measured(session.options, job).items(), default=(0, None))[1]
+    if last is None or last.summary is None or not record.attempts or record.attempts[-1].ended_at is not None:
+        return record
+    use = convert(last.summary, UseRecord, from_attributes=True)
+    return replace(record, attempts=(*record.attempts[:-1], replace(record.attempts[-1], telemetry=use)))
 
 
 def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:

@@ -53,9 +53,9 @@ def _tiles(found: Report) -> Iterator[str]:
     sums, hours = found.accounts.total, report_text.hours
     yield _tile(f"{sums.jobs:,}", "jobs")
     yield _tile(hours(sums.allocated), "GPU-hours held")
-    yield _tile(_of_known(sums.busy, sums), "busy")
-    yield _tile(_of_known(sums.idle, sums), "idle")
-    yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "wasted")
+    yield _tile(_of_known(sums.busy, sums), "of measured GPU-hours busy")
+    yield _tile(_of_known(sums.idle, sums), "of measured GPU-hours idle")
+    yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "of held GPU-hours wasted")
     yield _tile(report_text.wait(sums.wait_mean), "mean wait")
     yield _tile(report_text.energy(sums), "kWh")
     if (price := cost(sums, found.rates)) is not None:
@@ -105,13 +105,13 @@ def _table(found: Report, by: str) -> str:
     longest = max((sums.allocated for _, sums in rows), default=0.0)
     heads = "".join(_head(each.title, each.help) for each in figures)
     cells = "".join(
-        f"<tr>{_name_cell(found, by, name)}{_figure_cells(found, sums)}<td>{_bar(sums, longest)}</td></tr>"
+        f"<tr>{_name_cell(found, by, name)}<td>{_bar(sums, longest)}</td>{_figure_cells(found, sums)}</tr>"
         for name, sums in rows[:MOST_ROWS]
     )
-    total = f"<tr><td>total</td>{_figure_cells(found, accounts.total)}<td></td></tr>"
+    total = f"<tr><td>total</td><td></td>{_figure_cells(found, accounts.total)}</tr>"
     more = f"<p>{len(rows) - MOST_ROWS} more are not shown.</p>" if len(rows) > MOST_ROWS else ""
     notes = "".join(f"<p>{escape(note)}</p>" for note in report_text.notes_of(found)) if by == found.by else ""
-    head = f"<thead><tr>{_head(by.upper(), '')}{heads}<th>OUTCOMES</th></tr></thead>"
+    head = f"<thead><tr>{_head(by.upper(), '')}<th class=bars>OUTCOMES</th>{heads}</tr></thead>"
     body = f"<table>{head}<tbody>{cells}</tbody><tfoot>{total}</tfoot></table>"
     return f'<h2>By {by}</h2><div class="wide">{body}</div>{more}{notes}'
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
 from collections import Counter
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -19,8 +20,10 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import Efficiency
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
+from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.engine.files import telemetry_file
 from tests.cli.conftest import KeptStore, Run, put
-from tests.factories import NOW, job, running, uuid
+from tests.factories import NOW, job, running, sample, uuid
 
 USE = Efficiency(3600.0, 0.5, 0.25)
 
@@ -199,6 +202,40 @@ def test_an_html_page_is_self_contained(run: Run, store: KeptStore, tmp_path: Pa
     assert "What if:" in page
     assert (found.tags["table"], found.tags["svg"]) == (4, 1)
     assert page.count('<div class="outcomes">') == 200 + 4 + 3
+
+
+@pytest.mark.needs("chromium")
+@pytest.mark.usefixtures("past")
+def test_no_column_of_a_page_is_cut_at_1280_pixels(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    """With every column, a long name and large figures."""
+    suspended = over(20_000, 1, 64, CauseCode.PREEMPTED, tenant="a-tenant-with-a-long-name-" * 3)
+    paused = ((NOW - timedelta(hours=9000), NOW - timedelta(hours=100)),)
+    put(store, suspended.with_attempt(suspensions=paused))
+    (tmp_path / "config.toml").write_text('[report]\ngpu_hour = 12.5\ncurrency = "EUR"\n')
+    page = run("--config", str(tmp_path / "config.toml"), "report", "--since", "-1000d", "--format", "html").out
+    assert all(f">{name}</" in page for name in ("OUTCOMES", "UNKNOWN", "SUSPENDED", "COST"))
+    measure = "document.title = [...document.querySelectorAll('.wide')].map(e => e.scrollWidth - e.clientWidth)"
+    file = tmp_path / "report.html"
+    file.write_text(page.replace("</body>", f"<script>{measure}</script></body>"))
+    words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    words += ["--window-size=1280,800", "--dump-dom", file.as_uri()]
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    title = re.search("<title>(.*?)</title>", shown)
+    assert title is not None
+    assert {*title[1].split(",")} == {"0"}
+
+
+@pytest.mark.usefixtures("past")
+def test_a_running_attempt_has_the_use_that_was_measured_so_far(run: Run, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    before = json.loads(run("--state", str(state), "report", "--by", "cause", "--format", "json").out)["total"]
+    tally = Tally(TallyRecord(1, NOW.timestamp() - 60))
+    tally.add(sample(3, at=NOW - timedelta(seconds=40), utilization=0.5, power=300.0))
+    telemetry_file.write(state, 4, 1, telemetry_file.encode_running("c1", tally), durably=False)
+    after = json.loads(run("--state", str(state), "report", "--by", "cause", "--format", "json").out)["total"]
+    gained = after["gpu_hours_busy"] - before["gpu_hours_busy"]
+    assert gained == pytest.approx(10 / 3600, rel=0.01)
 
 
 def test_an_empty_report_is_a_valid_page(run: Run) -> None:
