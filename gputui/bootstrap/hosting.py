@@ -14,7 +14,6 @@ from gputui.bootstrap import adapters
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
-from gputui.store.migrations import SCHEMA
 
 if TYPE_CHECKING:
     from gputui.domain.entries import Entries
@@ -72,6 +71,8 @@ def _adapters(options: Options, store_id: str, started: Callable[[], GpuProbe | 
 
 def _this_process(kind: str, *, stands_in: bool) -> Leader:
     import socket
+
+    from gputui.store.migrations import SCHEMA  # the store is opened after the console's first frame
 
     return Leader(
         os.getpid(),

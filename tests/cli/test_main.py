@@ -62,8 +62,24 @@ def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: l
     assert "\x1b" not in result.err
 
 
-def test_a_mistyped_command_gets_a_hint(run: Run) -> None:
-    assert "did you mean queue?" in run("quue").err
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("quue", "queue"),
+        ("ls", "queue"),
+        ("list", "queue"),
+        ("status", "queue"),
+        ("stop", "cancel or suspend or pause"),
+        ("kill", "cancel"),
+        ("KILL", "cancel"),
+        ("rerun", "requeue"),
+        ("thaw", "unsuspend"),
+        ("sbatch", "submit"),
+        ("nvidia-smi", "gpus"),
+    ],
+)
+def test_a_mistyped_command_or_one_of_other_programs_gets_a_hint(run: Run, word: str, meant: str) -> None:
+    assert f"(did you mean {meant}?)" in run(word).err
 
 
 @pytest.mark.parametrize(
