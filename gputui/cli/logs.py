@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
-from gputui.domain.text import plain_bytes
-from gputui.ports import JobStore, LogStream
+from gputui.domain.text import fit, plain_bytes
+from gputui.ports import JobStore, LiveLogStream, LogStream
 from gputui.request import numbers
 
 LOOK_EVERY = 0.2
@@ -50,12 +51,16 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
 
 def print_log(stream: LogStream) -> None:
     """Print a log to its end, and close it."""
-    write = writer(sys.stdout.isatty())
+    printer = TerminalPrinter() if sys.stdout.isatty() else RawPrinter()
+    if isinstance(stream, LiveLogStream):
+        stream.watch(printer.show_rest)
     try:
         for line in stream:
-            write(line)
+            printer.print_line(line)
     finally:
         stream.close()
+    if notice := getattr(stream, "notice", ""):
+        click.echo(f"gputui: {notice}", err=True)
 
 
 def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
@@ -79,15 +84,48 @@ def was_started(job: Job) -> bool:
     return has_container or attempt.is_over
 
 
-def writer(to_terminal: bool) -> Callable[[bytes], None]:
-    """Return a function that writes one line and flushes it."""
+class TerminalPrinter:
+    """Prints lines as text; of a line that has not ended its last state, in place."""
 
-    def write_shown(line: bytes) -> None:
+    def __init__(self) -> None:
+        self._cells = 0
+        """Width of the state that is shown."""
+
+    def show_rest(self, line: bytes) -> None:
+        """Show the beginning of a line, cut to the width of the terminal, since it is replaced."""
+        self._clear()
+        self._cells = max(1, shutil.get_terminal_size().columns - 1)
+        print(fit(plain_bytes(line), self._cells), end="", flush=True)
+
+    def print_line(self, line: bytes) -> None:
+        """Print a line."""
+        self._clear()
         shown = plain_bytes(line)
         print(shown + RESET if "\x1b" in shown else shown, flush=True)
 
-    def write_raw(line: bytes) -> None:
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
+    def _clear(self) -> None:
+        if self._cells:
+            print("\r" + " " * self._cells + "\r", end="")
+            self._cells = 0
 
-    return write_shown if to_terminal else write_raw
+
+class RawPrinter:
+    """Writes lines byte for byte, each byte as soon as it is there."""
+
+    def __init__(self) -> None:
+        self._written = 0
+        """Number of bytes of the current line that are written already."""
+
+    def show_rest(self, line: bytes) -> None:
+        """Write what was added to the beginning of a line."""
+        self._write(line)
+        self._written = len(line)
+
+    def print_line(self, line: bytes) -> None:
+        """Write a line, or the rest of it."""
+        self._write(line + b"\n")
+        self._written = 0
+
+    def _write(self, line: bytes) -> None:
+        sys.stdout.buffer.write(line[self._written :])
+        sys.stdout.buffer.flush()

@@ -33,6 +33,10 @@ class HeldMount(Struct, frozen=True):
     is_readonly: bool
 
 
+DEFAULT_ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
+"""Variables that a job has unless it sets them: without this, what Python prints is seen after 8 KiB or at its end."""
+
+
 class Launch(Struct, frozen=True):
     """Request to a runtime to create one attempt."""
 

@@ -9,7 +9,7 @@ from gputui.ports.clock import Clock, SteadyClock
 from gputui.ports.cluster import Cluster
 from gputui.ports.gpus import GpuProbe, NodeProbes
 from gputui.ports.monitor import NO_MONITOR, Monitor
-from gputui.ports.runtime import JobExec, LogStream, Permit, Runtime, StampedLogStream
+from gputui.ports.runtime import JobExec, LiveLogStream, LogStream, Permit, Runtime, StampedLogStream
 from gputui.ports.store import JobStore, StoreWatch, Transaction
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "GpuProbe",
     "JobExec",
     "JobStore",
+    "LiveLogStream",
     "LogStream",
     "Monitor",
     "NodeProbes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +40,18 @@ class LogStream(Protocol):
 
     def close(self) -> None:
         """End the iteration, from any thread."""
+        ...
+
+
+@runtime_checkable
+class LiveLogStream(LogStream, Protocol):
+    """Output of which the last line can be seen before it ends: a progress bar, or a question."""
+
+    def watch(self, tell: Callable[[bytes], None]) -> None:
+        """Have `tell` called with the line so far, as often as it grew while nothing else was there to read.
+
+        Call it before the iteration, on whose thread `tell` is called. The line is yielded when it ends, as any other.
+        """
         ...
 
 

@@ -22,9 +22,9 @@ def kept_log(path: Path) -> Iterator[BinaryIO]:
     """
     _remove_stale(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
+        with os.fdopen(os.open(part, flags, 0o600), "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

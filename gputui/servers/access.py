@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from gputui.domain.container import ProcessRow, Shell
@@ -31,12 +31,19 @@ class ServerLog:
         self._number = opened.number
         self.is_stamped = opened.is_stamped
         self._is_closed = False
+        self._tell: Callable[[bytes], None] = lambda _: None
+
+    def watch(self, tell: Callable[[bytes], None]) -> None:
+        """Have `tell` called with a line that has not ended, about once a second."""
+        self._tell = tell
 
     def __iter__(self) -> Iterator[bytes]:
         while not self._is_closed:
             part: LogPart
             part, _ = self._connection.call("log_read", self._number)
             yield from part.lines
+            if part.rest:
+                self._tell(part.rest)
             if part.is_over:
                 return
 

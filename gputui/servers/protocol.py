@@ -151,6 +151,8 @@ class LogPart(Struct, frozen=True, omit_defaults=True):
 
     lines: tuple[bytes, ...] = ()
     is_over: bool = False
+    rest: bytes = b""
+    """Last part of a line that has not ended yet."""
 
 
 class OpenedLog(Struct, frozen=True):

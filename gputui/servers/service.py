@@ -22,7 +22,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
-from gputui.ports import LogStream
+from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.actions import ActionChange, UserActions
 from gputui.servers.deltas import SnapshotEncoder, in_parts
 from gputui.servers.protocol import (
@@ -54,6 +54,8 @@ MOST_CHANGES = 20_000
 """Maximum number of changes that can be undone."""
 _HELD_LINES = 2000
 _PART_BYTES = 256 * 1024
+_MOST_REST = 4096
+"""Bytes of a line that has not ended which are sent: its end, which is what a progress bar shows."""
 _LOG_PATIENCE = 1.0
 
 
@@ -105,16 +107,23 @@ class _OpenLog:
         self._lines: queue.Queue[bytes | None] = queue.Queue(_HELD_LINES)
         self._is_closed = False
         self._error: Exception | None = None
+        self._rest = b""
+        if isinstance(stream, LiveLogStream):
+            stream.watch(self._see_rest)
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def _run(self) -> None:
         try:
             for line in self._stream:
+                self._rest = b""
                 if not self._put(line):
                     return
         except Exception as error:  # noqa: BLE001 - a border: the console shows it in the log's pane
             self._error = error
         self._put(None)
+
+    def _see_rest(self, line: bytes) -> None:
+        self._rest = line[-_MOST_REST:]
 
     def _put(self, line: bytes | None) -> bool:
         """Wait for room; return False once the log is closed."""
@@ -140,7 +149,7 @@ class _OpenLog:
                 return LogPart(tuple(lines), is_over=self._error is None)
             lines.append(line)
             size, wait = size + len(line), 0.0
-        return LogPart(tuple(lines))
+        return LogPart(tuple(lines), rest=self._rest)
 
     def close(self) -> None:
         """End the reading thread."""

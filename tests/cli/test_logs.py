@@ -57,7 +57,6 @@ def test_options_are_passed_to_the_log(
     run: Run, store: KeptStore, found: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, *(running() for _ in range(7)))
-    monkeypatch.setattr(logs, "writer", lambda to_terminal: lambda line: None)
     assert run("logs", "7").code == 0
     assert run("logs", "-f", "--tail", "5", "--attempt", "2", "7").code == 0
     assert run("logs", "7", "--tail", "0").code == 0
@@ -126,16 +125,38 @@ def test_a_log_that_breaks_off_fails(run: Run, store: KeptStore, monkeypatch: py
 
 
 def test_raw_lines_are_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    write = logs.writer(to_terminal=False)
+    printer = logs.RawPrinter()
     for line in LINES:
-        write(line)
+        printer.print_line(line)
     assert capfdbinary.readouterr().out == b"".join(line + b"\n" for line in LINES)
 
 
+def test_a_line_that_has_not_ended_is_written_as_it_grows(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer, seen = logs.RawPrinter(), list[bytes]()
+    for so_far in (b"10%", b"10%\r20%", b"10%\r20%\r99%"):
+        printer.show_rest(so_far)
+        seen.append(capfdbinary.readouterr().out)
+    printer.print_line(b"10%\r20%\r99%\r100%")
+    printer.print_line(b"done")
+    assert seen == [b"10%", b"\r20%", b"\r99%"]
+    assert capfdbinary.readouterr().out == b"\r100%\ndone\n"
+
+
+def test_a_terminal_shows_the_last_state_of_a_progress_bar_in_place(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "9")
+    printer = logs.TerminalPrinter()
+    printer.show_rest(b"1%\r\x1b[2K20% of many\r")
+    printer.print_line(b"20% of many\rdone")
+    blank = b"\r" + b" " * 8 + b"\r"
+    assert capfdbinary.readouterr().out == "20% of …".encode() + blank + b"done\n"
+
+
 def test_a_terminal_gets_colours_but_no_other_control_sequences(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    write = logs.writer(to_terminal=True)
+    printer = logs.TerminalPrinter()
     for line in LINES:
-        write(line)
+        printer.print_line(line)
     green, progress, clear, raw, chinese = capfdbinary.readouterr().out.decode().splitlines()
     assert green == "\x1b[32mgreen\x1b[0m\x1b[0m"
     assert (progress, clear, raw, chinese) == ("99%", "clear", "\ufffd\u2400 raw", "训练")

@@ -557,9 +557,31 @@ def test_the_start_of_a_foreign_container_wakes_the_scheduler(
 
 
 def test_a_log_of_100_000_lines_is_saved(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
-    text = printed(harness, runtime, launch(harness, IMAGE, ("seq", "100000")), tmp_path / "log")
+    text = printed(
+        harness, runtime, launch(harness, IMAGE, ("seq", "100000"), log_opt=("max-size=64m",)), tmp_path / "log"
+    )
     assert text == "".join(f"{number}\n" for number in range(1, 100_001))
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+ROTATED = {"log_opt": ("max-size=10k", "max-file=3")}
+
+
+@pytest.mark.parametrize(("count", "is_cut"), [(100, False), (3000, True)])
+def test_output_that_the_engine_dropped_is_told(
+    harness: Harness, runtime: DockerRuntime, tmp_path: Path, count: int, is_cut: bool
+) -> None:
+    created = runtime.create(launch(harness, IMAGE, ("seq", str(count)), **ROTATED))
+    runtime.start(created.id)
+    harness.ended(runtime, created.id)
+    stream = runtime.logs(created.id)
+    lines = list(stream)
+    assert (len(lines) < count, bool(getattr(stream, "notice", ""))) == (is_cut, is_cut)
+    kept = output(runtime, created.id, tmp_path / "log").decode().splitlines()
+    assert kept[-1] == str(count)
+    assert [line.encode() for line in kept[is_cut:]] == lines
+    told = "the engine keeps only the last 30K of this output (max-size=10K, max-file=3): lines may be missing"
+    assert (kept[0] == f"[gputui: {told}]") is is_cut
 
 
 def test_a_long_line_stays_one_line(harness: Harness, runtime: DockerRuntime) -> None:

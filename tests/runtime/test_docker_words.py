@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from gputui.runtime.docker.container_cache import ContainerCache, Outages
 from gputui.runtime.docker.create import create_request
 from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
 from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
+from gputui.runtime.docker.log_limit import LogLimit, limit_of
 from gputui.runtime.docker.logs import frames, lines
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
 from gputui.runtime.docker.records import container_record, foreign_of, parse_time
@@ -117,6 +119,12 @@ def test_gpus_are_requested_by_cdi() -> None:
     made = body(EngineFacts("29", cpus=8, gpu_mode=GpuMode.CDI))
     assert made["HostConfig"]["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid(0)}"]}]
     assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
+
+
+def test_python_writes_its_output_at_once_unless_the_job_says_otherwise() -> None:
+    facts = EngineFacts("28.0", 8)
+    assert "PYTHONUNBUFFERED=1" in body(facts)["Env"]
+    assert "PYTHONUNBUFFERED=" in body(facts, options=ContainerOptions(env=(("PYTHONUNBUFFERED", ""),)))["Env"]
 
 
 def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
@@ -499,3 +507,40 @@ def test_a_refusal_without_the_credentials_of_a_broken_helper_is_the_machines_fa
     found = pull_fault("x", "pull access denied for x, repository does not exist", problem).cause
     assert (found.code, problem in found.text) == (CauseCode.PULL_FAILED, True)
     assert pull_fault("x", "manifest unknown", problem).cause.code is CauseCode.IMAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("size", "files", "read", "after", "is_told"),
+    [
+        (10_000, 3, 19_999, 60.0, False),  # two full files and a new one are more than that
+        (10_000, 3, 20_000, 60.0, True),
+        (10_000, 1, 0, 60.0, True),
+        (100 * 1024**2, 2, 150 * 1024**2, 1.0, False),  # 100 MiB are not written within a second
+        (100 * 1024**2, 2, 150 * 1024**2, 3.0, True),
+        (0, 3, 10**12, 60.0, False),
+    ],
+)
+def test_a_log_tells_whether_lines_may_be_missing(
+    size: int, files: int, read: int, after: float, is_told: bool
+) -> None:
+    limit = LogLimit(size, files, started_at=NOW, read=read)
+    assert bool(limit.notice(NOW + timedelta(seconds=after))) is is_told
+
+
+@pytest.mark.parametrize(
+    ("config", "size", "files"),
+    [
+        ({"Type": "json-file", "Config": {"max-size": "10k", "max-file": "3"}}, 10 * 1024, 3),
+        ({"Type": "json-file", "Config": {"max-size": "67108864"}}, 64 * 1024**2, 1),
+        ({"Type": "json-file", "Config": {}}, 0, 1),
+        ({"Type": "json-file", "Config": {"max-size": "-1"}}, 0, 1),
+        ({"Type": "json-file", "Config": {"max-size": "many"}}, 0, 1),
+        ({"Type": "local", "Config": {}}, 20 * 1024**2, 5),
+        ({"Type": "journald", "Config": None}, 0, 1),
+        (None, 0, 1),
+    ],
+)
+def test_the_limit_of_a_log_is_read(config: object, size: int, files: int) -> None:
+    inspected = {"HostConfig": {"LogConfig": config}, "State": {"StartedAt": "2026-01-01T00:00:00Z"}}
+    client = cast("Any", SimpleNamespace(inspect_container=lambda _: inspected))
+    assert (limit_of(client, "c").size, limit_of(client, "c").files) == (size, files)

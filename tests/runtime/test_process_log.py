@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gputui.ports import LiveLogStream
 from gputui.runtime.process import wrapper
 from gputui.runtime.process.log import FileLogStream, first_byte, save
 from tests.runtime.contract import until
@@ -122,3 +123,21 @@ def test_a_slow_reader_skips_output_that_was_released(tmp_path: Path) -> None:
     assert not [each for each in rest if b"\0" in each]
     assert rest[-10_000:] == lines[-10_000:]
     assert len(rest) < 30_000
+
+
+def test_a_line_that_has_not_ended_is_told_as_it_grows(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n1%\r2%")
+    told: list[bytes] = []
+    later = iter((b"\r3%", b"", b"\r4%\nlast"))
+
+    def is_over() -> bool:
+        with path.open("ab") as file:
+            file.write(more := next(later, b""))
+        return not more and b"last" in path.read_bytes()
+
+    stream = FileLogStream(path, tail=None, follow=True, is_over=is_over)
+    assert isinstance(stream, LiveLogStream)
+    stream.watch(told.append)
+    assert list(stream) == [b"first", b"1%\r2%\r3%\r4%", b"last"]
+    assert told == [b"1%\r2%", b"1%\r2%\r3%"]  # and not again while it stays the same

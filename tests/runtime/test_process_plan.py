@@ -106,6 +106,7 @@ def test_a_job_gets_its_account_and_the_passed_variables_only(
         "SHELL": "/bin/zsh",
         "PATH": "/opt/bin:/bin",
         "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "PYTHONUNBUFFERED": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "NVIDIA_VISIBLE_DEVICES": "void",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -113,6 +114,7 @@ def test_a_job_gets_its_account_and_the_passed_variables_only(
         "GPUTUI_JOB_ID": "5",
         "GPUTUI_GPUS": "0",
     }
+    assert env_of(launch("true", env=(("PYTHONUNBUFFERED", ""),)))["PYTHONUNBUFFERED"] == ""
     assert env_of(launch("true"))["PATH"] == "/usr/local/bin:/usr/bin:/bin"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -220,6 +220,16 @@ def test_a_log_is_read_in_parts_and_closed(peer: Peer) -> None:
     peer.result("log_close", opened["number"])
     assert peer.backend.log.closed.is_set()
     assert peer.ask("log_read", opened["number"]).error
+
+
+def test_a_line_that_has_not_ended_is_sent_along(peer: Peer) -> None:
+    class Bar(Lines):
+        def watch(self, tell: Callable[[bytes], None]) -> None:
+            tell(b"1%\r2%")
+
+    peer.backend.log = Bar([], ends=False)
+    number = peer.result("log_open", 1, None, None, True, False)["number"]
+    assert peer.result("log_read", number) == {"rest": "MSUNMiU="}
 
 
 def test_a_log_that_ends_says_so(peer: Peer) -> None:

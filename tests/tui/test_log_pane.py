@@ -14,11 +14,12 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
+from gputui.runtime.process.log import FileLogStream
 from gputui.tui.log.buffer import EARLIER, LogBuffer, pack_lines
 from gputui.tui.log.follower import TAIL, LogFollower
 from gputui.tui.log.whole import KnownLines, read_earlier
 from gputui.tui.log.window import MOST_COPIED, copied_text
-from gputui.tui.present.log import STAMP_WIDTH, stamp_words, without_stamp
+from gputui.tui.present.log import STAMP_WIDTH, kept_part, stamp_words, without_stamp
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.log_saver import save_log
 from gputui.tui.screens.questions import Confirm, Prompt
@@ -388,3 +389,51 @@ async def test_while_it_is_paused_a_flood_paints_the_title_alone() -> None:
         pane.reading.window.to_last()
         pane.repaint(is_same=True)
         assert asked[-2:] == [(Region(0, 1, SIZE[0], pane.size.height - 1),), (Region(0, 0, SIZE[0], 1),)]
+
+
+class Bar:
+    """Opener of a log in a file, which grows as the test wants."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self, *_: object, tail: int | None, follow: bool, stamped: bool = False) -> FileLogStream:
+        return FileLogStream(self.path, tail=tail, follow=follow, is_over=lambda: False)
+
+    def write(self, more: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(more)
+
+
+async def test_the_last_state_of_a_progress_bar_is_the_last_row(tmp_path: Path) -> None:
+    console, bar = Console(), Bar(tmp_path / "log")
+    bar.write(b"".join(b"line %d\n" % number for number in range(100)) + b"epoch 1: 10%\repoch 1: 55%")
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, [])
+
+        def rows() -> list[str]:
+            return [pane.render_line(y).text.strip() for y in range(pane.size.height)]
+
+        async def until_last(words: list[str]) -> None:
+            async with asyncio.timeout(60):
+                while rows()[-len(words) :] != words:
+                    await pilot.pause(0.005)
+
+        pane.follow(LogFollower(bar, 101, None), "101")
+        await until_last(["line 99", "epoch 1: 55%"])
+        bar.write(b"\repoch 1: 56%")
+        await until_last(["line 99", "epoch 1: 56%"])
+        await pilot.press("k")  # away from the end, where the bar is
+        assert "epoch 1: 56%" not in rows()
+        await pilot.press("G")
+        bar.write(b"\repoch 1: 100%\n")
+        await until_last(["line 99", "epoch 1: 100%"])
+        assert pane.buffer.end == 101
+
+
+def test_of_a_long_progress_bar_the_last_state_is_kept() -> None:
+    bar = b"\r".join(b"%4d of 1000" % number for number in range(1001))
+    stamp = b"2026-01-01T00:00:00.000000000Z "
+    assert kept_part(bar) == kept_part(bar + b"\r").rstrip(b"\r") == b"1000 of 1000"
+    assert kept_part(stamp + bar) == stamp + b"1000 of 1000"
+    assert len(kept_part(b"x" * 9000)) == len(kept_part(b"x\r" + b"y" * 9000)) == 4096

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import Launch
+from gputui.domain.container import DEFAULT_ENVIRONMENT, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
@@ -171,6 +171,7 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
         given = {"USER": account.name, "LOGNAME": account.name, "HOME": _home(launch, account)}
     else:
         given = {}
+    given |= DEFAULT_ENVIRONMENT
     given |= {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
     dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
     notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +22,8 @@ from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.faults import fault
-from gputui.runtime.docker.records import by_name, state_of
+from gputui.runtime.docker.log_limit import LogLimit, limit_of
+from gputui.runtime.docker.records import by_name, parse_time, state_of
 from gputui.runtime.kept_log import kept_log
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ Message: TypeAlias = tuple[int, bytes, bytes]
 _HEADER = 8
 """Bytes of a frame's header: the stream's number, three zeros, and the big-endian length of the content."""
 _CHUNK = 64 * 1024
+_BLOCK = 1024 * 1024
 _ENGINE_ERROR = 3
 """Stream on which the engine reports why it cannot continue."""
 _RAW = "application/vnd.docker.raw-stream"
@@ -79,6 +81,9 @@ class DockerLog:
         self._client: EngineClient | None = None
         self._seen: deque[tuple[int, bytes]] = deque(maxlen=_REMEMBERED)
         """Stream and time of the latest messages, for recognising repeated ones."""
+        self._limit = LogLimit()
+        self.notice = ""
+        """Sentence about lines that may be missing, once all was read; empty: none are."""
         self._response = self._open(self._query)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -87,6 +92,10 @@ class DockerLog:
         try:
             messages = self._followed() if self._query.follow else self._messages(self._query)
             yield from lines(self._format_parts(messages))
+            if self._limit.is_reached:
+                container_id, limit = self._query.container_id, self._limit
+                with suppress(RuntimeFault):  # its container may be gone by now
+                    self.notice = self._connection.call(lambda client: _notice(client, container_id, limit))
         except Exception:
             # a close from another thread ends a stream with one of many errors
             if not self._closed.is_set():
@@ -106,6 +115,7 @@ class DockerLog:
         """Yield output, with the time before each line if stamped; long lines arrive in several messages."""
         begins: dict[int, bool] = {}
         for stream, content, stamp in messages:
+            self._limit.count(content)
             is_stamped = self.is_stamped and begins.get(stream, True)
             yield stream, stamp + b" " + content if is_stamped else content
             begins[stream] = content.endswith(b"\n")
@@ -189,6 +199,8 @@ class DockerLog:
             return None
         try:
             with self._connection.translated():
+                if query.tail is None and not self._limit.size:
+                    self._limit = limit_of(client, query.container_id)
                 return open_log(client, query)
         except BaseException:
             client.close()
@@ -328,13 +340,17 @@ def lines(parts: Iterator[Part]) -> Iterator[bytes]:
 
 
 def save(client: APIClient, container_id: str, path: Path) -> None:
-    """Write all output to the file, atomically. Raises RuntimeFault."""
+    """Write all output to the file, atomically; its first line tells if output may be missing. Raises RuntimeFault."""
     from requests import RequestException
 
+    limit = limit_of(client, container_id)
     try:
         with open_log(client, LogQuery(container_id)) as response, kept_log(path) as file:
             for _, content in frames_of(response):
                 file.write(content)
+                limit.count(content)
+            if notice := _notice(client, container_id, limit):
+                _put_first(file, f"[gputui: {notice}]\n".encode())
     except RequestException:
         raise  # also an OSError, but of the engine, not of the disk
     except ValueError as error:
@@ -342,6 +358,27 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
     except OSError as error:
         code = CauseCode.DISK_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else CauseCode.RUNTIME_ERROR
         raise RuntimeFault(Cause(code, f"cannot keep the log at {path}: {error.strerror or error}")) from error
+
+
+def _notice(client: APIClient, container_id: str, limit: LogLimit) -> str:
+    if not limit.is_reached:
+        return ""
+    with open_log(client, LogQuery(container_id, stamped=True)) as response:
+        for _, message in frames_of(response):
+            return limit.notice(parse_time(message.partition(b" ")[0].decode("ascii", "replace")))
+    return ""
+
+
+def _put_first(file: BinaryIO, line: bytes) -> None:
+    """Put a line before the content of a file, which may be larger than the memory."""
+    end = file.tell()
+    for at in reversed(range(0, end, _BLOCK)):
+        file.seek(at)
+        block = file.read(min(_BLOCK, end - at))
+        file.seek(at + len(line))
+        file.write(block)
+    file.seek(0)
+    file.write(line)
 
 
 def _message(response: requests.Response) -> str:

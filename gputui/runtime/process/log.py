@@ -28,6 +28,9 @@ class FileLogStream:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._is_read = False
+        self._rest = b""
+        """Beginning of a line that has not ended yet."""
+        self._tell: Callable[[bytes], None] = lambda _: None
         descriptor = self._file.fileno()
         start = first_byte(descriptor)
         if tail is not None:
@@ -43,18 +46,21 @@ class FileLogStream:
             if self._closed.is_set():
                 return
             self._is_read = True
-        rest = b""
         try:
             for block in self._blocks():
-                *lines, rest = (rest + block).split(b"\n")
+                *lines, self._rest = (self._rest + block).split(b"\n")
                 yield from lines
-                if len(rest) > _LONGEST:
-                    yield rest
-                    rest = b""
-            if rest and not self._closed.is_set():
-                yield rest
+                if len(self._rest) > _LONGEST:
+                    yield self._rest
+                    self._rest = b""
+            if self._rest and not self._closed.is_set():
+                yield self._rest
         finally:
             self._file.close()
+
+    def watch(self, tell: Callable[[bytes], None]) -> None:
+        """Have `tell` called with a line that has not ended, as often as it grew and nothing else is to be read."""
+        self._tell = tell
 
     def close(self) -> None:
         """End the iteration, from any thread."""
@@ -64,7 +70,7 @@ class FileLogStream:
                 self._file.close()
 
     def _blocks(self) -> Iterator[bytes]:
-        pause, was_over = _QUICK, not self._follow
+        pause, was_over, told = _QUICK, not self._follow, 0
         while not self._closed.is_set():
             if self._leap():
                 yield b"\n"  # end of the partial line
@@ -76,6 +82,9 @@ class FileLogStream:
             else:  # read once more: output between the last read and the end
                 was_over = self._is_over()
                 if not was_over:
+                    if self._rest and self._file.tell() != told:
+                        told = self._file.tell()
+                        self._tell(self._rest)
                     self._closed.wait(pause)
                     pause = min(_SLOW, pause * 1.5)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec.structs import asdict
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import Launch
+from gputui.domain.container import DEFAULT_ENVIRONMENT, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
 from gputui.runtime.accounts import Account, account_of
@@ -77,7 +77,7 @@ def environment(launch: Launch, account: Account) -> dict[str, str]:
     """
     env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
     env["PATH"] = _PATH if account.uid else _ROOT_PATH
-    env |= _own(launch.spec.options)
+    env |= DEFAULT_ENVIRONMENT | _own(launch.spec.options)
     visible = ",".join(launch.gpus)
     env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
     env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUTUI_ATTEMPT": launch.tag}

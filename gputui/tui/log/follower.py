@@ -11,8 +11,8 @@ from rich.style import Style
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId
-from gputui.ports import LogStream
-from gputui.tui.present.log import MOST, style_after
+from gputui.ports import LiveLogStream, LogStream
+from gputui.tui.present.log import kept_part, style_after
 from gputui.tui.present.style import PLAIN
 
 TAIL = 1000
@@ -62,6 +62,8 @@ class LogFollower:
         self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0
         """Number of lines so far."""
+        self.rest = b""
+        """Last state of a line that has not ended yet, such as a progress bar."""
         self._taken = 0
         self._tell: Callable[[], None] = lambda: None
         self._has_told = False
@@ -107,19 +109,28 @@ class LogFollower:
         except Exception as error:  # noqa: BLE001 - a border: a log that cannot be read is told in its pane
             self.error = f"{type(error).__name__}: {error}"
         finally:
-            self.is_over = True
+            self.is_over, self.rest = True, b""
             self._tell()
+
+    def _announce(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._tell()
+
+    def _see_rest(self, line: bytes) -> None:
+        self.rest = kept_part(line)
+        self._announce()
 
     def _read_all(self, stream: LogStream) -> None:
         style = PLAIN
+        if isinstance(stream, LiveLogStream):
+            stream.watch(self._see_rest)
         for whole in stream:
-            line = whole[:MOST]
+            line, self.rest = kept_part(whole), b""
             self._inbox.append((line, style))
             if b"\x1b" in line:  # tracked here, or the screen would freeze for it
                 style = style_after(line, style)
             self.read += 1
-            if not self._has_told:
-                self._has_told = True
-                self._tell()
+            self._announce()
             if self.read % _BREATH == 0 and self._closed.wait(0.001):
                 return

@@ -135,6 +135,11 @@ class LogPainter:
         sign = self._sign(row, is_error=is_error, marked=marked)
         return Strip([Segment(sign[0], ground + sign[1]), *shown]).adjust_cell_length(self.width, ground)
 
+    def rest(self, line: bytes) -> Strip:
+        """Return the row of a line that has not ended yet; long ones are cut."""
+        spans = [(" ", DIM), *log_spans(without_stamp(line) if self.is_stamped else line)]
+        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.width, _GROUND)
+
     @property
     def _room(self) -> int:
         return self.width - 1

@@ -17,7 +17,7 @@ from gputui.tui.log.finder import MOST_HITS
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.matching import Matcher
 from gputui.tui.log.pattern import Pattern, TooSlow
-from gputui.tui.present.log import MOST, styles_before, without_stamp
+from gputui.tui.present.log import kept_part, styles_before, without_stamp
 from gputui.tui.present.style import PLAIN
 
 PAGE = 5000
@@ -68,7 +68,7 @@ def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wante
 
 def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[bytes]:
     for line in stream:
-        yield line[:MOST]
+        yield kept_part(line)
         if not is_wanted():
             return
 
@@ -146,7 +146,7 @@ def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Calla
             if place >= end or (place % _BATCH_LINES == 0 and not is_wanted()):
                 break
             if place >= start:
-                lines.append(line[:MOST])
+                lines.append(kept_part(line))
     return LogRegion(start - shift, lines, styles_before(lines), is_start=start == 0)
 
 
@@ -191,7 +191,7 @@ class _Scan:
         batch: list[bytes] = []
         size = 0
         for line in self._stream:
-            batch.append(line[:MOST])
+            batch.append(kept_part(line))
             size += len(line) + 1
             if len(batch) >= _BATCH_LINES or size >= _BATCH_BYTES:
                 self._bytes += size

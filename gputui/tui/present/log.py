@@ -29,6 +29,15 @@ _ATTRIBUTES = {
 }
 
 
+def kept_part(whole: bytes) -> bytes:
+    """Return what is kept of a line, with its time: its beginning, or the last state of a long progress bar."""
+    if len(whole) <= MOST or b"\r" not in whole:
+        return whole[:MOST]
+    bare = without_stamp(whole)
+    stamp = whole[: len(whole) - len(bare)]
+    return stamp + bare[bare.rstrip(b"\r").rfind(b"\r") + 1 :][: MOST - len(stamp)]
+
+
 def style_after(raw: bytes, style: Style) -> Style:
     """Return the style after a line that begins in `style`; only the part after its last reset counts."""
     at = max(raw.rfind(b"\x1b[0m"), raw.rfind(b"\x1b[m"))

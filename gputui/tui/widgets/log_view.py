@@ -126,6 +126,8 @@ class LogView(Grip, can_focus=True):
         self._shown_title = Strip([])
         self._aside: Cell = ()
         self._told_over = False
+        self._rest = self._shown_rest = b""
+        """Line that has not ended yet: the latest, and the one that is shown."""
         self._followed_at = self._ticked_at = self._painted_at = 0.0
         self._searches_soon = False
         """True if a timer is set for searching further lines."""
@@ -147,7 +149,7 @@ class LogView(Grip, can_focus=True):
     def follow(self, follower: LogFollower, name: str) -> None:
         """Show another log; the previous one is closed."""
         self.stop()
-        self.follower, self._heading, self._waits = follower, name, ""
+        self.follower, self._heading, self._waits, self._rest = follower, name, "", b""
         reading = LogModel()
         reading.look_like(self.reading)
         self.reading = reading
@@ -161,7 +163,7 @@ class LogView(Grip, can_focus=True):
         if (name, words) == (self._heading, self._waits):
             return
         self.stop()
-        self.follower, self._heading, self._waits = None, name, words
+        self.follower, self._heading, self._waits, self._rest = None, name, words, b""
         reading = LogModel()
         reading.look_like(self.reading)
         self.reading = reading
@@ -212,9 +214,9 @@ class LogView(Grip, can_focus=True):
             self.buffer.add(lines, skipped, styles)
             self.reading.search.step(_LOOK / 2)
             self._search_later()
-        if is_over != self._told_over or lines or skipped:
-            self._told_over = is_over
-            self.repaint(is_same=self.reading.search.at == stood)
+        if is_over != self._told_over or lines or skipped or follower.rest != self._rest:
+            self._told_over, self._rest = is_over, follower.rest
+            self.repaint(is_same=self.reading.search.at == stood and self._rest_row == self._shown_rest)
 
     @property
     def is_arriving(self) -> bool:
@@ -304,7 +306,7 @@ class LogView(Grip, can_focus=True):
 
     def on_resize(self) -> None:
         """Cut the lines at the new width."""
-        self.reading.painter.width, self.reading.window.height = self.size.width, self.height
+        self.reading.painter.width = self.size.width
         self.repaint()
 
     def on_focus(self) -> None:
@@ -337,7 +339,8 @@ class LogView(Grip, can_focus=True):
         """Compute and paint the visible rows; `is_same`: only the title, unless the rows differ."""
         self._painted_at = time.monotonic()
         self.paints_soon = False
-        stood = self.reading.rows
+        stood, self._shown_rest = self.reading.rows, self._rest_row
+        self.reading.window.height = max(0, self.height - bool(self._shown_rest))
         self.reading.settle()
         self._search_later()  # lines may have left memory that a filter still shows
         self._said = self.reading.search.words()
@@ -348,6 +351,11 @@ class LogView(Grip, can_focus=True):
         if title != self._shown_title or not has_news:
             self._shown_title = title
             self.refresh(Region(0, 0, self.size.width, 1))
+
+    @property
+    def _rest_row(self) -> bytes:
+        """Line that has not ended yet, if it is in sight: below the last line of the log."""
+        return self._rest if self.follows and self.reading.lines.filter is None else b""
 
     def show_note(self, words: str) -> None:
         """Show a text in the title: work in progress, or an error."""
@@ -371,6 +379,8 @@ class LogView(Grip, can_focus=True):
             self._shown_title = self._title()
             return self._shown_title
         reading = self.reading
+        if y == len(reading.rows) + 1 and self._shown_rest:
+            return reading.painter.rest(self._shown_rest)
         if y > len(reading.rows):
             return self._words_below(y - 1)
         row = reading.rows[y - 1]
@@ -380,7 +390,7 @@ class LogView(Grip, can_focus=True):
     def _words_below(self, y: int) -> Strip:
         """Render a row without a line: an error, or a hint."""
         lines: list[Cell] = []
-        if not self.reading.rows:
+        if not self.reading.rows and not self._shown_rest:
             told, style = self._no_lines()
             lines = [((words, style),) for words in wrapped(told, self.size.width - 2)]
             lines += self._key_lines()
