@@ -42,7 +42,7 @@ class Attempt(Struct, frozen=True):
     charged: bool = True
     """True if the attempt counts against the job's retries."""
     notes: tuple[str, ...] = ()
-    """Adjustments that the runtime reported: cpus clamped to the host's, ..."""
+    """Remarks of the runtime: cpus clamped to the host's, a process out of memory, ..."""
     ports: tuple[PublishedPort, ...] = ()
     """Ports published, as the engine chose them at the start."""
     warned_at: datetime | None = None

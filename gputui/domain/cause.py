@@ -74,6 +74,10 @@ _BLAME = {
 }
 
 
+PART_OUT_OF_MEMORY = "the kernel ended one of its processes for lack of memory, but the job itself succeeded"
+"""Note about an attempt that succeeded although a process in it was out of memory."""
+
+
 class Cause(Struct, frozen=True):
     """Cause of an attempt's end: a code for programs and a sentence for people."""
 
@@ -96,10 +100,10 @@ def cause_of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
     a shell inside that failed to find its command, which is the job's own affair, so those two are the job's
     blame here; the runtime reports a missing entry point itself, as COMMAND_NOT_FOUND.
     """
-    if oom_killed:
-        return Cause(CauseCode.OUT_OF_MEMORY, f"killed by the kernel: over its memory limit (exit code {exit_code})")
     if exit_code == 0:
         return None
+    if oom_killed:
+        return Cause(CauseCode.OUT_OF_MEMORY, f"killed by the kernel: over its memory limit (exit code {exit_code})")
     if 128 < exit_code <= 192:
         return Cause(CauseCode.SIGNALLED, f"ended by {signal_name(exit_code - 128)} (exit code {exit_code})")
     words = {

@@ -102,6 +102,8 @@ class ContainerRecord(Struct, frozen=True):
     """True if its processes are stopped."""
     consumption: Consumption | None = None
     """Total resources used; None while it runs, and if its control group is gone."""
+    notes: tuple[str, ...] = ()
+    """Sentences about an end that its cause does not tell."""
 
 
 class ForeignContainer(Struct, frozen=True):

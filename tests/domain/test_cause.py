@@ -47,6 +47,7 @@ def test_every_cause_has_its_blame() -> None:
 
 def test_exit_code_zero_has_no_cause() -> None:
     assert cause_of_exit(0) is None
+    assert cause_of_exit(0, oom_killed=True) is None, "a process in it was killed, and it went on"
 
 
 @pytest.mark.parametrize(

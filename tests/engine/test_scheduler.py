@@ -402,6 +402,19 @@ def test_a_missing_engine_fails_no_job(world: World) -> None:
     assert world.job(second).state is JobState.RUNNING
 
 
+def test_a_job_that_succeeds_without_a_part_of_it_is_completed_with_a_note(world: World) -> None:
+    job_id = world.submit(retries=3)
+    after = world.submit(after=(job_id,))
+    world.tick(2)
+    [record] = world.docker.running()
+    world.exit(job_id)
+    world.docker.made[record.id] = replace(world.docker.made[record.id], notes=("a part of it was killed",))
+    world.tick(3)
+    job = world.job(job_id)
+    assert (job.state, job.attempts[-1].notes) == (JobState.COMPLETED, ("a part of it was killed",))
+    assert world.job(after).state is JobState.RUNNING
+
+
 def test_a_container_removed_by_hand_may_have_finished_its_work(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)

@@ -17,7 +17,7 @@ import docker
 import pytest
 from msgspec.structs import replace
 
-from gputui.domain.cause import Blame, CauseCode
+from gputui.domain.cause import PART_OUT_OF_MEMORY, Blame, CauseCode
 from gputui.domain.container import ContainerState, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -414,17 +414,22 @@ def test_a_failed_hook_is_blamed_on_the_machine(harness: Harness, runtime: Docke
     assert "driver not loaded" in fault.cause.text
 
 
-def test_a_container_over_its_memory_limit_is_reported(harness: Harness, runtime: DockerRuntime) -> None:
+@pytest.mark.parametrize(
+    ("end", "code", "cause", "notes"),
+    [("$code", 137, CauseCode.OUT_OF_MEMORY, ()), ("0", 0, None, (PART_OUT_OF_MEMORY,))],
+    ids=["itself", "a part of it"],
+)
+def test_a_container_over_its_memory_limit_is_reported(
+    harness: Harness, runtime: DockerRuntime, end: str, code: int, cause: CauseCode | None, notes: tuple[str, ...]
+) -> None:
     # containerd watches a container's memory only from a moment after its start, and an engine under load may hear of
     # the end before it hears of the memory: so the shell waits before its child runs, and outlives it
-    greedy = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 2; exit $code"
-    made = launch(harness, IMAGE, shell(greedy), memory=8 * 2**20)
+    greedy = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 2; exit "
+    made = launch(harness, IMAGE, shell(greedy + end), memory=8 * 2**20)
     created = runtime.create(made)
     runtime.start(created.id)
     ended = harness.ended(runtime, created.id)
-    assert ended.exit_code == 137
-    assert ended.cause is not None
-    assert ended.cause.code is CauseCode.OUT_OF_MEMORY
+    assert (ended.exit_code, ended.cause and ended.cause.code, ended.notes) == (code, cause, notes)
 
 
 def test_a_command_missing_inside_a_shell_is_blamed_on_the_job(harness: Harness, runtime: DockerRuntime) -> None:

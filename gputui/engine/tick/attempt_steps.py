@@ -75,6 +75,7 @@ def finished(
         started_at=started_at,
         log_path=log_path(job.id, attempt.number),
         error=signs.error,
+        notes=(*attempt.notes, *record.notes),
     ).evolve(started_at=started_at)
     cause = record.cause
     if signs.memory:

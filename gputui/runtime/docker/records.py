@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gputui.domain.cause import Cause, CauseCode, cause_of_exit
+from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
 from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import RuntimeFault
@@ -60,6 +60,7 @@ def container_record(inspected: EngineJson, *, cause: Cause | None = None) -> Co
         cause=(cause or _why(state)) if is_over else None,
         pid=state.get("Pid") or None,
         is_suspended=state["Status"] == "paused",
+        notes=(PART_OUT_OF_MEMORY,) if is_over and state.get("OOMKilled") and not state["ExitCode"] else (),
         ports=tuple(_ports((inspected.get("NetworkSettings") or {}).get("Ports") or {})),
     )
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from gputui.domain.cause import Cause, CauseCode, cause_of_exit
+from gputui.domain.cause import PART_OUT_OF_MEMORY, Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.runtime import host_processes
 from gputui.runtime.consumption import at_the_end
@@ -171,8 +171,9 @@ def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None)
     if end.refusal:
         cause: Cause | None = refusal_cause(end.refusal, manifest.command if manifest else "")
     else:
-        cause = cause_of_exit(end.code, oom_killed=end.code != 0 and end.oom_kills > 0)
-    return replace(record, ended_at=end.at, exit_code=end.code, cause=cause)
+        cause = cause_of_exit(end.code, oom_killed=end.oom_kills > 0)
+    notes = (PART_OUT_OF_MEMORY,) if end.oom_kills > 0 and cause is None else ()
+    return replace(record, ended_at=end.at, exit_code=end.code, cause=cause, notes=notes)
 
 
 def _lost(records: Records) -> Cause:
