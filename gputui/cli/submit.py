@@ -44,6 +44,7 @@ A job finds in its environment:
     GPUTUI_GPUS         how many GPUs it has
     GPUTUI_GPU_MEMORY   bytes it may use of each GPU, if it shares them (--share)
     GPUTUI_ATTEMPT      STORE:JOB:ATTEMPT; the attempt is 1 at the first try
+    PYTHONUNBUFFERED    1, so that what Python prints is seen at once; -e PYTHONUNBUFFERED= turns that off
 Times are in 2h, +1h30, 18:00, 9am, noon, tonight, tomorrow 09:00, Mon 14:00, next Monday, 1 Dec 9pm, 2026-12-01
 and 2026-12-01T09:00+01:00, or with a zone behind: Mon 09:00 Europe/Berlin. A day alone is its beginning. A text with
 two meanings is refused.
