@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import timedelta
+
+import pytest
 
 from gputui.domain.container import ContainerRecord
 from gputui.engine.tick.observer import Observation, Observer, Sequence
@@ -52,3 +55,14 @@ def test_an_observation_has_its_begin_and_its_gaps() -> None:
     observer.observe()
     assert observer.latest == Observation(runtime.status(), begun=3)
     assert len(changes) == 2
+
+
+def test_each_reason_for_a_silent_runtime_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gputui")
+    runtime = Counting()
+    observer = Observer(runtime, Sequence(), lambda: None, timedelta(hours=1))
+    for up in (True, False, False, False, True, True, False):
+        runtime.up = up
+        observer.observe()
+    silent = "docker does not answer: docker does not answer"
+    assert caplog.messages == [silent, "docker answers again", silent]

@@ -219,7 +219,7 @@ class ImagePulls:
             lost = self._unanswered.pop(pull.key, 0) + is_lost
             if is_lost:
                 self._unanswered[pull.key] = lost
-        if fault is not None:
+        if fault is not None and lost <= 1:
             log.warning("image %s: %s", pull.image, fault)
         try:
             end_pull(self._store, jobs, fault, self._clock.now(), self._settings, lost)

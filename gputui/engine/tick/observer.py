@@ -53,6 +53,8 @@ class Observer:
         self._interval = interval.total_seconds()
         self._poked = threading.Event()
         self._stopped = False
+        self._trouble = ""
+        """Reason why the last listing failed; each is logged once, since an engine may be away for ever."""
         self.latest = Observation(runtime.status())
 
     def start(self) -> None:
@@ -78,14 +80,22 @@ class Observer:
             records = self.runtime.containers()
             foreign = self.runtime.foreign()
         except RuntimeFault as fault:
-            log.warning("%s does not answer: %s", self.runtime.name, fault)
+            self._log(str(fault))
             status = self.runtime.status()
             seen = Observation(status if not status.up else self.runtime.check(), begun)
         else:
+            self._log("")
             seen = Observation(self.runtime.status(), begun, records, foreign)
         before, self.latest = self.latest, seen
         if (before.status, before.records, before.foreign) != (seen.status, seen.records, seen.foreign):
             self._changed()
+
+    def _log(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.warning("%s does not answer: %s", self.runtime.name, trouble)
+        elif self._trouble and not trouble:
+            log.info("%s answers again", self.runtime.name)
+        self._trouble = trouble
 
     def _run(self) -> None:
         poked = False
