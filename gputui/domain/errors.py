@@ -16,6 +16,7 @@ GputuiError
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
 ├── RuntimeFault              the runtime could not do what was asked    exit code 1
 │   └── RuntimeUnavailableError   the engine does not answer
+│       └── RuntimeAccessError    this user may not speak to it
 └── ClusterError              the cluster could not do what was asked    exit code 1
     ├── ClusterUnavailableError   its commands or its server do not answer
     ├── ClusterRefusedError       it refused, in its own words
@@ -127,6 +128,10 @@ class RuntimeUnavailableError(RuntimeFault):
     def __init__(self, text: str, *, hint: str | None = None) -> None:
         super().__init__(Cause(CauseCode.RUNTIME_UNAVAILABLE, text), hint=hint)
         self.args = (text,)
+
+
+class RuntimeAccessError(RuntimeUnavailableError):
+    """This user may not speak to the engine."""
 
 
 class ClusterError(GputuiError):

@@ -7,11 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import NotFoundError, RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.tail import tail_start
+from gputui.engine.files.file_modes import is_shared
 from gputui.ports import JobStore, LogStream, Runtime
+
+_OF_MEMBERS = (
+    "members of a shared queue read the output of a container once it has ended; "
+    "until then its submitter may look inside: gputui exec ID COMMAND"
+)
 
 
 def log_path(job_id: JobId, attempt: int) -> str:
@@ -51,6 +57,10 @@ class Logs:
             raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:
             return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
+        except RuntimeAccessError as error:
+            if not is_shared(self._directory):
+                raise
+            raise RuntimeUnavailableError(error.what, hint=_OF_MEMBERS) from error
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as fault:

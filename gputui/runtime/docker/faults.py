@@ -11,7 +11,7 @@ import re
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.engine_service import service_at
-from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.errors import RuntimeAccessError, RuntimeFault, RuntimeUnavailableError
 
 _FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
     (CauseCode.DISK_FULL, ("no space left on device", "disk quota exceeded")),
@@ -159,8 +159,8 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
     if "permission denied" in lower:
         hint = f"`ls -l {where.partition('://')[2]}` shows whose engine it is; use one of your own: DOCKER_HOST"
         if service.settings and not service.uid:
-            hint = "join the group docker: `sudo usermod -aG docker USER`, then log in again"
-        return RuntimeUnavailableError(f"no permission to speak to Docker at {where}", hint=hint)
+            hint = "users in the group docker may, which equals root: `sudo usermod -aG docker USER`, then log in again"
+        return RuntimeAccessError(f"no permission to speak to Docker at {where}", hint=hint)
     if "no such file" in lower or "connection refused" in lower:
         return RuntimeUnavailableError(f"Docker does not run at {where}", hint=service.start)
     if "timed out" in lower or "timeout" in lower:
