@@ -26,7 +26,7 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.ports.actions import UserActions
 from gputui.tui.actions import ActionThread
-from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
+from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
 from gputui.tui.commands.refusal import READ_ONLY_HINT, why_key_does_nothing
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 LEGIBLE = timedelta(seconds=1)
 """Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
+LEAVING = "leaving"
+"""Name of the question whether to quit."""
 _PATIENCE = 5.0
 """Seconds that a current change may take when the console is closed."""
 _TURN = 0.0005
@@ -60,11 +62,14 @@ for Python's default 5 ms.
 """
 
 
-class Gputui(HookedApp[ExitChoice]):
-    """The console's Textual app: input queue, theming, terminal suspension, keymap, pacer and notifier."""
+class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
+    """The console's Textual app: input queue, theming, terminal suspension, keymap, pacer and notifier.
+
+    Textual's own keys of an app are left out: its Ctrl-Q ends the console without a question.
+    """
 
     TITLE = "gputui"
-    BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
+    BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings((*WORK_COMMANDS, *ANYWHERE_COMMANDS), before_others=True)]
     ENABLE_COMMAND_PALETTE = False  # gputui has its own
     ALLOW_SELECT = False
     """Textual's text selection is off: version 8.2 fails if the widget under the pointer disappears during a drag.
@@ -393,20 +398,39 @@ class Gputui(HookedApp[ExitChoice]):
         self.push_screen(Help(Context.of(self.screen)))
 
     def action_leave(self) -> None:
-        """Quit; if the scheduler runs here, hand over or stop it as the settings say or the operator answers."""
-        if not self.snapshot.leads_here:
-            self._leave(ExitChoice.PLAIN)
+        """Quit; if the scheduler runs here, hand over or stop it as the settings say or the operator answers.
+
+        Asks as well if the input of a form would be lost.
+        """
+        from gputui.tui.screens.questions import LOST_INPUT, Confirm, LeaveDialog
+
+        if any(screen.name == LEAVING for screen in self.screen_stack):
             return
+        is_lost = any(getattr(screen, "is_touched", False) for screen in self.screen_stack)
         said = {"always": ExitChoice.HAND_OVER, "never": ExitChoice.STOP}.get(
             self.services.settings.scheduler.hand_over
         )
-        if said is not None:
-            self._leave(said)
-            return
-        from gputui.tui.screens.questions import LeaveDialog
+        how = said if self.snapshot.leads_here else ExitChoice.PLAIN
+        if how is None:
+            self.push_screen(LeaveDialog(LOST_INPUT if is_lost else "", name=LEAVING), self._leave)
+        elif is_lost:
+            self.push_screen(Confirm("Quit?", LOST_INPUT, name=LEAVING), lambda yes: self._leave(how if yes else None))
+        else:
+            self._leave(how)
 
-        if not any(isinstance(screen, LeaveDialog) for screen in self.screen_stack):
-            self.push_screen(LeaveDialog(), self._leave)
+    def action_stay_awake(self) -> None:
+        """Say why the console does not stop."""
+        why = "jobs would wait for its scheduler" if self.snapshot.leads_here else "others might wait for its lock"
+        words = f"Not stopped: {why}. {self.keymap.key('quit')} quits; for a shell beside it open another terminal."
+        self.clear_notifications()
+        self.notify(words, markup=False, timeout=8)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Say that pasted text was ignored: keys are commands, but text is none."""
+        if not isinstance(self.focused, Input) and (text := plain(event.text.strip(), 40)):
+            self.clear_notifications()
+            told = f"Pasted text ignored, as only fields take text: {text}"
+            self.notify(told, severity="warning", markup=False, timeout=6)
 
     def _leave(self, how: ExitChoice | None) -> None:
         if how is not None:

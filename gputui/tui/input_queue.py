@@ -10,10 +10,13 @@ through that screen. Only then the next key is dispatched.
 from __future__ import annotations
 
 import asyncio
+import os
+import selectors
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from textual import events
@@ -47,6 +50,58 @@ class KeyAfterEscape(events.Key):
     def is_apart(self) -> bool:
         """Return whether Textual tells it from the key alone: Alt and a letter, but not Alt and Enter."""
         return self.key != self.alone.key
+
+
+MOST_TYPED = 3
+"""Most characters that count as typed if one read from the terminal brings them, repeats of a key as one.
+
+A person types one in 30 ms or more; a line that stood still delivers a held key, or some keys, at once."""
+_SAME_PASTE = 0.1
+"""Seconds after a part of pasted text in which further text belongs to it."""
+
+
+class Pastes:
+    """Finds text that a terminal pasted without marks around it, as one without bracketed paste does.
+
+    As keys it would run commands: the `x` of a pasted `export PATH` opens a shell in the job.
+    """
+
+    def __init__(self) -> None:
+        self._until = float("-inf")
+
+    def read(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
+        """Yield the messages of one read at that monotonic time; keys that are pasted text as one Paste."""
+        for is_text, found in groupby(messages, _is_text):
+            together = list(found)
+            keys = [each for each in together if isinstance(each, events.Key)] if is_text else []
+            changes = len(list(groupby(key.key for key in keys if key.is_printable)))
+            if changes > MOST_TYPED or (keys and now < self._until):
+                self._until = now + _SAME_PASTE
+                yield events.Paste("".join(key.character or "" for key in keys))
+            else:
+                yield from together
+
+
+def _is_text(message: Message) -> bool:
+    """Return whether it is a key of which text may consist."""
+    if not isinstance(message, events.Key) or isinstance(message, KeyAfterEscape):
+        return False
+    return message.is_printable or message.key in {"enter", "ctrl+j", "tab"}
+
+
+_TOGETHER, _MOST_READ = 0.004, 65536
+"""Seconds in which no person types a second key; maximum bytes of pasted text that are read together."""
+
+
+def read_together(fileno: int, selector: selectors.BaseSelector) -> bytes:
+    """Return what has arrived; text with what follows it at once, as some terminals paste key by key."""
+    data = part = os.read(fileno, 4096)
+    while part and b"\x1b" not in part and len(data) < _MOST_READ:
+        if not any(key.fileobj == fileno for key, _ in selector.select(_TOGETHER)):
+            break
+        part = os.read(fileno, 4096)
+        data += part
+    return data
 
 
 KeyAfterEscape.handler_name = events.Key.handler_name  # widgets handle it as they do any key

@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import selectors
 import signal
+import time
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -66,7 +66,7 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input
 
-from gputui.tui.input_queue import KeyAfterEscape
+from gputui.tui.input_queue import KeyAfterEscape, Pastes, read_together
 from gputui.tui.pen import Pen, covers, cut, runs
 from gputui.tui.piped_event import PipedEvent
 from gputui.tui.suspend import hang_up, has_terminal
@@ -267,6 +267,7 @@ class SeenThrough(Base[T]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._compositor = ExactCompositor()
+        replace_bindings(self, [each for each in bindings_of(self) if each.action != "screen.copy_text"])
 
     @property
     def is_in_sight(self) -> bool:
@@ -456,6 +457,7 @@ class NonblockingDriver(LinuxDriver):
     def run_input_thread(self) -> None:
         """Pass keys on until input is disabled. Textual's own looks ten times a second whether it is."""
         parser, decode = EscapeParser(self._debug), getincrementaldecoder("utf-8")().decode
+        pastes = Pastes()
         with selectors.DefaultSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             selector.register(self._ending, selectors.EVENT_READ)
@@ -463,10 +465,10 @@ class NonblockingDriver(LinuxDriver):
                 is_half_read = parser._timeout_time is not None
                 ready = {key.fileobj for key, _ in selector.select(_HALF_READ if is_half_read else None)}
                 if self.fileno in ready:
-                    data = os.read(self.fileno, 4096)
+                    data = read_together(self.fileno, selector)
                     if not data:  # the terminal is gone: there is nothing to wait for but the end
                         selector.unregister(self.fileno)
-                    for message in parser.feed(decode(data)) if data else ():
+                    for message in pastes.read(parser.feed(decode(data)) if data else (), time.monotonic()):
                         self.process_message(message)
                     continue  # the rest of a sequence may be there by now: a slow machine must not read it as keys
                 for message in parser.tick():

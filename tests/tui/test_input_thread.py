@@ -13,7 +13,7 @@ from textual.app import App
 from textual.message import Message
 
 from gputui.tui import textual_internals
-from gputui.tui.input_queue import KeyAfterEscape
+from gputui.tui.input_queue import KeyAfterEscape, Pastes
 from gputui.tui.textual_internals import EscapeParser, NonblockingDriver
 
 PRESSED = b"\x1b[<0;70;24M"
@@ -100,3 +100,64 @@ async def test_sequences_of_keys_stay_keys(data: bytes, key: str) -> None:
     assert isinstance(message, events.Key)
     assert not isinstance(message, KeyAfterEscape)
     assert message.key == key
+
+
+class Reading(Collecting):
+    """Driver that reads until its terminal is gone."""
+
+    def process_message(self, message: Message) -> None:
+        self.messages.append(message)
+
+
+async def read_parts(*parts: tuple[float, bytes]) -> list[str]:
+    """Return keys and pasted texts of data that comes in parts, each after so many seconds."""
+    reads, writes = os.pipe()
+    driver = Reading(App(), reads)
+
+    def write() -> None:
+        for pause, data in parts:
+            time.sleep(pause)
+            os.write(writes, data)
+        time.sleep(0.05)
+        driver.exit_event.set()
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(asyncio.to_thread(driver.run_input_thread), asyncio.to_thread(write))
+    os.close(reads)
+    os.close(writes)
+    return [f"paste {m.text!r}" if isinstance(m, events.Paste) else getattr(m, "key", "?") for m in driver.messages]
+
+
+LINE = b"export PATH=/x\nrm -r y\n"
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([LINE], ["paste 'export PATH=/x\\nrm -r y\\n'"]),
+        ([b"\x1b[200~" + LINE + b"\x1b[201~"], ["paste 'export PATH=/x\\nrm -r y\\n'"]),
+        (["größer\t中文".encode()], ["paste 'größer\\t中文'"]),
+        ([b"j" * 40], ["j"] * 40),
+        ([b"jjjjkkkkjj"], ["j"] * 4 + ["k"] * 4 + ["j"] * 2),
+        ([b"\x1b[B" * 9 + b"c\r"], ["down"] * 9 + ["c", "enter"]),
+        ([b"Gkc"], ["G", "k", "c"]),
+    ],
+)
+async def test_text_in_one_read_is_pasted_and_held_keys_are_keys(parts: list[bytes], expected: list[str]) -> None:
+    assert await read_parts(*((0.0, part) for part in parts)) == expected
+
+
+async def test_text_that_comes_piece_by_piece_is_pasted_too() -> None:
+    parts = [(0.0, b"export PA"), (0.01, b"TH"), (0.01, b"=x\n")]
+    assert await read_parts(*parts) == ["paste 'export PA'", "paste 'TH'", "paste '=x\\n'"]
+
+
+async def test_keys_of_a_person_stay_keys() -> None:
+    assert await read_parts(*((0.03, bytes([key])) for key in b"export")) == list("export")
+
+
+def test_text_after_a_paste_belongs_to_it_only_for_a_moment() -> None:
+    pastes, keys = Pastes(), [events.Key(letter, letter) for letter in "abcd"]
+    assert [type(each) for each in pastes.read(keys, 1.0)] == [events.Paste]
+    assert [type(each) for each in pastes.read(keys[:1], 1.05)] == [events.Paste]
+    assert list(pastes.read(keys[:1], 2.0)) == keys[:1]

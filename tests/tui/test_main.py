@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
-from textual.events import MouseScrollDown
+from textual.events import MouseScrollDown, Paste
 from textual.widgets import Input
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.tui.commands import BY_NAME
 from gputui.tui.messages import ExitChoice, SnapshotTaken
 from gputui.tui.present.cells import Cell
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.tab_models import Key
 from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.help import Help
+from gputui.tui.screens.help import Context, Help
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.panes import pane_of
 from gputui.tui.screens.questions import LeaveDialog
-from gputui.tui.textual_internals import ExactUpdate
+from gputui.tui.textual_internals import ExactUpdate, bindings_of
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
@@ -252,6 +254,11 @@ async def test_help_shows_every_key() -> None:
         ("auto", True, ("q", "s"), ExitChoice.STOP),
         ("always", True, ("q",), ExitChoice.HAND_OVER),
         ("never", True, ("ctrl+c",), ExitChoice.STOP),
+        ("auto", True, ("ctrl+q", "s"), ExitChoice.STOP),
+        ("auto", True, ("question_mark", "ctrl+q", "ctrl+q", "b"), ExitChoice.HAND_OVER),
+        ("auto", False, ("s", "ctrl+q"), ExitChoice.PLAIN),
+        ("auto", False, ("s", "a", "ctrl+c", "y"), ExitChoice.PLAIN),
+        ("never", True, ("P", "ctrl+c"), ExitChoice.STOP),
     ],
 )
 async def test_the_leave_dialog_chooses_the_way_to_exit(
@@ -273,6 +280,57 @@ async def test_escape_closes_the_leave_dialog() -> None:
         await pilot.press("escape")
         assert isinstance(console.app.screen, Main)
         assert console.app.is_running
+
+
+@pytest.mark.parametrize("key", ["ctrl+q", "ctrl+c"])
+@pytest.mark.parametrize("day", [sample.rich_snapshot, sample.viewer])
+@pytest.mark.parametrize("form", ["s", "B"])
+async def test_the_input_of_a_form_outlives_the_question(form: str, day: Callable[[], Snapshot], key: str) -> None:
+    console = Console(day())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, form, "x", key)
+        assert "Your input in the form will be lost" in console.screen_text
+        await console.press(pilot, "n")
+        assert console.app.is_running
+        focused = console.app.focused
+        assert isinstance(focused, Input)
+        assert focused.value.endswith("x")
+
+
+async def test_ctrl_z_says_why_the_console_does_not_stop() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        for keys in ((), ("s",), ("escape", "question_mark")):
+            await console.press(pilot, *keys, "ctrl+z")
+            assert "Not stopped: jobs would wait for its scheduler." in console.told[-1]
+
+
+async def test_text_pasted_outside_of_fields_is_ignored_and_that_is_said() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        console.app.post_message(Paste("export PATH=/x"))
+        await console.settle(pilot)
+        assert console.told == ["Pasted text ignored, as only fields take text: export PATH=/x"]
+        await console.press(pilot, "slash")
+        console.app.post_message(Paste("alice"))
+        await console.settle(pilot)
+        assert console.app.screen.query_one("#filter", Input).value == "alice"
+        assert console.audited() == []
+
+
+async def test_only_tab_is_inherited_from_textual() -> None:
+    """Keys that nobody has declared come with an update of Textual: each is wanted, or left out."""
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        for screen in (console.app.screen, Help(Context.of(console.app.screen))):
+            if screen is not console.app.screen:
+                await console.app.push_screen(screen)
+            bound = [*bindings_of(console.app), *bindings_of(screen)]
+            assert {one.key for one in bound if one.id not in BY_NAME} <= {"tab", "shift+tab", "space", "escape"}
 
 
 async def test_an_action_under_way_is_carried_out_before_leaving() -> None:

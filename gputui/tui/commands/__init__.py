@@ -19,6 +19,7 @@ from gputui.tui.commands.command import (
     place_of,
 )
 from gputui.tui.commands.jobs import (
+    ANYWHERE_COMMANDS,
     APP_COMMANDS,
     BACK,
     COPY,
@@ -68,6 +69,7 @@ from gputui.tui.commands.panes import (
 )
 
 __all__ = [
+    "ANYWHERE_COMMANDS",
     "APP_COMMANDS",
     "BACK",
     "BY_NAME",
@@ -141,6 +143,7 @@ COMMANDS = (
     *PANE_COMMANDS,
     *APP_COMMANDS,
     *WORK_COMMANDS,
+    *ANYWHERE_COMMANDS,
     BACK,
     *GPU_PAGE_COMMANDS[len(GPU_COMMANDS) :],
     *WHAT_IF_COMMANDS,

@@ -233,6 +233,27 @@ WORK_COMMANDS = (
         in_palette=False,
     ),
 )
+ANYWHERE_COMMANDS = (
+    Command(
+        "leave",
+        ("ctrl+q", "ctrl+c"),
+        "quit anywhere",
+        "Quit, also from forms and dialogs; asks if typed input would be lost, and as `q` does.",
+        VIEW,
+        in_footer=False,
+        in_palette=False,
+        id="quit_anywhere",
+    ),
+    Command(
+        "stay_awake",
+        ("ctrl+z",),
+        "no stop",
+        "Nothing but a sentence: a stopped console would schedule nothing, and others might wait for it.",
+        VIEW,
+        in_footer=False,
+        in_palette=False,
+    ),
+)
 UNDO = Command(
     "undo",
     ("u",),
@@ -269,7 +290,7 @@ APP_COMMANDS = (
     PALETTE,
     Command(
         "leave",
-        ("q", "ctrl+c"),
+        ("q",),
         "quit",
         "Quit; asks about the scheduler if it runs here.",
         VIEW,

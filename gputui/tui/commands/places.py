@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputui.tui.commands import (
+    ANYWHERE_COMMANDS,
     APP_COMMANDS,
     BACK,
     CLOSE,
@@ -117,8 +118,8 @@ _PLACES = {
 
 def places() -> dict[str, tuple[Command, ...]]:
     """Return the commands by the place of their keys; those not named above belong to their group's place."""
-    placed = {command.name for commands in _PLACES.values() for command in commands}
-    found = dict(_PLACES)
+    found = {place: (*commands, *ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
+    placed = {command.name for commands in found.values() for command in commands}
     for command in COMMANDS:
         if command.name not in placed:
             found[command.group] = (*found.get(command.group, APP_COMMANDS), command)

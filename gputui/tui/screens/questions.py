@@ -45,9 +45,16 @@ class Confirm(Dialog[bool]):
     BINDINGS: ClassVar = bindings((YES, NO))
     LEAVES: ClassVar = "answer('no')"
 
-    def __init__(self, question: str, detail: str = "", follow: Callable[[Snapshot], str] | None = None) -> None:
+    def __init__(
+        self,
+        question: str,
+        detail: str = "",
+        follow: Callable[[Snapshot], str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> None:
         """`follow` returns the detail as of another snapshot, where it depends on that."""
-        super().__init__()
+        super().__init__(name=name)
         self._question = question
         self._detail = detail
         self._follow = follow
@@ -266,6 +273,7 @@ class CopyDialog(Dialog[str | None]):
         self.dismiss(None)
 
 
+LOST_INPUT = "Your input in the form will be lost."
 _WORDS = (
     "hand over to a background scheduler: jobs start as before",
     "stop scheduling: running jobs continue, no new ones start",
@@ -280,10 +288,16 @@ class LeaveDialog(Dialog[ExitChoice | None]):
     BINDINGS: ClassVar = bindings(LEAVE_COMMANDS)
     LEAVES: ClassVar = "stay"
 
+    def __init__(self, detail: str = "", *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self._detail = detail
+
     def compose(self) -> ComposeResult:
         """Yield the question and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
+            if self._detail:
+                yield Static(self._detail, classes="detail", markup=False)
             keys = [keymap_of(self).told(command).first_key for command in LEAVE_COMMANDS]
             room = max(map(len, keys))
             lines = (f"{key.ljust(room)}  {words}" for key, words in zip(keys, _WORDS, strict=True))

@@ -99,6 +99,11 @@ class Reserve(Dialog[None]):
         """Release the queue: the screen may stay in memory for a while."""
         self._snapshot = EMPTY
 
+    @property
+    def is_touched(self) -> bool:
+        """Return whether anything was typed."""
+        return any(field.value != self._first.get(field.id or "", "") for field in self.query(Input))
+
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Check the reservation against another snapshot."""
         self._snapshot = snapshot.of_server(self._snapshot.server_name)

@@ -29,6 +29,11 @@ def screen(hand: Hand) -> str:
     return type(hand.app.screen).__name__
 
 
+def not_stopped(hand: Hand) -> bool:
+    """Return whether it was said that the console does not stop."""
+    return any(words.startswith("Not stopped") for words in hand.console.told)
+
+
 def screens(hand: Hand) -> tuple[str, ...]:
     """Return all screens, the topmost last."""
     return tuple(type(each).__name__ for each in hand.app.screen_stack)

@@ -67,11 +67,18 @@ class Hand:
         return [active.binding for active in self.app.screen.active_bindings.values()]
 
     def bound(self) -> set[str]:
-        """Return the ids of all bindings of the focused widget and its ancestors, including disabled ones."""
+        """Return the ids of all bindings of the focused widget and its ancestors, including disabled ones.
+
+        In a dialog those of the app work only if they come before all others.
+        """
         screen = self.app.screen
-        chain = (self.app.focused or screen).ancestors_with_self
-        classes = {kind for node in chain if not (screen.is_modal and node is self.app) for kind in type(node).mro()}
-        declared = [each for kind in classes for each in vars(kind).get("BINDINGS", ())]
+        declared = [
+            each
+            for node in (self.app.focused or screen).ancestors_with_self
+            for kind in type(node).mro()
+            for each in vars(kind).get("BINDINGS", ())
+            if not (screen.is_modal and node is self.app) or (isinstance(each, Binding) and each.priority)
+        ]
         return {each.id for each in declared if isinstance(each, Binding) and each.id}
 
     def top(self, kind: type[S]) -> S:

@@ -148,6 +148,8 @@ ROWS = (
     Row("notices", stages.paused, eyes.screen, "Notices", mouse=on_notice),
     Row("palette", stages.queue, eyes.screen, "CommandFinder"),
     Row("quit", stages.queue, eyes.screen, "LeaveDialog"),
+    Row("quit_anywhere", stages.queue, eyes.screen, "LeaveDialog", footer=False),
+    Row("stay_awake", stages.queue, eyes.not_stopped, True, footer=False),
     Row("undo", stages.held, eyes.is_held, False),
     Row("themes", stages.queue, eyes.screen, "Themes"),
     Row("down", at_job(106), eyes.queue_row, lambda was: was + 1, mouse=on_row(107)),
