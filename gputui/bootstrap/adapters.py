@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -45,12 +46,18 @@ def local_images(options: Options) -> tuple[str, ...]:
     return ()
 
 
-def make_probe(options: Options, store_id: str = "") -> GpuProbe:
-    """Return the probe that `--probe` names, not started."""
+_HASTE = timedelta(seconds=5)
+"""Time after which a reading for somebody who waits does without a call that hangs."""
+
+
+def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> GpuProbe:
+    """Return the probe that `--probe` names, not started; `once` is for one reading that somebody waits for."""
     if options.probe.simulated is None:
         from gputui.gpus.supervisor import NvmlProbe
 
-        return NvmlProbe(options.settings.gpus, bootstrap.clock())
+        settings = options.settings.gpus
+        hasty = replace(settings, hang_after=min(_HASTE, settings.hang_after)) if once else settings
+        return NvmlProbe(hasty, bootstrap.clock())
     return simulated_probe(options, store_id)
 
 
@@ -83,7 +90,7 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
     """Return one complete reading of the GPUs, or the latest one after `patience` seconds; closes the probe."""
     from gputui.gpus.supervisor import first_reading
 
-    return first_reading(probe or make_probe(options), patience)
+    return first_reading(probe or make_probe(options, once=True), patience)
 
 
 def measured_snapshot(
@@ -92,7 +99,7 @@ def measured_snapshot(
     """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
     from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 
-    probe = probe or make_probe(options)
+    probe = probe or make_probe(options, once=True)
     probe.start()  # it reads while the runtimes are asked
     foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
     reading = read_gpus(options, patience, probe)

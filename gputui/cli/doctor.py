@@ -6,6 +6,7 @@ import gc
 import os
 import stat
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,8 +30,6 @@ from gputui.domain.policy.gpus.engine import present_gpus
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 
-PATIENCE = 8.0
-"""Seconds the driver may take to answer."""
 _INDENT = " " * 18
 
 
@@ -114,7 +113,9 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
-    found.append(adapters.read_gpus(options, PATIENCE))
+    begun = time.monotonic()
+    found.append(adapters.read_gpus(options, driver.PATIENCE))
+    yield from driver.of_pace(found[0], time.monotonic() - begun, options.settings.scheduler.stale_after)
     yield from driver.of_probe(found[0], options.settings.scheduler)
 
 

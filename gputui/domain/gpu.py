@@ -229,6 +229,7 @@ class ProbeCode(StrEnum):
     NO_PROBE = "NoProbe"
     WEDGED_AT_START = "WedgedAtStart"
     WEDGED = "Wedged"
+    SLOW = "Slow"
     DIED = "Died"
     FAILED = "Failed"
     UNKNOWN_ERROR = "UnknownError"

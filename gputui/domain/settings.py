@@ -250,31 +250,9 @@ class PolicySettings(Struct, frozen=True):
 
 
 QUEUE_COLUMNS = (
-    "id",
-    "state",
-    "priority",
-    "name",
-    "tenant",
-    "gpus",
-    "progress",
-    "time",
-    "limit",
-    "age",
-    "start",
-    "why",
-    "eta",
-    "left",
-    "where",
-    "user",
-    "server",
-    "image",
-    "command",
-    "attempts",
-    "exit",
-    "submitted",
-    "started",
-    "ended",
-    "score",
+    *("id", "state", "priority", "name", "tenant", "gpus", "progress", "time", "limit"),
+    *("age", "start", "why", "eta", "left", "where", "user", "server"),
+    *("image", "command", "attempts", "exit", "submitted", "started", "ended", "score"),
 )
 """Columns that the console's queue can show."""
 

@@ -67,6 +67,8 @@ _WORDS = {
     "look at dmesg, a reboot may be needed",
     ProbeCode.WEDGED: "the NVIDIA driver has stopped answering, for {detail} at least; look at dmesg, "
     "a reboot may be needed",
+    ProbeCode.SLOW: "the NVIDIA driver answers slowly: no complete reading within {detail}; look at dmesg, and at "
+    "persistence mode (nvidia-smi -pm 1)",
     ProbeCode.DIED: "the GPU probe died ({detail}); it is being restarted",
     ProbeCode.UNKNOWN_ERROR: "the NVIDIA driver reports: {detail}; in a container its access to the GPUs was revoked, "
     "else look at dmesg, a reboot may be needed",

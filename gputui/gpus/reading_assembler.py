@@ -37,6 +37,8 @@ class ReadingAssembler:
         """First fatal Xid since the last reset and the time of its report, by UUID."""
         self.resumed: Mapping[str, datetime] = {}
         """Times by UUID at which an operator last resumed the GPU. Replaced as a whole, by any thread."""
+        self.unanswered: tuple[str, ...] = ()
+        """Sentences about calls that the driver does not answer. Replaced as a whole, by any thread."""
         self._strays: set[int] = set()
         self._foreign_pids = False
         self._driver: str | None = None
@@ -187,6 +189,7 @@ class ReadingAssembler:
         return any(not process.visible for processes in lists for process in processes)
 
     def _notes(self) -> Iterable[str]:
+        yield from self.unanswered
         lax = [str(gpu.index) for gpu in self.gpus if gpu.persistence is False]
         if lax:
             yield f"persistence mode is off on GPU {', '.join(lax)}: run nvidia-smi -pm 1, or every reading is slow"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import select
 import signal
@@ -25,6 +26,8 @@ from gputui.domain.settings import GpuSettings
 from gputui.domain.units import format_duration
 from gputui.gpus import wire
 from gputui.gpus.health import describe_failure
+from gputui.gpus.hung_calls import HungCalls
+from gputui.gpus.probe import calls
 from gputui.gpus.reading_assembler import ReadingAssembler
 from gputui.ports import Clock, GpuProbe
 
@@ -34,14 +37,15 @@ PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before the first consecutive restart, the second, and so on."""
 STEADY_AFTER = 3.0
 """Seconds of life after which the next end starts the count of restarts again."""
-MOST_STUCK = 3
+MOST_STUCK = 5
 """Number of abandoned processes still alive at which no new one is started."""
 
 
 class ProbeProcess:
     """Probe process and its pipes. Its end is never waited for: it may be stuck in the kernel."""
 
-    def __init__(self, settings: GpuSettings) -> None:
+    def __init__(self, settings: GpuSettings, skipped: Sequence[str] = ()) -> None:
+        """`skipped` are the calls to the driver that it does not make."""
         self._lock = threading.Lock()
         self._closed = False
         self._buffer = b""
@@ -49,11 +53,24 @@ class ProbeProcess:
         intervals = (settings.sample_interval, settings.process_interval, settings.slow_interval)
         # -P: keeps a json.py in the current directory from being imported instead of Python's own
         command = [sys.executable, "-P", "-m", "gputui.gpus.probe", *(str(i.total_seconds()) for i in intervals)]
+        memory = os.memfd_create("gputui-probe")
+        os.ftruncate(memory, calls.SIZE)
+        self._calls = mmap.mmap(memory, calls.SIZE)
+        command += ["", "0", str(memory), ",".join(skipped)]
         pipe = subprocess.PIPE
         # a session of its own: Ctrl-C and a closed terminal are handled by the supervisor
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(memory,),
+            )
+        finally:
+            os.close(memory)
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         assert stdin is not None
         assert stdout is not None
@@ -70,6 +87,11 @@ class ProbeProcess:
     def is_stuck(self) -> bool:
         """Return whether it was killed and is still alive."""
         return self._closed and self._process.returncode is None
+
+    @property
+    def calls(self) -> tuple[int, str]:
+        """Number of its finished calls to the driver, and the call that it is in."""
+        return calls.read_page(self._calls)
 
     def send(self, command: str) -> None:
         """Send a command; it is dropped if the process has ended or does not read."""
@@ -138,7 +160,7 @@ class NvmlProbe:
         clock: Clock,
         *,
         pauses: Sequence[float] = PAUSES,
-        spawn: Callable[[GpuSettings], ProbeProcess] = ProbeProcess,
+        spawn: Callable[[GpuSettings, Sequence[str]], ProbeProcess] = ProbeProcess,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -154,6 +176,9 @@ class NvmlProbe:
         self._shared: tuple[str, ...] = ()
         """UUIDs of the GPUs that several jobs hold."""
         self._process: ProbeProcess | None = None
+        self._hung = HungCalls()
+        self._answered = 0
+        """Calls that earlier processes finished."""
         self._failures = 0
         self._stuck: list[ProbeProcess] = []
         self._closed = threading.Event()
@@ -234,18 +259,24 @@ class NvmlProbe:
         child = self._process
         return child.pid if child else None
 
+    @property
+    def answered(self) -> int:
+        """Number of calls that the driver has answered so far."""
+        child = self._process
+        return self._answered + (child.calls[0] if child else 0)
+
     def _run(self) -> None:
         while not self._closed.is_set():
             self._stuck = [child for child in self._stuck if child.is_stuck]
             if len(self._stuck) < MOST_STUCK:
                 self._serve_one()
-            pause = self._pauses[min(self._failures, len(self._pauses)) - 1]
-            self._closed.wait(pause)
+            if self._failures:
+                self._closed.wait(self._pauses[min(self._failures, len(self._pauses)) - 1])
 
     def _serve_one(self) -> None:
         """Start a process and read it until it ends, hangs or the probe is closed."""
         try:
-            child = self._spawn(self._settings)
+            child = self._spawn(self._settings, self._hung.skipped(time.monotonic()))
         except OSError as error:
             self._fail(ProbeCode.DIED, f"it cannot be started: {error.strerror}")
             return
@@ -253,13 +284,13 @@ class NvmlProbe:
         try:
             self._listen(child)
         finally:
-            self._process = None
+            self._answered, self._process = self._answered + child.calls[0], None
             child.abandon()
             self._stuck.append(child)
 
     def _listen(self, child: ProbeProcess) -> None:
         born = time.monotonic()
-        deadline = born + self._patience
+        deadline, answered, retry_at = born + self._patience, 0, self._hung.retry_at(born)
         while not self._closed.is_set():
             lines = child.lines(self._wake_out, deadline - time.monotonic())
             if lines is None:
@@ -268,8 +299,13 @@ class NvmlProbe:
             if lines:
                 deadline = time.monotonic() + self._patience
             elif time.monotonic() >= deadline:
-                self._report_hang()
-                return
+                before, (answered, call) = answered, child.calls
+                if answered == before:
+                    self._report_hang(call)
+                    return
+                deadline = time.monotonic() + self._patience  # the driver is slow, but it answers
+            if time.monotonic() >= retry_at and not any(each.is_stuck for each in self._stuck):
+                return  # the next process tries the skipped call again
             for line in lines:
                 if not self._handle_line(line, child):
                     return
@@ -303,7 +339,11 @@ class NvmlProbe:
         if self._disks:
             child.send(f"disks {json.dumps(self._disks)}")
 
-    def _report_hang(self) -> None:
+    def _report_hang(self, call: str) -> None:
+        now = time.monotonic()
+        if call and self._hung.add(call, now):
+            log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
+        self._readings.unanswered = tuple(self._hung.notes(now))
         code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
         self._fail(code, format_duration(self._settings.hang_after))
 
@@ -325,25 +365,45 @@ class NvmlProbe:
                 log.exception("a listener of the GPU probe failed")
 
 
+_LONGEST = 60.0
+"""Seconds for which a slow driver is waited for."""
+_HANGING = frozenset({ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
+
+
 def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
-    """Start the probe, wait up to `timeout` seconds for a complete reading or a failure, and close it."""
+    """Start the probe, wait for a complete reading or a failure, and close it.
+
+    Wait for `timeout` seconds, and longer as long as the driver answers calls: slowly, or after one that hung.
+    """
     came = threading.Event()
-    probe.subscribe(lambda reading: came.set() if is_whole(reading) else None)
+    probe.subscribe(lambda reading: came.set() if _is_final(reading) else None)
     probe.start()
     try:
-        if not is_whole(probe.latest()):
-            came.wait(timeout)
-        return _in_time(probe.latest(), timeout)
+        begun = time.monotonic()
+        if not _is_final(probe.latest()):
+            before, answered = -1, 0
+            while before < answered and time.monotonic() - begun < _LONGEST and not came.wait(timeout):
+                before, answered = answered, _answered(probe)
+        return _in_time(probe.latest(), timeout, time.monotonic() - begun if _answered(probe) else 0.0)
     finally:
         probe.close()
 
 
-def _in_time(reading: ProbeReading, timeout: float) -> ProbeReading:
-    """Return the reading; if it is incomplete after the time-out, with a status that the driver hangs."""
+def _answered(probe: GpuProbe) -> int:
+    return probe.answered if isinstance(probe, NvmlProbe) else 0
+
+
+def _is_final(reading: ProbeReading) -> bool:
+    return is_whole(reading) and reading.status.code not in _HANGING
+
+
+def _in_time(reading: ProbeReading, timeout: float, took: float) -> ProbeReading:
+    """Return the reading; if there is none after the time-out, with a status that the driver hangs, or is slow."""
     if reading.status.code is not ProbeCode.STARTING:
         return reading
-    text = describe_failure(ProbeCode.WEDGED_AT_START, f"{timeout:g}s")
-    return replace(reading, status=ProbeStatus(ProbeCode.WEDGED_AT_START, text, reading.status.since))
+    code = ProbeCode.SLOW if took > timeout else ProbeCode.WEDGED_AT_START
+    text = describe_failure(code, f"{max(took, timeout):.3g}s")
+    return replace(reading, status=ProbeStatus(code, text, reading.status.since))
 
 
 def is_whole(reading: ProbeReading) -> bool:

@@ -143,7 +143,10 @@ def test_a_probe_that_never_answers_is_abandoned(monkeypatch: pytest.MonkeyPatch
             self.closed = True
 
     silent = Silent()
-    monkeypatch.setattr(adapters, "make_probe", lambda options: silent)
+    monkeypatch.setattr(adapters, "make_probe", lambda options, once: silent)
+    told = adapters.read_gpus(resolve(environ={}), 0.01)
     told = adapters.read_gpus(resolve(environ={}), 0.01)
     assert (told.status.code, told.gpus) == (ProbeCode.WEDGED_AT_START, there_is.gpus)
+    assert (told.status.code, told.gpus) == (ProbeCode.WEDGED_AT_START, there_is.gpus)
+    assert silent.closed
     assert silent.closed

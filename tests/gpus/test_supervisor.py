@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -88,8 +89,8 @@ class Unkillable(ProbeProcess):
 
     born: list[Unkillable] = []  # noqa: RUF012
 
-    def __init__(self, settings: GpuSettings) -> None:
-        super().__init__(settings)
+    def __init__(self, settings: GpuSettings, skipped: Sequence[str] = ()) -> None:
+        super().__init__(settings, skipped)
         self.born.append(self)
 
     def kill(self) -> None:
@@ -113,7 +114,7 @@ def test_stuck_probes_are_neither_awaited_nor_multiplied(
     deadline = time.monotonic() + PATIENCE
     while len(unkillable.born) < MOST_STUCK and time.monotonic() < deadline:
         time.sleep(0.02)
-    time.sleep(0.6)  # several pauses more: a fourth would have come by now
+    time.sleep(0.6)  # several pauses more: another would have come by now
     assert len(unkillable.born) == MOST_STUCK
     before = time.monotonic()
     watcher.probe.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 
 from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import SchedulerSettings
-from gputui.domain.units import format_size, plural
+from gputui.domain.units import format_duration, format_size, plural
 
 _NO_READING = "Without readings no GPU counts as free, so no job with GPUs starts."
 _KERNEL_LOG = "sudo dmesg | grep -iE 'NVRM|Xid|nvidia' | tail -20"
@@ -26,6 +27,7 @@ _ADVICE = {
     ProbeCode.STARTING: f"{_KERNEL_LOG}\nsudo reboot    # a driver that hangs cannot be restarted",
     ProbeCode.WEDGED_AT_START: f"{_KERNEL_LOG}\nsudo reboot    # a driver that hangs cannot be restarted",
     ProbeCode.WEDGED: f"{_KERNEL_LOG}\nsudo reboot    # a driver that hangs cannot be restarted",
+    ProbeCode.SLOW: f"sudo nvidia-smi -pm 1    # persistence mode\n{_KERNEL_LOG}",
     ProbeCode.DIED: f"nvidia-smi\n{_KERNEL_LOG}",
     ProbeCode.UNKNOWN_ERROR: f"nvidia-smi    # on the host, not in a container\n{_KERNEL_LOG}\n"
     "sudo reboot    # when nvidia-smi fails on the host too; else restart the container: its devices were revoked",
@@ -61,6 +63,8 @@ _NOTES = (
 
 
 _USUAL = SchedulerSettings()
+PATIENCE = 8.0
+"""Seconds that the driver may take to answer, and a reading of all GPUs."""
 
 
 def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Iterator[DoctorCheck]:
@@ -80,6 +84,13 @@ def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Ite
     yield from _of_mig(reading)
     yield from _of_lists(reading, settings)
     yield from _of_memory(reading)
+
+
+def of_pace(reading: ProbeReading, seconds: float, stale_after: timedelta) -> Iterator[DoctorCheck]:
+    """Report a driver that answers, but slowly; `seconds` is how long the first reading took."""
+    if reading.status.code is ProbeCode.OK and not reading.notes and seconds > PATIENCE:
+        why = f"A GPU whose last reading is older than {format_duration(stale_after)} takes no job."
+        yield warn("driver", f"it took {seconds:.0f} s to read the GPUs", why, _ADVICE[ProbeCode.SLOW])
 
 
 def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:

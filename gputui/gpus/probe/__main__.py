@@ -1,5 +1,6 @@
-"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY [PATIENCE]]]`, in seconds.
+"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY [PATIENCE [FD SKIPPED]]]]`.
 
+The first three and PATIENCE are seconds.
 It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
 `failed` (why it ends); `gputui.gpus.wire` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
 detail), `shares UUID...` (GPUs whose processes are told apart), and `disks {ROLE: PATH}` (paths whose file systems are
@@ -20,6 +21,7 @@ import time
 
 import pynvml
 
+from gputui.gpus.probe.calls import CALLS
 from gputui.gpus.probe.group_use import GroupUse
 from gputui.gpus.probe.nvml import LostError, call, error_text, read
 from gputui.gpus.probe.sweeps import Probe, ProbeFailedError, RestartRequired, emit
@@ -87,14 +89,19 @@ def run(
     seldom: str = "15",
     directory: str = "",
     patience: str = "0",
+    memory: str = "",
+    skipped: str = "",
     *,
     read_group: ReadGroup | None = None,
 ) -> None:
     """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails.
 
-    `patience` ends the process after so many seconds without a command; 0: never. `read_group` adds to processes what
-    their control groups have used.
+    `patience` ends the process after so many seconds without a command; 0: never. `memory` is the file descriptor in
+    which the supervisor reads which call is made, and `skipped` lists the calls not to make. `read_group` adds to
+    processes what their control groups have used.
     """
+    if memory:
+        CALLS.share(int(memory), skipped)
     call("nvmlInit")
     groups = GroupUse(read_group) if read_group is not None else None
     probe = Probe(float(sample), float(process), float(seldom), directory or _DRIVERS_LIST, groups)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pynvml
 
+from gputui.gpus.probe.calls import CALLS
 from gputui.gpus.probe.host import memory_total
 from gputui.gpus.probe.nvml import LostError, call, default_power_limit, error_text, lacks, memory_of, power_limit, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
     from typing import Any
 
 
@@ -70,6 +73,7 @@ def _device(index: int) -> Device:
     device = Device(index, f"GPU-unknown-{index}", None)
     try:
         device.handle = call("nvmlDeviceGetHandleByIndex", index)
+        CALLS.name(device.handle, str(index))
         device.unified = _is_unified(device.handle)
         uuid = call("nvmlDeviceGetUUID", device.handle)
     except LostError:
@@ -112,6 +116,9 @@ def _instances(parent: Device) -> list[Device]:
         is_off = mode is not None and not mode[0]
         most = 0 if is_off else read("nvmlDeviceGetMaxMigDeviceCount", parent.handle)
         places = {place: read(_INSTANCE, parent.handle, place) for place in range(min(most or 0, _MOST_INSTANCES))}
+        for place, handle in places.items():
+            if handle is not None:
+                CALLS.name(handle, f"{parent.index}m{place}")
         found = [(n, handle, read("nvmlDeviceGetUUID", handle)) for n, handle in places.items() if handle is not None]
     except LostError:
         return []  # the next sweep reports it for the parent
@@ -187,18 +194,29 @@ def bus_id(pci: Any) -> str | None:
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)
 
 
-def links_of(devices: list[Device]) -> dict[str, list[dict[str, object]]]:
-    """Return the links of each GPU to every other one, by UUID. MIG instances have none."""
+def links_of(devices: list[Device]) -> Iterator[dict[str, list[dict[str, object]]] | None]:
+    """Yield None after each few calls, and at last the links of each GPU to every other one, by UUID.
+
+    There are many calls, and sweeps must not wait for all of them. MIG instances have no links.
+    """
     whole = [device for device in devices if device.parent is None and device.handle is not None]
     places = {bus_id(_quietly("nvmlDeviceGetPciInfo", device.handle)): device.uuid for device in whole}
-    lanes = {device.uuid: _lanes(device, places) for device in whole}
-    return {one.uuid: [link for other in whole if (link := _link(one, other, lanes))] for one in whole}
+    lanes: dict[str, dict[str, int]] = {}
+    for device in whole:
+        lanes[device.uuid] = yield from _lanes(device, places)
+    links: dict[str, list[dict[str, object]]] = {device.uuid: [] for device in whole}
+    for one, other in itertools.permutations(whole, 2):
+        if link := _link(one, other, lanes):
+            links[one.uuid].append(link)
+        yield None
+    yield links
 
 
-def _lanes(device: Device, places: dict[str | None, str]) -> dict[str, int]:
+def _lanes(device: Device, places: dict[str | None, str]) -> Generator[None, None, dict[str, int]]:
     """Return the number of active NVLink lanes by the UUID at their other end; `switch` for an NVSwitch."""
     counted: dict[str, int] = {}
     for lane in range(_MOST_LANES):
+        yield
         try:
             if not call("nvmlDeviceGetNvLinkState", device.handle, lane):
                 continue
@@ -213,8 +231,6 @@ def _lanes(device: Device, places: dict[str | None, str]) -> dict[str, int]:
 
 
 def _link(one: Device, other: Device, lanes: dict[str, dict[str, int]]) -> dict[str, object] | None:
-    if one is other:
-        return None
     mine, theirs = lanes[one.uuid], lanes[other.uuid]
     direct = mine.get(other.uuid, 0)
     through = min(mine.get("switch", 0), theirs.get("switch", 0))

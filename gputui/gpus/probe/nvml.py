@@ -9,6 +9,8 @@ import time
 
 import pynvml
 
+from gputui.gpus.probe.calls import CALLS
+
 TYPE_CHECKING = False  # `typing` itself takes longer to import than a sweep takes
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,13 +58,17 @@ def by_name(name: str, *arguments: object) -> Any:
 
 
 def call(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:
-    """Return the result of a function; raises LostError or NVMLError."""
+    """Return the result of a function; raises LostError or NVMLError, the latter too if it is to be skipped."""
+    if not CALLS.begin(name, arguments):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
     try:
         return ask(name, *arguments)
     except pynvml.NVMLError as error:
         if error.value in _LOST:
             raise LostError from None
         raise
+    finally:
+        CALLS.end()
 
 
 def read(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:

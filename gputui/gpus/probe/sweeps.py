@@ -29,6 +29,7 @@ from gputui.gpus.probe.nvml import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from gputui.gpus.probe.enumerate import Device
@@ -133,6 +134,10 @@ class RestartRequired(Exception):  # noqa: N818 - nothing went wrong
     """The kernel module drives other GPUs than when NVML was initialised, which counts them only then."""
 
 
+_FIRST_LINKS, _MORE_LINKS = 1.0, 0.1
+"""Seconds for which links are read before the first regular sweep, and after each later one."""
+
+
 class Due:
     """Interval timer without drift; fires up to `slack` seconds early rather than a whole sweep late."""
 
@@ -167,6 +172,7 @@ class Probe:
         self._processes = ProcessFacts()
         self._others: dict[str, dict[int, tuple[int | None, bool]]] = {}
         self._links: dict[str, list[dict[str, object]]] = {}
+        self._linking: Iterator[dict[str, list[dict[str, object]]] | None] = iter(())
         self._xids = Xids([])
         self._focus = DetailReadings()
         self._activity = Activity()
@@ -181,7 +187,7 @@ class Probe:
         self._relist(_list_cards())
         emit(self._sweep(lists=False, seldom=False))
         emit(self._sweep(lists=True, seldom=True))
-        self._send_links()
+        self._read_links(_FIRST_LINKS)
         now = time.monotonic()
         for due in (self.sample, self.process, self.slow):
             due.is_due(now)
@@ -198,6 +204,7 @@ class Probe:
         if seldom:
             self._check_for_changes()
         emit(self._sweep(lists=self.process.is_due(now), seldom=seldom, pcie_of=pcie_of))
+        self._read_links(_MORE_LINKS)
 
     def watch_disks(self, paths: dict[str, str]) -> None:
         """Read the file systems of these paths from now on, at once the first time."""
@@ -211,7 +218,6 @@ class Probe:
         devices = _list_cards()
         if [device.identity for device in devices] != [device.identity for device in self._devices]:
             self._relist(devices)
-            self._send_links()
 
     def _relist(self, devices: list[Device]) -> None:
         pending = self._xids.collect()
@@ -219,16 +225,21 @@ class Probe:
         self._activity.close()
         self._devices = devices
         self._xids = Xids(devices)
-        self._links = {}
+        self._links, self._linking = {}, links_of(devices)
         self._others = {}
         self._send_facts()
         if pending:
             emit({"kind": "sweep", "xids": pending})
 
-    def _send_links(self) -> None:
-        self._links = links_of(self._devices)
-        if any(self._links.values()):
-            self._send_facts()
+    def _read_links(self, seconds: float) -> None:
+        """Go on reading the links for so long, and write them once all are known."""
+        until = time.monotonic() + seconds
+        for found in self._linking:
+            if found is not None and any(found.values()):
+                self._links = found
+                self._send_facts()
+            if time.monotonic() >= until:
+                return
 
     def _send_facts(self) -> None:
         result = [device_facts(device, self._links.get(device.uuid, [])) for device in self._devices]

@@ -1,0 +1,143 @@
+"""Calls to the driver that never return: each costs its own value, and one lost round of readings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.gpu import GpuState, ProbeCode, ProbeReading
+from gputui.domain.policy.gpus.availability import Evidence, gpu_views
+from gputui.domain.settings import SchedulerSettings
+from gputui.gpus.hung_calls import HungCalls
+from gputui.gpus.supervisor import NvmlProbe, first_reading
+from gputui.gpus.supervisor import is_whole as is_complete
+from tests.gpus.conftest import Start
+from tests.gpus.standin import StandIn, nvlinks, uuid
+from tests.gpus.watching import FAST, SystemClock, is_whole
+
+HASTY = replace(FAST, hang_after=timedelta(seconds=0.7))
+FREE = GpuState.FREE
+
+
+def states(reading: ProbeReading) -> list[GpuState]:
+    evidence, settings = Evidence(reading, "store"), SchedulerSettings(stale_after=timedelta(minutes=1))
+    return [view.state for view in gpu_views(evidence, settings, SystemClock().now())]
+
+
+def is_read(reading: ProbeReading) -> bool:
+    return reading.status.code is ProbeCode.OK and bool(reading.samples) and is_complete(reading)
+
+
+@pytest.mark.nvml
+@pytest.mark.parametrize(
+    ("call", "state"),
+    [
+        ("nvmlDeviceGetNvLinkState", FREE),
+        ("nvmlDeviceGetPowerUsage", FREE),
+        ("nvmlDeviceGetName", FREE),
+        ("nvmlDeviceGetTotalEccErrors", FREE),
+        ("nvmlDeviceGetMigMode", FREE),
+        ("nvmlDeviceGetGraphicsRunningProcesses", FREE),
+        ("nvmlDeviceGetMemoryInfo", GpuState.UNKNOWN),
+        ("nvmlDeviceGetComputeRunningProcesses", GpuState.UNKNOWN),
+        ("nvmlDeviceGetUUID", GpuState.DRAINED),
+        ("nvmlDeviceGetHandleByIndex", GpuState.DRAINED),
+    ],
+)
+def test_a_call_that_hangs_for_one_gpu_costs_its_own_value(
+    standin: StandIn, watch: Start, call: str, state: GpuState
+) -> None:
+    standin.write(*nvlinks(2), f"gpu 1 hang {call}", gpus=2)
+    watcher = watch(HASTY)
+    watcher.until(lambda reading: reading.status.code in {ProbeCode.WEDGED, ProbeCode.WEDGED_AT_START})
+    reading = watcher.until(is_read)
+    assert states(reading) == [FREE, state]
+    assert [note for note in reading.notes if call in note and "GPU 1" in note]
+    steady_until = SystemClock().now() + 4 * HASTY.hang_after
+    later = watcher.until(
+        lambda now: now.status.code is not ProbeCode.OK or (now.taken_at or steady_until) > steady_until
+    )
+    assert later.status.code is ProbeCode.OK, "it hangs no more"
+
+
+@pytest.mark.nvml
+def test_a_call_that_hangs_for_all_gpus_is_skipped_for_all(standin: StandIn, watch: Start) -> None:
+    standin.write("hang nvmlDeviceGetPowerUsage", gpus=8)
+    watcher = watch(HASTY)
+    reading = watcher.until(is_read)
+    assert states(reading) == [FREE] * 8
+    assert [note for note in reading.notes if note.startswith("the driver does not answer nvmlDeviceGetPowerUsage:")]
+    assert sum(now.status.code is ProbeCode.WEDGED_AT_START for now in watcher.readings) <= 3
+
+
+@pytest.mark.nvml
+def test_a_gpu_all_of_whose_calls_hang_leaves_the_others(standin: StandIn, watch: Start) -> None:
+    watcher = watch(HASTY)
+    watcher.until(is_whole)
+    standin.change("gpu 3 hang *")
+    reading = watcher.until(lambda now: now.status.code is ProbeCode.OK and states(now)[3] is GpuState.DRAINED)
+    assert states(reading) == [FREE] * 3 + [GpuState.DRAINED] + [FREE] * 4
+    assert reading.gpus[3].uuid == uuid(3), "it keeps its name"
+
+
+@pytest.mark.nvml
+def test_the_first_reading_does_without_a_call_that_hangs(standin: StandIn) -> None:
+    standin.write("hang nvmlDeviceGetNvLinkState", "hang nvmlDeviceGetTemperature", gpus=1)
+    reading = first_reading(NvmlProbe(HASTY, SystemClock()), 2.0)
+    assert reading.status.code is ProbeCode.OK
+    assert reading.samples[uuid(0)].utilization == 0.0
+
+
+@pytest.mark.nvml
+def test_a_slow_driver_is_waited_for(standin: StandIn) -> None:
+    standin.write("latency * 60000", *nvlinks(2), gpus=2)
+    reading = first_reading(NvmlProbe(HASTY, SystemClock()), 1.0)
+    assert reading.status.code is ProbeCode.OK
+    assert is_read(reading)
+
+
+@pytest.mark.nvml
+def test_links_delay_no_sweep(standin: StandIn, watch: Start) -> None:
+    standin.write("latency nvmlDeviceGetNvLinkState 100000", *nvlinks(4), gpus=4)
+    watcher = watch(FAST)
+    reading = watcher.until(lambda now: any(gpu.links for gpu in now.gpus))
+    assert all(len(gpu.links) == 3 for gpu in reading.gpus)
+    before = [now for now in watcher.readings if is_read(now) and not any(gpu.links for gpu in now.gpus)]
+    assert len({now.taken_at for now in before}) > 5
+
+
+class TestHungCalls:
+    def test_a_call_is_tried_again_ever_more_seldom(self) -> None:
+        hung, now = HungCalls(), 1000.0
+        pauses = []
+        for _ in range(9):
+            assert hung.add("nvmlDeviceGetFanSpeed 1", now)
+            assert hung.skipped(now) == ["nvmlDeviceGetFanSpeed 1"]
+            pauses.append(hung.retry_at(now) - now)
+            now = hung.retry_at(now)
+            assert hung.skipped(now) == []
+        assert pauses == [60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0, 3600.0]
+        assert hung.skipped(now + 3601) == []
+        hung.add("nvmlDeviceGetFanSpeed 1", now + 3601)
+        assert hung.retry_at(now + 3601) == now + 3661, "it worked for an hour"
+
+    def test_a_call_that_hangs_for_two_gpus_is_skipped_for_all(self) -> None:
+        hung = HungCalls()
+        hung.add("nvmlDeviceGetFanSpeed 1", 0.0)
+        hung.add("nvmlDeviceGetFanSpeed 4", 0.0)
+        assert hung.skipped(0.0) == ["nvmlDeviceGetFanSpeed"]
+
+    def test_a_gpu_with_many_hung_calls_is_skipped(self) -> None:
+        hung = HungCalls()
+        for name in ("FanSpeed", "PowerUsage", "Temperature"):
+            hung.add(f"nvmlDeviceGet{name} 1", 0.0)
+        assert hung.skipped(0.0) == ["* 1"]
+        assert list(hung.notes(0.0)) == ["the driver does not answer any call for GPU 1: what that reads is unknown"]
+
+    def test_a_driver_that_hangs_at_its_start_has_no_single_hung_call(self) -> None:
+        hung = HungCalls()
+        hung.add("nvmlDeviceGetFanSpeed 1", 0.0)
+        assert not hung.add("nvmlInit ", 0.0)
+        assert hung.skipped(0.0) == []
