@@ -22,8 +22,9 @@ Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
-    for name in ("NO_COLOR", "FORCE_COLOR", "TEXTUAL_COLOR_SYSTEM"):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TEXTUAL_COLOR_SYSTEM", "TMUX", "STY", "TERM_PROGRAM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
     time.tzset()
     monkeypatch.setattr(Input, "cursor_blink", False)
     monkeypatch.setattr(input_queue, "LONGEST", 60.0)  # on a loaded machine keys would overtake one another

@@ -18,10 +18,11 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.running_verbs import RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import fit
+from gputui.domain.text import plain
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS
 from gputui.tui.actions import call_of
+from gputui.tui.clipboard import copy
 from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
@@ -192,8 +193,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def _copied(self, text: str | None) -> None:
         if text is not None:
-            self.app.copy_to_clipboard(text)
-            self.notify(f"copied: {fit(text, 60)}", markup=False, timeout=3)
+            copy(self.app, text, plain(text, 60))
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:

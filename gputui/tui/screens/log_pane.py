@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 
 from gputui.domain.text import plain
 from gputui.domain.units import plural
+from gputui.tui.clipboard import copy
 from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import LogFollower
@@ -319,9 +320,8 @@ class LogPane(LogView):
         text, count = copied_text(self.buffer, numbers, is_stamped=reading.painter.is_stamped)
         if not count:
             return
-        self.app.copy_to_clipboard(text)
         left_out = len(numbers) - count
         more = f"; {plural(left_out, 'line')} did not fit" if left_out else ""
-        self.app.notify(f"Copied {plural(count, 'line')}{more}", markup=False, timeout=4)
+        copy(self.app, text, plural(count, "line") + more)
         reading.picked.drop()
         self.repaint()
