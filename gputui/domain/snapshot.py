@@ -181,7 +181,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
     progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
-    """Progress of CONFIGURING jobs: pulling its image, 45 %."""
+    """Progress of CONFIGURING jobs: pulling its image, 45 %; or what their start waits for."""
     notices: tuple[Notice, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     """Stored entries that this version cannot read; they are left out."""

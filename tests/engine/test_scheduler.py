@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import ForeignContainer
-from gputui.domain.errors import RuntimeFault, StoreFullError
+from gputui.domain.container import Created, ForeignContainer, Launch
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.policy.gpus.availability import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
@@ -424,6 +424,35 @@ def test_a_container_removed_by_hand_may_have_finished_its_work(world: World) ->
     assert (job.state, job.attempts[0].charged) == (JobState.FAILED, True)
     assert job.attempts[0].cause is not None
     assert job.attempts[0].cause.code is CauseCode.END_UNKNOWN
+
+
+def test_a_start_that_an_engine_does_not_answer_has_a_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(launch: Launch) -> Created:
+        world.docker.up = False
+        raise RuntimeUnavailableError("docker does not answer")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(world.docker, "create", die)
+        job_id = world.submit(1)
+        shown = world.tick(3)
+        assert world.job(job_id).state is JobState.CONFIGURING
+        assert shown.progress == {job_id: "starting: docker does not answer"}
+    world.docker.up = True
+    shown = world.tick(3)
+    assert (world.job(job_id).state, shown.progress) == (JobState.RUNNING, {})
+
+
+def test_a_start_that_takes_long_has_a_reason(world: World) -> None:
+    world.workers = later = LaterExecutor()
+    job_id = world.submit(1)
+    world.tick()
+    later.work()  # looks for its image
+    world.tick(seconds=4)
+    assert world.tick(seconds=4).progress == {}
+    assert world.tick(seconds=4).progress == {job_id: "starting: docker has not confirmed it yet"}
+    later.work()
+    assert world.tick(2).progress == {}
+    assert world.job(job_id).state is JobState.RUNNING
 
 
 def test_a_full_disk_stops_starts_with_a_notice_until_there_is_room(world: World) -> None:

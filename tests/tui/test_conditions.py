@@ -295,3 +295,11 @@ async def test_a_hint_for_newcomers_stays_until_the_first_key(hint: str) -> None
         await console.begin(pilot)
         assert "? all keys" not in console.screen_text
     assert console.preferences.get("hint") == {"seen": True}
+
+
+def test_a_start_that_is_held_up_counts_as_waiting() -> None:
+    starting = job(1).to(JobState.CONFIGURING)
+    seen = healthy(jobs=(starting, job(2).to(JobState.CONFIGURING)))
+    assert "2 running 0 waiting" in text(status_line(seen, "n"))
+    held_up = replace(seen, progress={1: "starting: docker does not answer"})
+    assert "1 running 1 waiting" in text(status_line(held_up, "n"))

@@ -17,6 +17,7 @@ from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims
 from gputui.domain.snapshot import Leader, Notice, Snapshot, WindowView
 from gputui.domain.state import JobState
+from gputui.engine.tick import starts
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.past_usage import PastUsage
 from gputui.engine.tick.snapshot_builder import Observations, leader_snapshot, with_plan
@@ -80,7 +81,7 @@ class Planner:
             reading=context.reading,
             runtimes=tuple(observer.latest for observer in context.observers.values()),
             freed_at=freed_at,
-            progress=context.workers.pulls.progress,
+            progress={**starts.held_up(context, now), **context.workers.pulls.progress},
             notices=(*trouble, *context.damage),
             usage=self._past_usage.at(now),
             idle_since=context.idle_since,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gputui.domain.container import Launch
 from gputui.domain.job import Job, Placement
@@ -14,6 +14,9 @@ from gputui.domain.state import JobState
 from gputui.engine.tick import reconcile, start_protocol
 from gputui.engine.tick.context import TickContext, runtime_of
 
+_SLOW = timedelta(seconds=5)
+"""Time after which a start is so slow that lists say so."""
+
 
 def begin_starts(context: TickContext, planned: Iterable[Placement], now: datetime) -> list[Job]:
     """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
@@ -23,6 +26,21 @@ def begin_starts(context: TickContext, planned: Iterable[Placement], now: dateti
     if claims:
         context.refresh()
     return claims
+
+
+def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
+    """Return in words what the begun starts wait for, if the runtime does not answer."""
+    found: dict[JobId, str] = {}
+    for job in context.queue.active:
+        attempt, observer = job.attempt, context.observer_of(job)
+        if job.state is not JobState.CONFIGURING or attempt is None or attempt.is_over or observer is None:
+            continue
+        status = observer.latest.status
+        if status.asked and not status.up:
+            found[job.id] = f"starting: {status.text}"
+        elif attempt.claimed_at is not None and now - attempt.claimed_at > _SLOW:
+            found[job.id] = f"starting: {status.name} has not confirmed it yet"
+    return found
 
 
 def latest_launch(context: TickContext, job: Job) -> Launch:

@@ -260,7 +260,7 @@ def why(job: Job, context: JobContext) -> Cell:
         return cell(plain(_PERCENT.sub("", words), 200), AMBER)  # the bar has its own column
     if words:
         image = plain(job.spec.image, 120) if job.spec.image else ""
-        told = words if image in words else f"{words} {image}"
+        told = f"{words} {image}" if words.startswith("pulling") and image not in words else words
         return ((f"{where} · " if where else "", DIM), *progress(plain(told, 200), context.now))
     return _where_it_runs(job, context, where)
 

@@ -64,7 +64,7 @@ def pull_progress(words: str, room: int) -> Cell:
     """Return a bar of the percentage in the text, else the beginning of the text."""
     found = _PERCENT.search(words)
     if found is None:
-        return ((words.split(" ", 1)[0], AMBER),)
+        return ((words.split(" ", 1)[0].rstrip(":"), AMBER),)
     percent = min(100, int(found[1]))
     return (*bar(percent / 100, max(_LEAST_BAR, min(_MOST_BAR, room - 6)), AMBER), (f" {percent:>2} %", PLAIN))
 

@@ -11,6 +11,7 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.conditions import FAILED, Condition
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.gpu_names import index_ranges
+from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
 from gputui.domain.same import Same
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -198,11 +199,12 @@ _LETTERS = MappingProxyType({"running": "R", "waiting": "PD", "held": "PDh"})
 
 
 @lru_cache(maxsize=1)
-def _counted(jobs: Same) -> tuple[int, int, int]:
-    """Return counts of jobs by state; cached per snapshot."""
+def _counted(jobs: Same, held_up: frozenset[JobId]) -> tuple[int, int, int]:
+    """Return counts of jobs by state; cached per snapshot. Starts that are held up wait: for an image, or an engine."""
     states: Counter[JobState] = Counter()
     for job in jobs.jobs:
-        states[job.state] += job.count
+        waits = job.state is JobState.CONFIGURING and job.id in held_up
+        states[JobState.PENDING if waits else job.state] += job.count
     running = sum(states[state] for state in (JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING))
     held = sum(job.count for job in jobs.jobs if job.held and job.state is JobState.PENDING)
     waiting = states[JobState.PENDING] - held
@@ -212,7 +214,7 @@ def _counted(jobs: Same) -> tuple[int, int, int]:
 def _job_counts(snapshot: Snapshot, shortened: Mapping[str, str] = MappingProxyType({})) -> Cell:
     if snapshot is EMPTY:
         return ()  # not known yet
-    running, waiting, held = _counted(Same(snapshot.jobs))
+    running, waiting, held = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
     shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER)]
     spans: list[Span] = []
     for count, word, style in shown:
