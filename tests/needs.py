@@ -97,10 +97,18 @@ def lacks_slurm() -> str | None:
     return lacks_docker() or lacks_programs(*needed, also_in="/usr/sbin")
 
 
+def lacks_boot() -> str | None:
+    """Return the reason why tests cannot boot a machine with systemd; None if they can."""
+    if why := lacks_mounts() or lacks_programs("systemd-nspawn", "unshare", "nsenter", "useradd", also_in="/usr/sbin"):
+        return why
+    return None if Path("/lib/systemd/systemd").exists() else "not installed: systemd"
+
+
 LACKS: dict[str, Callable[[], str | None]] = {
     "root": lacks_root,
     "mount": lacks_mounts,
     "readers": lacks_readers,
+    "boot": lacks_boot,
     "docker": lacks_docker,
     "ssh": lacks_ssh,
     "nvml": lacks_nvml,

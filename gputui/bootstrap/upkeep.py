@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,23 +57,31 @@ def scheduled_backup(
 ) -> BackupResult:
     """Write a backup with the time in its name into a directory, check it, and record the result.
 
-    A good one is followed by the removal of those older than `keep`. One in which something cannot be read gets a name
-    that says so, and no good one is removed; where `keep` is given, the latest few of the damaged ones stay.
+    A good one is followed by the removal of those older than `keep`. One in which something cannot be read, or that
+    cannot be checked, gets a name that says so, and no good one is removed; where `keep` is given, the latest few of
+    the damaged ones stay. Whatever ends the attempt is recorded too.
     """
     from gputui.store.backup import new_name, remove_abandoned, rotate, set_apart, thin_damaged
+    from gputui.store.files import os_errors
 
     _check_exists(options.state)
     remove_abandoned(folder)
+    target = new_name(folder, now)
+    is_new = not target.exists()
     try:
-        made = checked_backup(options, new_name(folder, now), now, with_logs=with_logs)
-        if made.findings:
-            _record_backup(options, folder, now, made.findings[0].sentence)
-            apart = set_apart(made.path)
-            return replace(made, path=apart, removed=thin_damaged(folder) if keep is not None else 0)
-        _record_backup(options, folder, now)
-    except GputuiError as error:
-        _record_backup(options, folder, now, str(error))
+        with os_errors(folder):
+            made = checked_backup(options, target, now, with_logs=with_logs)
+    except BaseException as error:
+        with suppress(OSError, GputuiError):  # the first error is the one to tell
+            _record_backup(options, folder, now, str(error) or type(error).__name__)
+        if is_new and target.exists():
+            set_apart(target)
         raise
+    if made.findings:
+        _record_backup(options, folder, now, made.findings[0].sentence)
+        apart = set_apart(made.path)
+        return replace(made, path=apart, removed=thin_damaged(folder) if keep is not None else 0)
+    _record_backup(options, folder, now)
     return replace(made, removed=rotate(folder, keep, now)) if keep is not None else made
 
 
@@ -127,7 +136,7 @@ def _verify_backup(path: Path) -> list[Finding]:
 
     check_is_backup(path)
     with tempfile.TemporaryDirectory(prefix="gputui-verify-") as place:
-        found = list(unpack(path, Path(place), with_logs=False))
+        found = list(unpack(path, Path(place), with_logs=False, with_owners=False))
         if all(finding.is_harmless for finding in found):
             found += verify_directory(Path(place))
     return found

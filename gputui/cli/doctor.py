@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import grp
 import os
 import stat
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -19,6 +21,7 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
 from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, engine_config, state
 from gputui.cli.checks.engine import INSTALL, EngineHost
+from gputui.cli.install import SERVICE, UNITS
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -147,7 +150,38 @@ def _directory(options: Options) -> DoctorCheck:
     status = options.state.stat()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
     mode, group = stat.S_IMODE(status.st_mode), options.settings.store.group
-    return state.of_directory(str(options.state), mode, status.st_uid == os.geteuid(), is_writable, group)
+    is_owner = status.st_uid == os.geteuid()
+    return state.of_directory(str(options.state), mode, is_owner, is_writable, group, strangers=_strangers(options))
+
+
+def _strangers(options: Options) -> str:
+    """Return the group of the state directory or of its queue that is not the one of the settings; else nothing."""
+    with suppress(OSError, KeyError):
+        wanted = grp.getgrnam(options.settings.store.group or "").gr_gid
+        for path in (options.state, options.state / "queue.json"):
+            if (gid := path.lstat().st_gid) != wanted:
+                return grp.getgrgid(gid).gr_name
+    return ""
+
+
+def _of_units(options: Options) -> Iterator[DoctorCheck]:
+    """Judge the installed units and what they have done."""
+    service, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
+    here, text = f"--state {options.state} ", _text(service)
+    if here in text and options.settings.store.group and (found := state.of_unit(str(service), text)):
+        yield found
+    daily_since = None
+    if here in _text(timer.with_suffix(".service")) and timer.exists():
+        daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
+    if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
+        yield found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
@@ -158,8 +192,7 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
-    if (backup := upkeep.last_backup(options)) is not None:
-        yield state.of_backup(backup, bootstrap.clock().now())
+    yield from _of_units(options)
     yield state.of_clock(bootstrap.clock().now(), latest)
     snapshot = bootstrap.current_snapshot(options, store)
     yield state.of_leader(snapshot.leader)

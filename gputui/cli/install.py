@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 
@@ -39,15 +39,15 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
         click.echo(listing(wanted), nl=False)
         return 0
     changed = changes(wanted)
-    if not changed:
-        click.echo(f"the units in {plain(unit_dir)} are up to date")
-        return 0
-    if not agreed(changed, "install", yes=yes):
+    if changed and not agreed(changed, "install", yes=yes):
         return 1
     if place is not None:
         _make(place)
-    if session.options.state != _DEFAULT_STATE:  # systemd starts no service whose ReadWritePaths are missing
+    if not _is_made_by_systemd(session.options):  # systemd starts no service whose ReadWritePaths are missing
         upkeep.make_directory(session.options)
+    if not changed:
+        click.echo(f"the units in {plain(unit_dir)} are up to date")
+        return 0
     write(changed, option="--unit-dir")
     _say_what_is_next(session, with_backups=place is not None)
     return 0
@@ -81,6 +81,14 @@ _FOR_JOBS = frozenset(
 """Lines that would apply to host jobs too, which are processes of the service."""
 _FOR_SENDMAIL = frozenset({"NoNewPrivileges", "CapabilityBoundingSet", "SystemCallFilter"})
 """Lines that prevent setuid programs from working."""
+_MAIL_PLACES = "-/var/spool -/var/mail -/var/log"
+"""Directories in which sendmail puts messages and its log; a dash: it may be missing."""
+_OF_OTHERS = "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER CAP_FSETID"
+"""Capabilities without which root can neither read files of others, nor give new ones to a group and set setgid."""
+_PRIVATE = ("/tmp/", "/var/tmp/")
+"""Beginnings of paths that PrivateTmp hides."""
+_TEMPORARY = "ReadWritePaths=/tmp /var/tmp"
+"""Line in place of PrivateTmp."""
 
 
 def units(options: Options, backups: Path | None = None) -> dict[str, str]:
@@ -94,7 +102,8 @@ def units(options: Options, backups: Path | None = None) -> dict[str, str]:
     found = {SERVICE: _filled(_service(options), values)}
     if backups is not None:
         values["BACKUPS"] = str(backups)
-        found |= {name: _filled(_template(name), values) for name in _BACKUP}
+        service, timer = _BACKUP
+        found |= {service: _filled(_backup(options, backups), values), timer: _filled(_template(timer), values)}
     return found
 
 
@@ -115,25 +124,79 @@ def allows_host_jobs(options: Options) -> bool:
 def _service(options: Options) -> str:
     """Return the scheduler's unit, without the restrictions that conflict with the settings."""
     settings = options.settings
-    lines = _template(SERVICE).splitlines()
-    left_out: frozenset[str] = frozenset()
-    further: list[str] = []
+    left_out: set[str] = set()
+    further = _writable(options)
     changed: dict[str, str] = {}
-    if settings.store.group is not None:
-        changed |= {"StateDirectoryMode": "2770", "CapabilityBoundingSet": "CAP_CHOWN CAP_DAC_OVERRIDE CAP_FOWNER"}
+    if _has_other_users(options):
+        # to open members' mounts below the engine's root directory, which /proc shows, takes CAP_SYS_PTRACE
+        more = " CAP_SYS_PTRACE" if settings.store.group is not None else ""
+        changed["CapabilityBoundingSet"] = _OF_OTHERS + more
+        left_out.add("RestrictSUIDSGID")
         further.append("SystemCallFilter=@chown")
     if settings.hooks.mail_to:
         left_out |= _FOR_SENDMAIL
     if allows_host_jobs(options):
         left_out |= _FOR_JOBS
         further += ["KillMode=process", "Delegate=yes"]
-    if options.state != _DEFAULT_STATE:
+    if not _is_made_by_systemd(options):
         left_out |= {"StateDirectory", "StateDirectoryMode"}
-        further.append(f"ReadWritePaths={options.state}")
+    if _is_temporary(str(options.state), (settings.runtime.docker_host or "").removeprefix("unix://")):
+        left_out.add("PrivateTmp")
+        further.append(_TEMPORARY)
+    return _relaxed(SERVICE, left_out, changed, further)
+
+
+def _backup(options: Options, backups: Path) -> str:
+    """Return the unit of the backup, which takes the writers' lock and records its result in the state directory."""
+    left_out: set[str] = set()
+    changed: dict[str, str] = {}
+    if _has_other_users(options):
+        changed["CapabilityBoundingSet"] = f"{_OF_OTHERS} CAP_DAC_READ_SEARCH"
+        left_out.add("RestrictSUIDSGID")
+    is_temporary = _is_temporary(str(options.state), str(backups))
+    if is_temporary:
+        left_out.add("PrivateTmp")
+    return _relaxed(_BACKUP[0], left_out, changed, [_TEMPORARY] if is_temporary else [])
+
+
+def _has_other_users(options: Options) -> bool:
+    """Return whether the state directory belongs to another user than root, or to a group."""
+    try:
+        return options.settings.store.group is not None or options.state.stat().st_uid != 0
+    except OSError:
+        return False
+
+
+def _is_made_by_systemd(options: Options) -> bool:
+    """Return whether the unit may leave the state directory to systemd, which gives all files in it to root."""
+    return options.state == _DEFAULT_STATE and not _has_other_users(options)
+
+
+def _is_temporary(*paths: str) -> bool:
+    return any(path.startswith(_PRIVATE) for path in paths)
+
+
+def _writable(options: Options) -> list[str]:
+    """Return lines that name what the scheduler writes beside a state directory of systemd's."""
+    paths = [] if _is_made_by_systemd(options) else [str(options.state)]
+    logs, mapping = options.state / "logs", options.settings.metrics.hpc_job_mapping_dir
+    if logs.is_symlink() and logs.lstat().st_uid == 0:  # on another disk
+        paths.append(f"-{logs.resolve()}")
+    if mapping is not None:
+        paths.append(f"-{mapping}")
+    if options.settings.hooks.mail_to:
+        paths.append(_MAIL_PLACES)
+    return [f"ReadWritePaths={path}" for path in paths]
+
+
+def _relaxed(name: str, left_out: Collection[str], changed: Mapping[str, str], further: Iterable[str]) -> str:
+    """Return a unit without some lines of its template, with others changed, and with further ones."""
+    lines = _template(name).splitlines()
     kept = [_changed(line, changed) for line in lines if line.partition("=")[0] not in left_out]
-    end = kept.index("", kept.index("[Service]"))
-    further = [line for line in further if line.partition("=")[0] not in left_out]
-    return "\n".join([*kept[:end], *further, *kept[end:], ""])
+    start = kept.index("[Service]")
+    end = start + [*kept[start:], ""].index("")
+    added = [line for line in further if line.partition("=")[0] not in left_out]
+    return "\n".join([*kept[:end], *added, *kept[end:], ""])
 
 
 def _changed(line: str, changed: Mapping[str, str]) -> str:

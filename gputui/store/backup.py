@@ -276,8 +276,11 @@ class _PieceReader:
 # reading
 
 
-def unpack(backup: Path, into: Path | None, *, with_logs: bool = True) -> Iterator[Finding]:
-    """Yield what is wrong with a backup; put its files into a directory, if there is one to put them into."""
+def unpack(backup: Path, into: Path | None, *, with_logs: bool = True, with_owners: bool = True) -> Iterator[Finding]:
+    """Yield what is wrong with a backup; put its files into a directory, if there is one to put them into.
+
+    Without owners they are private to this user, who then needs no right to give files away.
+    """
     seal = _of_seal(backup)
     found: dict[str, Sums] = {}
     manifest: BackupManifest | None = None
@@ -296,7 +299,7 @@ def unpack(backup: Path, into: Path | None, *, with_logs: bool = True) -> Iterat
                         _inside(into, member.name).mkdir(mode=0o700, parents=True, exist_ok=True)
                 else:
                     is_wanted = into is not None and (with_logs or not member.name.startswith("logs/"))
-                    found[member.name] = _take(archive, member, into if is_wanted else None)
+                    found[member.name] = _take(archive, member, into if is_wanted else None, with_owners=with_owners)
             while packed.read(1 << 20):  # its checksum stands behind the archive
                 pass
     except _UNREADABLE as error:
@@ -307,7 +310,7 @@ def unpack(backup: Path, into: Path | None, *, with_logs: bool = True) -> Iterat
     yield from problems
     if seal is not None:
         yield Finding(backup.name, seal, is_harmless=problem is None and not problems)
-    if into is not None and problem is None and not problems:
+    if into is not None and with_owners and problem is None and not problems:
         for member in reversed(directories):
             _settle(_inside(into, member.name), member)
 
@@ -336,7 +339,7 @@ def _manifest(archive: tarfile.TarFile, member: tarfile.TarInfo) -> BackupManife
     return found
 
 
-def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> Sums:
+def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None, *, with_owners: bool) -> Sums:
     """Return the checksum of a file; write it into a directory if there is one.
 
     Raises ValueError for what no restore takes, so that a check of a backup refuses the same members.
@@ -356,7 +359,7 @@ def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) 
             total.update(data)
             if copy is not None:
                 copy.write(data)
-    if into is not None:
+    if into is not None and with_owners:
         _settle(path, member)
     return Sums(member.size, total.hexdigest())
 

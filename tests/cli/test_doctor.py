@@ -15,6 +15,7 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.cli.checks import CheckLevel, driver, engine, engine_config, state
 from gputui.cli.checks.engine import EngineHost
+from gputui.domain.backup_record import BackupRecord
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -81,6 +82,27 @@ def test_a_runtime() -> None:
 )
 def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | None, level: CheckLevel) -> None:
     assert state.of_directory("/state", mode, is_owner, is_writable, group).level is level
+
+
+def test_a_shared_queue_that_was_given_to_another_group_is_found() -> None:
+    told = state.of_directory("/state", 0o2770, True, True, "gpu", strangers="root")
+    assert told.level is CheckLevel.FAIL
+    assert "belongs to the group root, not to gpu" in told.text
+    assert "sudo chgrp -R gpu /state" in told.hint
+    unit = state.of_unit("/etc/systemd/system/gputui.service", "[Service]\nStateDirectory=gputui\n")
+    assert unit is not None
+    assert unit.hint == "sudo gputui install"
+
+
+def test_daily_backups_that_are_not_made_are_missed() -> None:
+    day = timedelta(days=1)
+    assert state.of_backup(None, NOW) is None
+    assert state.of_backup(None, NOW, NOW - day) is None
+    record = BackupRecord(NOW - 3 * day, "/backups", good_at=NOW - 3 * day)
+    levels = [state.of_backup(*case) for case in ((None, NOW, NOW - 3 * day), (record, NOW, NOW - 5 * day))]
+    assert [told and told.level for told in levels] == [CheckLevel.WARN] * 2
+    kept = [state.of_backup(*case) for case in ((record, NOW), (record, NOW, NOW - day))]
+    assert [told and told.level for told in kept] == [CheckLevel.OK] * 2
 
 
 @pytest.mark.parametrize(

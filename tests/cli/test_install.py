@@ -51,7 +51,10 @@ def test_settings_relax_protections_that_they_conflict_with() -> None:
     with_host_jobs = service(scheduler=SchedulerSettings(host_jobs=True))
     assert "KillMode=process\nDelegate=yes\n\n[Install]" in with_host_jobs
     assert "ProtectHome" not in with_host_jobs
-    assert "SystemCallFilter=@chown\n\n[Install]" in service(store=StoreSettings(group="gpu"))
+    shared = service(store=StoreSettings(group="gpu"))
+    assert "ReadWritePaths=/var/lib/gputui\nSystemCallFilter=@chown\n\n[Install]" in shared
+    assert "StateDirectory" not in shared  # systemd would give the files of members to root
+    assert "RestrictSUIDSGID" not in shared
     with_mail = service(hooks=HookSettings(mail_to=("ops@example.org",)))
     assert "NoNewPrivileges" not in with_mail
     assert "ProtectSystem=strict" in with_mail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -104,7 +105,9 @@ def test_a_backup_of_a_damaged_queue_fails_and_no_good_one_is_removed(run: Run, 
     assert (record.good_at, "queue.json.wal" in record.problem) == (None, True)
     [notice] = BackupWatch(state).notices(NOW)
     assert (notice.severity, notice.short, "there is no good one" in notice.text) == ("error", "backup failed", True)
-    assert state_checks.of_backup(record, NOW).level is CheckLevel.FAIL
+    told = state_checks.of_backup(record, NOW)
+    assert told is not None
+    assert told.level is CheckLevel.FAIL
     assert run("state", "backup", str(tmp_path / "one.tar.gz")).code == 1
     [journal] = state.glob("queue.json.wal.*")
     journal.write_bytes(content)
@@ -123,7 +126,9 @@ def test_a_backup_that_cannot_be_written_is_reported(run: Run, state: Path, tmp_
     [made] = tmp_path.glob("gputui-*.tar.gz")
     assert run("state", "verify", str(made)).code == 0
     assert before is not None
-    assert state_checks.of_backup(before, NOW).text == f"{tmp_path}, 0s ago"
+    told = state_checks.of_backup(before, NOW)
+    assert told is not None
+    assert told.text == f"{tmp_path}, 0s ago"
     folder = state / "backups"
     folder.mkdir()
     assert run("state", "backup", str(folder)).code == 1
@@ -201,3 +206,20 @@ def test_damaged_lines_are_listed_before_they_are_moved(run: Run, state: Path) -
     assert run("state", "repair", "--yes").out.splitlines()[-1].startswith("repaired; the damaged lines are in ")
     assert audit.read_text() == ""
     assert run("state", "repair").out == "nothing is missing: there is nothing to repair\n"
+
+
+def test_a_backup_that_cannot_be_checked_is_recorded_and_does_not_count(
+    run: Run, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any error counts, also one that only a sandbox raises."""
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    run("submit", "busybox", "true")
+    monkeypatch.setattr("gputui.store.backup.check_is_backup", refuse)
+    assert run("state", "backup", str(tmp_path)).code == 1
+    record = read_backup_record(state)
+    assert record is not None
+    assert "operation not permitted" in record.problem
+    assert [path.suffix for path in tmp_path.glob("gputui-*")] == [".damaged"]

@@ -20,14 +20,18 @@ BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
 MANY_SECONDS = timedelta(seconds=5)
 CLEAN_UP = timedelta(days=1, hours=3)
 """Time for which data may stay beyond its age: files are cut once a day."""
+MISSED_BACKUP = timedelta(days=2)
+"""Age of the last backup from which a daily one has been missed."""
 LITTLE_SPACE = 1024**3
 NO_SPACE = 64 * 1024**2
 FEW_INODES = 1000
 _SET_CLOCK = "sudo timedatectl set-ntp true"
 
 
-def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None) -> DoctorCheck:
-    """Judge the permissions of the state directory."""
+def of_directory(
+    path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None, *, strangers: str = ""
+) -> DoctorCheck:
+    """Judge the permissions of the state directory; `strangers`: a group that it, or its queue, belongs to instead."""
     name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
     if not is_writable:
         why = "Jobs can be neither submitted nor scheduled here."
@@ -41,6 +45,11 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
         why = f"Others of the group {group} cannot use the queue, and gputui changes only directories that it made."
         hint = f"sudo chgrp {shlex.quote(group)} {quoted} && sudo chmod 2770 {quoted}"
         return warn(name, f"{shown}: it is not shared with the group {group}", why, hint)
+    if group and strangers:
+        why = f"Others of the group {group} cannot use the queue, and jobs whose proof is no longer their users' fail."
+        hint = f"sudo chgrp -R {shlex.quote(group)} {quoted}\n"
+        hint += f'for each in {quoted}/warrants/*; do sudo chown -R "${{each##*/}}" "$each"; done'
+        return fail(name, f"{path}, or its queue, belongs to the group {strangers}, not to {group}", why, hint)
     if mode & 0o777 & ~allowed:
         why = "Other users can read the queue, with the environment of its jobs, or change it."
         return warn(name, f"{shown}: it is open to other users", why, f"chmod {allowed:04o} {quoted}")
@@ -99,11 +108,28 @@ def of_kept(data: KeptData, now: datetime) -> DoctorCheck:
     return warn(data.kind, f"{text}: more than the limit", why, "gputui serve    # it takes an hour at most")
 
 
-def of_backup(record: BackupRecord, now: datetime) -> DoctorCheck:
-    """Report the result of the last backup into a directory."""
+def of_unit(path: str, text: str) -> DoctorCheck | None:
+    """Judge the service's unit in a queue that a group shares; None if nothing is wrong with it."""
+    if "\nStateDirectory=" not in text:
+        return None
+    why = "With StateDirectory= systemd gives all files of the queue to root whenever the service starts."
+    return fail("service", f"{path} takes the queue from its group", why, "sudo gputui install")
+
+
+def of_backup(record: BackupRecord | None, now: datetime, daily_since: datetime | None = None) -> DoctorCheck | None:
+    """Report the result of the last backup into a directory; None if none was made, and none is due.
+
+    `daily_since`: time at which the unit for daily backups was installed; None: it is not.
+    """
+    why = "If the disk fails, what was added since the last good backup is lost."
+    if daily_since is not None and now - max(daily_since, record.at if record else daily_since) > MISSED_BACKUP:
+        last = f"the last one was made {format_duration(now - record.at)} ago" if record else "none was made yet"
+        hint = "systemctl status gputui-backup.timer gputui-backup.service\nsudo systemctl start gputui-backup.service"
+        return warn("backup", f"gputui-backup.timer makes one a day, but {last}", why, hint)
+    if record is None:
+        return None
     if not record.problem:
         return ok("backup", f"{record.place}, {format_duration(now - record.at)} ago")
-    why = "If the disk fails, what was added since the last good backup is lost."
     return fail("backup", record.sentence, why, "gputui state verify    # then: gputui state repair")
 
 

@@ -1,0 +1,173 @@
+"""The units of `gputui install` on a booted systemd: what the settings allow works within their sandbox."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.machine import STATE, Machine, booted
+from tests.e2e.members import ROOT
+from tests.lane import in_its_lane
+from tests.needs import need
+
+pytestmark = [pytest.mark.systemd, pytest.mark.xdist_group("machine")]
+
+CONTAINERS = "[scheduler]\nhost_jobs = false\n"
+SHARED = '[store]\ngroup = "gpu"\n'
+METRICS = "[metrics]\nenabled = true\n"
+SCRAPE = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9877/metrics').status)"
+
+
+@pytest.fixture(scope="module")
+def booted_machine() -> Iterator[Machine]:
+    need("boot")
+    with booted() as machine:
+        machine.run("groupadd", "gpu")
+        for name in ("alice", "bob"):
+            machine.run("useradd", "--create-home", "--groups=gpu", "--shell=/bin/sh", name)
+        yield machine
+
+
+@pytest.fixture
+def machine(booted_machine: Machine) -> Iterator[Machine]:
+    yield booted_machine
+    booted_machine.forget("/var/lib", "/var/backups/gputui", "/srv", "/etc/gputui")
+
+
+def backup(machine: Machine) -> None:
+    """Let the unit make a backup; it is recorded as good, and can be restored with its owners."""
+    machine.run("systemctl", "start", "gputui-backup.service")
+    assert "ok    backup" in machine.gputui("root", "doctor", code=None)
+    [archive] = machine.run("find", "/var/backups/gputui", "-type", "f").split()
+    assert archive.endswith("Z.tar.gz")
+    machine.run(sys.executable, "-m", "gputui", "--state", "/srv/restored", "state", "restore", archive)
+    of_state, of_copy = machine.owners(f"{STATE}/queue.json", "/srv/restored/queue.json")
+    assert of_state == of_copy
+
+
+def states(machine: Machine) -> dict[str, str]:
+    """Return submitter and state of all jobs."""
+    jobs = json.loads(machine.gputui("bob", "queue", "--all", "--json"))
+    return {f"{job['submitted_by']} {job['id']}": job["state"] for job in jobs}
+
+
+@pytest.mark.parametrize("jobs", [CONTAINERS, in_its_lane("", is_long=True)])
+def test_a_private_queue_is_roots(machine: Machine, jobs: str) -> None:
+    machine.install(jobs + METRICS)
+    with machine.serving():
+        assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:root 700", "root:root 600"]
+        machine.until(lambda: machine.run(sys.executable, "-c", SCRAPE, code=None) == "200\n", "it serves metrics")
+        backup(machine)
+
+
+@pytest.mark.parametrize("jobs", [CONTAINERS, in_its_lane("", is_long=True)])
+def test_a_shared_queue_stays_its_members(machine: Machine, jobs: str) -> None:
+    """Neither the first start nor a restart gives anything to root, and no waiting job loses its proof."""
+    machine.install(jobs + SHARED + METRICS)
+    submitted = [machine.gputui(name, "submit", "busybox", "true") for name in ("alice", "bob")]
+    assert submitted == ["1\n", "2\n"]
+    for number in (3, 4):
+        with machine.serving():
+            assert machine.gputui("alice", "submit", "--gpus", "1", "busybox", "true") == f"{number}\n"
+            machine.gputui("bob", "cancel", "1" if number == 3 else "2")
+            machine.until(lambda: machine.run(sys.executable, "-c", SCRAPE, code=None) == "200\n", "it serves metrics")
+        assert machine.owners(STATE, f"{STATE}/queue.json") == ["root:gpu 2770", "alice:gpu 660"]
+    assert states(machine) == {"alice 1": "CANCELLED", "bob 2": "CANCELLED", "alice 3": "PENDING", "alice 4": "PENDING"}
+    for name in ("alice", "bob"):
+        uid = machine.run("id", "-u", name).strip()
+        assert set(machine.run("find", f"{STATE}/warrants/{uid}", "-printf", "%u\\n").split()) == {name}
+    machine.run("systemctl", "start", "gputui.service")
+    backup(machine)
+    machine.run("systemctl", "stop", "gputui.service")
+    assert machine.owners("/srv/restored")[0] == "root:gpu 2770"
+
+
+@pytest.mark.long
+def test_host_jobs_of_members_survive_a_restart(machine: Machine) -> None:
+    machine.install(SHARED)
+    script = "id -un; echo made > /tmp/by-$0; while [ ! -e /srv/go ]; do sleep 0.1; done"
+    with machine.serving():
+        machine.gputui("alice", "submit", "--host", "--workdir", "/", "--", "sh", "-c", script, "alice")
+        machine.until(lambda: states(machine) == {"alice 1": "RUNNING"}, "it runs")
+    assert machine.run("stat", "--format=%U", "/tmp/by-alice") == "alice\n"  # the machine's /tmp, not the service's
+    with machine.serving():
+        assert states(machine) == {"alice 1": "RUNNING"}
+        machine.run("touch", "/srv/go")
+        machine.until(lambda: states(machine) == {"alice 1": "COMPLETED"}, "it ends")
+        assert machine.gputui("bob", "logs", "1").splitlines()[0] == "alice"
+
+
+@pytest.mark.long
+def test_roots_service_leaves_a_users_queue_to_the_user(machine: Machine) -> None:
+    machine.run("install", "-d", "-o", "alice", "-g", "alice", "-m", "700", STATE)
+    machine.gputui("alice", "submit", "busybox", "true")
+    machine.install(CONTAINERS)
+    with machine.serving():
+        machine.gputui("alice", "submit", "busybox", "true")
+        backup(machine)
+    assert set(machine.owners(STATE, f"{STATE}/queue.json")) == {"alice:alice 700", "alice:alice 600"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("state", ["/srv/queue", "/home/alice/queue", "/tmp/queue"])
+@pytest.mark.parametrize("group", ["", SHARED])
+def test_the_queue_may_lie_anywhere(machine: Machine, state: str, group: str) -> None:
+    machine.run("rm", "-rf", state)
+    machine.install(CONTAINERS + group, state)
+    with machine.serving(state):
+        machine.run("systemctl", "start", "gputui-backup.service")
+    assert machine.owners(state) == ["root:gpu 2770" if group else "root:root 700"]
+
+
+@pytest.mark.long
+def test_the_service_writes_where_the_settings_say(machine: Machine) -> None:
+    """Beside the state directory, the service writes where the settings and root's own link to another disk say."""
+    machine.run("install", "-d", "-m", "700", STATE)
+    machine.run("mkdir", "/srv/logs", "/srv/mapping", "/var/spool/mails")
+    machine.run("ln", "-s", "/srv/logs", f"{STATE}/logs")
+    more = '[metrics]\nhpc_job_mapping_dir = "/srv/mapping"\n[hooks]\nmail_to = ["root"]\n'
+    machine.install(CONTAINERS + more)
+    within = " && ".join(f"touch {place}/made" for place in (f"{STATE}/logs", "/srv/mapping", "/var/spool/mails"))
+    with machine.serving(within=f"{within} && ! touch /srv/made /etc/made"):
+        assert machine.owners("/srv/logs/made", "/srv/mapping/made") == ["root:root 600"] * 2
+
+
+@pytest.mark.long
+def test_the_backup_is_made_daily(machine: Machine) -> None:
+    machine.install(CONTAINERS)
+    machine.run("systemctl", "start", "gputui-backup.timer")
+    assert "gputui-backup.service" in machine.run("systemctl", "list-timers", "--no-pager")
+    machine.run("systemctl", "stop", "gputui-backup.timer")
+
+
+LISTENER = """
+import os, socket, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/run/engine.sock")
+listener.listen()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+LOOK = """
+from contextlib import ExitStack
+from gputui.engine.actions.mount_sources import open_source
+from gputui.runtime.docker.engine import engine_root
+with ExitStack() as until:
+    print(open_source(engine_root("/run/engine.sock"), "/tmp/of-members/here", until).path)
+"""
+
+
+def test_the_service_sees_the_engines_files_not_its_own_tmp(machine: Machine) -> None:
+    machine.install(CONTAINERS + SHARED)
+    machine.run("install", "-d", "-o", "alice", "-m", "700", "/tmp/of-members/here")
+    (machine.root / "srv/look.py").write_text(LOOK)
+    with machine.start(sys.executable, "-c", LISTENER) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        look = f"{sys.executable} /srv/look.py > {STATE}/seen; ls /tmp >> {STATE}/seen"
+        with machine.serving(within=f"PYTHONPATH={ROOT} {look}"):
+            assert machine.run("cat", f"{STATE}/seen") == "/tmp/of-members/here\n"
+        engine.kill()
