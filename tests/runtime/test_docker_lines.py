@@ -28,7 +28,7 @@ HERE = Path("/tmp")
 _STREAMS = {"AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce", "Tty"}
 _ON_PURPOSE = {"AutoRemove", "RestartPolicy", "LogConfig", "Init", "ConsoleSize"}
 """Fields of HostConfig that differ on purpose, as the table in docker_lines.py explains."""
-_CHOSEN = ("GPUTUI_", "NVIDIA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=")
+_CHOSEN = ("GPUTUI_", "PYTHONUNBUFFERED=", "NVIDIA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=")
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,8 @@ def _settings() -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise _UnusableError(f"{_file()} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        why = getattr(error, "strerror", None) or f"it is not JSON in line {getattr(error, 'lineno', 1)}"
+        raise _UnusableError(f"{_file()} cannot be read ({why})") from error
     if not isinstance(found, dict):
         raise _UnusableError(f"{_file()} is not a JSON object")
     return found
