@@ -148,5 +148,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise RuntimeUnavailableError(f"cannot read {path}: {error}", hint="repair it, or name the engine: DOCKER_HOST") from error
+        raise RuntimeUnavailableError(
+            f"cannot read {path}: {error}", hint="repair it, or name the engine: DOCKER_HOST"
+        ) from error
     return found if isinstance(found, dict) else {}
