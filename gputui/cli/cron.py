@@ -25,7 +25,6 @@ from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import RECURRING_VERBS
 from gputui.engine.actions.recurring import local_zone_name
 from gputui.request import numbers, options, texts
-from gputui.request import submitter as request
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -123,8 +122,7 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
             raise InputError("does not apply to recurring jobs", where=text)
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
-    submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
-    submission = options.submission_of(given, words, host, submitter, found)
+    submission = options.submission_of(given, words, host, submit.new_submitter(), found)
     submit.tell(found, submission)
     submit.check_runtime(submission, session.options)
     if not anyway:

@@ -36,7 +36,8 @@ Options of docker run that do not affect a job are accepted, and a line on stder
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
 Options after IMAGE belong to the job's own command. -h is docker run's --hostname.
 A host process (--host) starts in the current directory, with PATH, LD_LIBRARY_PATH, VIRTUAL_ENV, CONDA_* and
-locale of your environment; --env-all takes all of it, -e single variables.
+locale of your environment; --env-all takes all of it, -e single variables. It has your umask and your soft
+limits (ulimit -S), up to the hard limits of the scheduler; --ulimit sets others.
 A job finds in its environment:
     GPUTUI_JOB_ID       its id
     GPUTUI_ARRAY_INDEX  its index, if it is an element of an array (--array, --sweep)
@@ -141,7 +142,7 @@ def _submissions_of_file(file: str) -> Sequence[Submission]:
 
 def new_submitter() -> request.Submitter:
     """Return this process's user, who submits now."""
-    return request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
+    return request.Submitter(bootstrap.actor().user, bootstrap.clock().now(), inherited=request.inherited())
 
 
 def tell(found: command_line.Tidied, submission: Submission) -> None:

@@ -67,6 +67,14 @@ class Interactive(Struct, frozen=True):
     """True if it has a terminal."""
 
 
+class Inherited(Struct, frozen=True):
+    """What a host job takes over from the process that submitted it, as in sbatch."""
+
+    umask: int
+    limits: tuple[tuple[str, int], ...] = ()
+    """Soft limits by name, as in `--ulimit`; -1: unlimited."""
+
+
 class JobSpec(Struct, frozen=True):
     """Job as its user specified it. Changes later only by `gpu_memory_step`, and by edits while it waits."""
 
@@ -99,6 +107,8 @@ class JobSpec(Struct, frozen=True):
     """Streams to attach to; None: not interactive, with empty standard input."""
     idle_timeout: timedelta | None = None
     """End the job after this long without input, output or use of its GPUs."""
+    inherited: Inherited | None = None
+    """None: it has the umask and the limits of its scheduler; so have containers theirs of the engine."""
     options: ContainerOptions = ContainerOptions()
     comment: str = ""
     """Note for people; without effect."""
@@ -115,7 +125,9 @@ class JobSpec(Struct, frozen=True):
     @property
     def what_runs(self) -> JobSpec:
         """Fields that decide what is run."""
-        return JobSpec(image=self.image, command=self.command, options=self.options, sweep=self.sweep)
+        return JobSpec(
+            image=self.image, command=self.command, inherited=self.inherited, options=self.options, sweep=self.sweep
+        )
 
     @property
     def is_host(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 from gputui.config.options import present_directory
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, Inherited, JobSpec, Submission
 from gputui.domain.text import plain
 from gputui.request import docker_values, job_values, texts
 from gputui.request.job_options import DOCKER_KEYS, KEYS
@@ -35,6 +36,8 @@ HOST_ENV = (
     "TZ",
 )
 """Patterns of the variables that a host job takes over from its submitter, to find the same programs."""
+LIMITS = ("as", "core", "cpu", "data", "fsize", "memlock", "nofile", "nproc", "rss", "stack")
+"""Limits that a host job takes over from its submitter: those of sbatch."""
 _NEVER = ("GPUTUI_*", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME")
 _SESSION = (
     *("SHELL", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOW", "STY"),
@@ -64,6 +67,17 @@ class Submitter(Struct, frozen=True):
     directory: Path | None = None
     """None: the present one of this process."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    inherited: Inherited | None = None
+    """What its host jobs take over from it; None: nothing."""
+
+
+def inherited() -> Inherited:
+    """Return the umask and the soft limits of this process."""
+    import resource  # few commands submit
+
+    limits = ((name, resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[0]) for name in LIMITS)
+    found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return Inherited(int(found[1], 8) if found else 0o022, tuple(limits))
 
 
 def submission(
@@ -166,6 +180,7 @@ def _spec(
         after_any=_ids(values.get("after_any", ())),
         begin_at=job_values.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
         preemptible=bool(values.get("preemptible")),
+        inherited=submitter.inherited if image is None else None,
         comment=values.get("comment", ""),
         options=_options(values, image is None, submitter, where),
         sweep=tuple(values.get("sweep", ())),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.request import command_line
 from gputui.request.job_options import KEYS
-from gputui.request.submitter import is_taken_over
+from gputui.request.submitter import LIMITS, is_taken_over
 from gputui.runtime.accounts import account_of
 from gputui.runtime.process.plan import environment
 from tests.cli.conftest import KeptStore, Run
@@ -439,3 +440,19 @@ def test_variables_that_are_not_utf8_are_left_out_unless_they_were_asked_for(
     assert run("submit", "busybox").err == ""
     refused = run("submit", "--host", "-e", "LC_NAME", "--", "true")
     assert (refused.code, "--env LC_NAME: is not UTF-8 text" in refused.err) == (2, True)
+
+
+def test_a_host_job_takes_over_umask_and_limits(run: Run, store: KeptStore) -> None:
+    before, soft = os.umask(0o027), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft[0] - 1, soft[1]))
+    try:
+        assert run("submit", "--host", "--", "true").code == 0
+        assert run("submit", "busybox", "true").code == 0
+    finally:
+        os.umask(before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, soft)
+    inherited = spec_of(store).inherited
+    assert inherited is not None
+    assert (inherited.umask, dict(inherited.limits)["nofile"]) == (0o027, soft[0] - 1)
+    assert set(dict(inherited.limits)) == set(LIMITS)
+    assert spec_of(store, 2).inherited is None

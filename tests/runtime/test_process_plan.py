@@ -5,17 +5,19 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import resource
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import Launch, RunAs
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job_spec import JobSpec
+from gputui.domain.job_spec import Inherited, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.accounts import Account, ContainerUser, account_of, container_user
 from gputui.runtime.process.plan import environment, plan_of
@@ -86,6 +88,22 @@ def test_options_of_containers_are_refused_by_name(field: str, value: Any, optio
 )
 def test_impossible_options_are_refused_with_the_reason(bad: Launch, words: str, tmp_path: Path) -> None:
     assert words in refusal(bad, tmp_path)
+
+
+def test_a_job_has_the_umask_and_the_limits_of_its_submitter(tmp_path: Path) -> None:
+    """They stay below the hard limits of the scheduler; a limit of the job's own comes first."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limits = (("nofile", hard + 1), ("cpu", 5000), ("core", 0), ("stack", 4096 * 1024), ("of the future", 1))
+    harness = process_harness(tmp_path / "state")
+    each = harness.launch(shell("umask; ulimit -Sn; ulimit -St; ulimit -Ht; ulimit -Sc; ulimit -Ss"))
+    inherited = Inherited(0o027, limits)
+    each = replace(each, spec=replace(each.spec, inherited=inherited, options=ContainerOptions(ulimits=("core=1536",))))
+    runtime = harness.open()
+    runtime.start(runtime.create(each).id)
+    ended = harness.ended(runtime, each.name)
+    cpu = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    told = output(runtime, ended.id, tmp_path / "log").decode().split()
+    assert told == ["0027", str(hard), "5000", "unlimited" if cpu == -1 else str(cpu), "3", "4096"]
 
 
 def test_labels_and_an_unlimited_ulimit_are_accepted() -> None:

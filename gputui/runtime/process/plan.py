@@ -46,6 +46,10 @@ def plan_of(launch: Launch, *, log_limit: int) -> bytes:
     env = environment(launch, account)
     records = [("arg", each) for each in launch.spec.command]
     records += [("env", f"{name}={value}") for name, value in env.items()]
+    if (inherited := launch.spec.inherited) is not None:
+        records += [("umask", str(inherited.umask & 0o777))]
+        limits = ((_known(name), soft) for name, soft in inherited.limits)
+        records += [("soft", f"{which}:{soft}") for which, soft in limits if which is not None]
     records += [("rlimit", _rlimit(each)) for each in options.ulimits]
     records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
     records += _session(launch, account)
@@ -99,11 +103,17 @@ def _own(options: ContainerOptions) -> dict[str, str]:
 def _rlimit(text: str) -> str:
     name, _, limits = text.partition("=")
     soft, _, hard = limits.partition(":")
-    which = getattr(resource, f"RLIMIT_{name.strip().upper()}", None)
+    which = _known(name.strip())
     numbers = [_limit(each) for each in (soft, hard or soft)]
-    if not isinstance(which, int) or None in numbers:
+    if which is None or None in numbers:
         raise refused(f"--ulimit {text!a} is not NAME=SOFT[:HARD] of a limit this host knows")
     return f"{which}:{numbers[0]}:{numbers[1]}"
+
+
+def _known(name: str) -> int | None:
+    """Return the number of the limit; None if this host does not know it."""
+    which = getattr(resource, f"RLIMIT_{name.upper()}", None)
+    return which if isinstance(which, int) else None
 
 
 def _limit(text: str) -> int | None:

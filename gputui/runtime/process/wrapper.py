@@ -323,6 +323,12 @@ def become(plan: Instructions, step: list[bytes]) -> None:
         except OSError:
             continue  # its processes are found in other ways too
     step[0] = b"ulimit"
+    for limit in plan.get(b"soft", []):
+        which, soft = (int(part) for part in limit.split(b":"))
+        most = resource.getrlimit(which)[1]  # the scheduler's hard limits are the site's ceilings
+        if most != resource.RLIM_INFINITY and (soft == resource.RLIM_INFINITY or soft > most):
+            soft = most
+        resource.setrlimit(which, (soft, most))
     for limit in plan.get(b"rlimit", []):
         which, soft, hard = (int(part) for part in limit.split(b":"))
         resource.setrlimit(which, (soft, hard))
@@ -334,6 +340,8 @@ def become(plan: Instructions, step: list[bytes]) -> None:
     step[0] = b"workdir"
     os.chdir(plan[b"cwd"][0])
     step[0] = b"command"
+    if b"umask" in plan:
+        os.umask(int(plan[b"umask"][0]))
     execute(plan[b"arg"], dict(entry.split(b"=", 1) for entry in plan[b"env"]))
 
 

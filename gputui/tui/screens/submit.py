@@ -24,7 +24,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
 from gputui.request.draft import Draft
-from gputui.request.submitter import Submitter
+from gputui.request.submitter import Submitter, inherited
 from gputui.tui.actions import at_server
 from gputui.tui.commands import PALETTE, SUBMIT_COMMANDS, bindings
 from gputui.tui.messages import ActionRequested
@@ -81,7 +81,8 @@ class Submit(Dialog[None]):
         self.body = FormBody({"image": self._images})
         self.below = Below()
         directory = services.directory or str(present_directory() or "")
-        here = Origin(services.user, directory, os.environ, services.settings.scheduler)
+        own = None if services.directory else inherited()
+        here = Origin(services.user, directory, os.environ, services.settings.scheduler, own)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import JobSpec, Submission
+from gputui.domain.job_spec import Inherited, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -127,6 +127,8 @@ class Origin(Struct, frozen=True):
     """Empty: the present one has been deleted."""
     environ: Mapping[str, str]
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    inherited: Inherited | None = None
+    """Umask and limits of the console; None: the job is for another server."""
     runtimes: tuple[str, ...] = ()
     """Names of the node's runtimes, as far as known."""
 
@@ -137,7 +139,8 @@ class Origin(Struct, frozen=True):
 
     def submitter(self, now: datetime) -> Submitter:
         """Return the submitter for reading requests."""
-        return Submitter(self.user, now, Path(self.directory) if self.directory else None, self.environ)
+        directory = Path(self.directory) if self.directory else None
+        return Submitter(self.user, now, directory, self.environ, self.inherited)
 
 
 def draft_submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
