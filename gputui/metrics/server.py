@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -24,7 +24,9 @@ TIMEOUT = 10.0
 LONGEST = 20.0
 """Seconds until a request is ended, however busy its client is: one that sends byte by byte is never silent."""
 MOST = 8
-"""Maximum number of concurrent requests; further connections are closed."""
+"""Maximum number of concurrent requests; a further one takes the place of a slow one, or is closed."""
+SLOW = 5.0
+"""Seconds after which a request that is answered may lose its place."""
 _PATHS = {"/metrics"}
 _LINK = b'<!doctype html><title>gputui</title><a href="/metrics">metrics</a>\n'
 Environ: TypeAlias = dict[str, Any]
@@ -51,7 +53,9 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         """May be replaced while it serves."""
         self._slots = threading.BoundedSemaphore(MOST)
         self._begun: dict[socket.socket, float] = {}
-        """Requests that are answered now, and when each began."""
+        """Connections, oldest first, and when each began."""
+        self._unasked: set[socket.socket] = set()
+        """Those of which the request has not come yet."""
         # compressing takes longer than creating the page
         self._page = make_wsgi_app(registry, disable_compression=True)
         super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
@@ -73,11 +77,21 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, or close the connection if too many are open."""
-        if not self._slots.acquire(blocking=False):
+        """Answer in a thread; if too many are open, in the place of a slow client, so that none keeps scrapes out."""
+        if self._slots.acquire(blocking=False) or (self._end_slow() and self._slots.acquire(timeout=1)):
+            super().process_request(request, client_address)
+        else:
             self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
+
+    def _end_slow(self) -> bool:
+        """End the oldest connection without a request, else the oldest that takes long; return whether there is one."""
+        late = time.monotonic() - SLOW
+        open_ones = list(self._begun.items())
+        slow = [one for one, _ in open_ones if one in self._unasked] or [one for one, at in open_ones if at < late]
+        if slow:
+            self._unasked.discard(slow[0])
+            _shut(slow[0])
+        return bool(slow)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer in this thread."""
@@ -93,32 +107,41 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             with self._limited(request):
                 super().finish_request(request, client_address)
             return
-        with self.context.wrap_socket(request, server_side=True) as secure, self._limited(secure):
+        wrapped = self.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with wrapped as secure, self._limited(secure):
+            secure.do_handshake()
             super().finish_request(secure, client_address)
             with suppress(OSError):
                 secure.unwrap()
 
     @contextmanager
     def _limited(self, connection: socket.socket) -> Iterator[None]:
+        self._unasked.add(connection)
         self._begun[connection] = time.monotonic()
         try:
             yield
         finally:
             del self._begun[connection]
+            self._unasked.discard(connection)
+
+    def has_asked(self, connection: socket.socket) -> None:
+        """Note that the request of a connection has come."""
+        self._unasked.discard(connection)
 
     def service_actions(self) -> None:
         """End requests that take too long. Called twice a second."""
         late = time.monotonic() - LONGEST
         for connection, begun in list(self._begun.items()):
             if begun < late:
-                with suppress(OSError):  # the thread of the request sees the end of the stream
-                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
+                _shut(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of a request; a disconnecting client or another protocol is not an error of ours."""
         log.debug("a request for metrics by %s failed", client_address, exc_info=True)  # noqa: LOG014 - called where it is handled
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("REQUEST_METHOD") == "HEAD":
+            return self._head(environ, start_response)
         users = self.users
         if users is not None and not users.admit(environ.get("HTTP_AUTHORIZATION", "")):
             start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="gputui"')])
@@ -138,6 +161,20 @@ class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
             start_response("500 Internal Server Error", [])
             return [b"metrics cannot be collected; gputui.log has the details\n"]
 
+    def _head(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer as to GET, without the body; the library refuses HEAD."""
+        told: list[tuple[str, list[tuple[str, str]]]] = []
+        get = {**environ, "REQUEST_METHOD": "GET"}
+        body = b"".join(self._answer(get, lambda status, headers, *rest: told.append((status, headers))))
+        start_response(told[0][0], [*told[0][1], ("Content-Length", str(len(body)))])
+        return []
+
+
+def _shut(connection: socket.socket) -> None:
+    """Let the thread of a connection see the end of the stream."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
 
 class _Handler(WSGIRequestHandler):
     """Handler that prints nothing."""
@@ -148,6 +185,11 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
         """Print nothing."""
+
+    def get_environ(self) -> dict[str, Any]:
+        """Return the request's variables, after its head was read."""
+        cast("MetricsServer", self.server).has_asked(self.connection)
+        return super().get_environ()
 
     def get_stderr(self) -> Any:
         """Return a stream that logs: the terminal may be a console's screen."""

@@ -8,14 +8,19 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import bcrypt
 import pytest
 from msgspec.structs import replace
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from gputui.config import listen_address, load_settings
 from gputui.domain.errors import InputError
@@ -176,14 +181,62 @@ def test_a_warning_names_what_other_machines_can_read(tmp_path: Path) -> None:
         said.until("warning: other machines can read the metrics")
 
 
-def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
-    with exported(tmp_path) as (_, said):
+@pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX: "], ids=["silent", "half a request"])
+def test_slow_clients_keep_no_scrape_out(
+    tmp_path: Path, certificate: tuple[Path, Path], with_tls: bool, sent: bytes
+) -> None:
+    """Sixty of them, of which each would be waited for; a scrape takes the place of the one that came first."""
+    cert, key = map(str, certificate)
+    with ExitStack() as clients, exported(tmp_path, **({"certificate": cert, "key": key} if with_tls else {})) as it:
+        port = port_of(it[1])
+        for _ in range(60):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(sent)
+        begun = time.monotonic()
+        context = ssl.create_default_context(cafile=cert)
+        for _ in range(3):
+            kind = partial(http.client.HTTPSConnection, context=context) if with_tls else http.client.HTTPConnection
+            connection = kind("localhost" if with_tls else "127.0.0.1", port, timeout=20)
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+            connection.close()
+        assert time.monotonic() - begun < server.TIMEOUT / 2
+
+
+def test_connections_beyond_the_limit_are_closed_while_all_others_are_answered(tmp_path: Path) -> None:
+    with exported(tmp_path) as (exporter, said):
         port = port_of(said)
-        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(server.MOST)]
-        with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
-            get(port)
-        for each in idle:
-            each.close()
+        answering, go_on = threading.Semaphore(0), threading.Event()
+
+        class Waits(Collector):
+            def collect(self) -> Iterator[Metric]:
+                answering.release()
+                go_on.wait(60)
+                yield from ()
+
+        exporter.registry.register(Waits())
+        with ThreadPoolExecutor(server.MOST) as pool:
+            asked = [pool.submit(get, port) for _ in range(server.MOST)]
+            assert all(answering.acquire(timeout=60) for _ in asked)
+            with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+                get(port)
+            go_on.set()
+            assert {each.result()[0] for each in asked} == {200}
+
+
+def test_head_is_answered_as_get_without_the_body(tmp_path: Path, users: Path) -> None:
+    with exported(tmp_path) as (_, said):
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(said), timeout=20)
+        for path, status in (("/metrics", 200), ("/", 200), ("/none", 404)):
+            connection.request("HEAD", path)
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (status, b"")
+            assert int(answer.headers["Content-Length"]) > 0
+    with exported(tmp_path, users=str(users)) as (_, said):
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(said), timeout=20)
+        connection.request("HEAD", "/metrics")
+        assert connection.getresponse().status == 401
 
 
 @pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "tls"])
