@@ -110,6 +110,24 @@ def test_the_site_adds_options_of_its_own() -> None:
     assert {"--gres=gpu:h200:1", "--time=1-00:00:00"} <= set(found)
 
 
+UNSEEN = "\x1b[2J\x85\x9b31m\u2028\u202e\u200b\udc9b"
+
+
+def test_nothing_of_a_job_acts_on_the_terminal_that_shows_its_script() -> None:
+    """Nor ends a line: for readers of Unicode, U+0085 and U+2028 do."""
+    options = ContainerOptions(env=(("A", UNSEEN),), labels=(("note", f"a\n{UNSEEN}"),), workdir=f"/{UNSEEN}")
+    asked = spec(name=f"name{UNSEEN[:-1]}", command=("echo", UNSEEN), options=options)
+    script = batch_script(Submission(asked), "key", Settings())
+    assert script.splitlines() == script.removesuffix("\n").split("\n")
+    assert all(line.replace("\t", "").isprintable() for line in script.splitlines())
+
+
+def test_a_line_break_in_an_option_stays_as_it_is() -> None:
+    options = ContainerOptions(labels=(("note", "a\nb"),))
+    script = batch_script(Submission(spec(options=options)), "key", Settings())
+    assert "note=a\nb'" in script
+
+
 def test_a_name_stays_in_its_line() -> None:
     found = options_of(script_of(name='a\n#SBATCH --uid=0 "\\'))
     assert found[0] == '--job-name="a #SBATCH --uid=0 \\"\\\\"'

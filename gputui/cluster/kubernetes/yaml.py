@@ -13,7 +13,7 @@ from typing import Any
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*(?::[A-Za-z0-9_./-]+)*", re.ASCII)
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "~"})
 """Words that a reader may take for something else than a text."""
-_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 def document(value: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
     words = [*option_words(spec, settings), *_identity(key), *shown, *_gpus(spec, settings)]
-    yield _function("set_options", array("options", words).splitlines())
+    yield _function("set_options", ("options=(", *(f"  {each}" for each in words), ")"))
     yield shell_text("gpus.sh")
     yield shell_text("container.sh")
 

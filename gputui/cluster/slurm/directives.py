@@ -26,7 +26,7 @@ NICE_STEP = 1000
 NO_STREAMS = (
     "in Slurm only a job in a container of Docker has a terminal or input: gputui exec -it opens a shell in others"
 )
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _MIB = 1024**2
 
 

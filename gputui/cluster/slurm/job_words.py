@@ -67,7 +67,11 @@ class Environment:
 
     def _add(self, name: str, value: str, quoted: str) -> None:
         pair = f"{name}={value}"
-        if not _NOT_IN_FILE.search(pair) and not re.search(r"\s", name) and len(pair.encode()) < _LONGEST_LINE:
+        if (
+            not _NOT_IN_FILE.search(pair)
+            and not re.search(r"\s", name)
+            and len(pair.encode("utf-8", "surrogateescape")) < _LONGEST_LINE
+        ):
             self.lines.append(word(f"{name}=") + quoted)
         elif NAME.fullmatch(name) and not re.fullmatch(_OF_BASH, name):
             self.exported[name] = quoted
