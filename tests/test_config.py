@@ -507,6 +507,17 @@ def test_former_weights_are_refused_with_their_replacement(tmp_path: Path, line:
         read(tmp_path, "", **{f"GPUTUI_POLICY_{key.upper()}": value})
 
 
+def test_all_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, '[policy]\nage_weight = 1\nlimit_low = "8h"\nage_cap = 5\nclass_weight = 2\n')
+    told = str(caught.value)
+    assert told.count("\n") == 0
+    assert "policy.age_weight, policy.age_cap, policy.limit_low, policy.class_weight: these settings no longer" in told
+    assert all(words in told for words in ("remove them: ", "policy.max_time", "newcomer_credit", "promote_after"))
+    with pytest.raises(InputError, match="these settings no longer exist"):
+        read(tmp_path, "", GPUTUI_POLICY_AGE_WEIGHT="1", GPUTUI_POLICY_AGE_CAP="5")
+
+
 def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
     policy = read(
         tmp_path,

@@ -68,6 +68,7 @@ def _server(text: str, settings: Settings) -> ServerSettings:
     name = _OTHERS.sub("-", address.host.partition(".")[0] if not address.host[0].isdigit() else address.host)[:24]
     if any(each.name == name for each in settings.servers):
         name = _OTHERS.sub("-", address.host)[:24]
+    name = name.strip("-") or "server"  # of ::1, and of ::
     check_server_name(name, "--on")
     return ServerSettings(name, text)
 

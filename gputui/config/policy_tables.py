@@ -72,8 +72,20 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
+def check_removed(names: Iterable[str], where: str) -> None:
+    """Raise one InputError that names all settings of older versions among these, each with its replacement."""
+    removed: dict[str, list[str]] = {}
+    for name in names:
+        if name in GONE:
+            removed.setdefault(GONE[name].removeprefix("remove it: "), []).append(name)
+    if not removed:
+        return
+    found = [name for some in removed.values() for name in some]
+    what = "this setting no longer exists" if len(found) == 1 else "these settings no longer exist"
+    hint = "; ".join(removed)
+    raise InputError(what, where=where + ", ".join(found), hint=f"remove {'it' if len(found) == 1 else 'them'}: {hint}")
+
+
 def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Return the error for a key that is not a setting, or is one no longer."""
-    if name in GONE:
-        return InputError("this setting no longer exists", where=where, hint=GONE[name])
+    """Return the error for a key that is not a setting."""
     return InputError("unknown key", where=where, hint="known: " + ", ".join(known))

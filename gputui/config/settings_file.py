@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from gputui.config.policy_tables import GONE, MAX_COUNT, check_tables, gpu_names, shown, unknown
+from gputui.config.policy_tables import GONE, MAX_COUNT, check_removed, check_tables, gpu_names, shown, unknown
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
@@ -271,6 +271,7 @@ def _of_file(path: Path) -> SettingsTables:
         fields = _annotations(table, where=f"{path}: {table}")
         if not isinstance(keys, dict):
             raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
+        check_removed([f"{table}.{key}" for key in keys], f"{path}: ")
         for key, value in keys.items():
             where = f"{path}: {table}.{key}"
             if key not in fields:
@@ -341,9 +342,8 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
 def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
     """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
     found: SettingsTables = {}
-    for name in GONE:
-        if (variable := f"GPUTUI_{name}".replace(".", "_").upper()) in environ:
-            raise unknown(name, variable, ())
+    variables = {name: f"GPUTUI_{name}".replace(".", "_").upper() for name in GONE}
+    check_removed([name for name, variable in variables.items() if variable in environ], "the environment: ")
     for table, kind in TABLES.items():
         for key, annotation in kind.__annotations__.items():
             if (name := f"GPUTUI_{table}_{key}".upper()) in environ:

@@ -9,7 +9,8 @@ from msgspec import Struct
 from gputui.domain.errors import InputError
 
 _ADDRESS = re.compile(
-    r"ssh://(?:([A-Za-z0-9_.][^@:/\s]*)@)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.][^@:/\s\[\]]*)(?::(\d{1,5}))?/?"
+    r"ssh://(?:([A-Za-z0-9_.][^@:/\s]*)@)?"
+    r"(\[[0-9A-Fa-f:.]+(?:%[A-Za-z0-9_.-]+)?\]|[A-Za-z0-9_.][^@:/\s\[\]]*)(?::(\d{1,5}))?/?"
 )
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
+from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError, StoreFullError
 from gputui.store.file_access import FileAccess
 from gputui.store.journal import UndoError, append, write_all
 
@@ -51,11 +51,23 @@ def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
     raise _not_regular(path, _kind_of(status.st_mode))
 
 
+MAX_READ = 1024**3
+"""Maximum size in bytes of a file that is read as a whole: that of some millions of jobs."""
+
+
 def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
-    """Return the first `size` bytes of a regular file (-1: all) and its status."""
+    """Return the first `size` bytes of a regular file (-1: all) and its status; raises StoreFormatError."""
     with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
+        check_size(os.fstat(file.fileno()).st_size if size < 0 else size, path)
         data = file.read(size)
         return data or b"", os.fstat(file.fileno())
+
+
+def check_size(size: int, path: Path) -> None:
+    """Raise StoreFormatError for more bytes than a file of ours has."""
+    if size > MAX_READ:
+        hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
+        raise StoreFormatError(f"has {size:,} bytes, more than gputui writes", where=str(path), hint=hint)
 
 
 def is_same_file(path: Path, fd: int) -> bool:

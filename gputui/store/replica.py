@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from gputui.domain.errors import StoreError, StoreFormatError
 from gputui.store.documents import Document, highest_id
-from gputui.store.files import FileStamp, open_file, os_errors, stamp_of
+from gputui.store.files import MAX_READ, FileStamp, check_size, open_file, os_errors, stamp_of
 from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
 from gputui.store.journal import JournalEntry, JournalLine, is_plausible, journal_lines
 from gputui.store.migrations import SCHEMA, Table, Tables, migrate
@@ -277,6 +277,9 @@ class Replica:
             if snapshot is None:
                 raise _missing_queue(self._path)
             journal = self._open_journal(snapshot.meta.generation)
+            if journal is not None and (size := os.fstat(journal).st_size) > MAX_READ:
+                os.close(journal)
+                check_size(size, journal_path(self._path, snapshot.meta.generation))
             data = b"" if journal is None else _read_from(journal, 0)
             is_same = self._stamp() == snapshot.stamp
             if is_same and not (_is_behind(record, snapshot.meta) and record != read_record_at(lock_path(self._path))):

@@ -182,11 +182,15 @@ def _time_of_job(line: bytes) -> datetime | None:
     return None
 
 
+_LONGEST = 64 * 1024**2
+"""Bytes."""
+
+
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and content of each line."""
+    """Yield offset and content of each line, up to one that is longer than any of ours."""
     start = 0
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        for line in file:
+        while (line := file.readline(_LONGEST)) and len(line) < _LONGEST:
             yield start, line
             start += len(line)
 

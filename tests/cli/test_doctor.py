@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -312,6 +315,33 @@ def test_kept_files_are_shown_with_their_limits() -> None:
         CheckLevel.OK,
         "oldest 12d00h; no limit set (store.logs_max_age, store.logs_max_size)",
     )
+
+
+def test_a_small_size_has_its_unit() -> None:
+    data = KeptData("logs", 0, 1, None, KeepLimits())
+    assert state.of_kept(data, NOW).text.startswith("0 bytes in 1 file; ")
+    assert state.of_kept(replace(data, size=999), NOW).text.startswith("999 bytes in 1 file; ")
+    assert state.of_kept(replace(data, size=1023), NOW).text.startswith("1023 bytes in 1 file; ")
+
+
+@pytest.mark.parametrize(
+    "name", ["last-backup.json", "live.json", "queue.json", "queue.json.wal.1", "history-2026-02.json", "config.json"]
+)
+def test_a_huge_file_that_somebody_planted_is_not_read(tmp_path: Path, name: str) -> None:
+    """Three gigabytes of nothing; the process may use one."""
+    folder = tmp_path / "state"
+    environ = {**os.environ, "DOCKER_CONFIG": str(tmp_path)}
+    command = [sys.executable, "-m", "gputui", "--state", str(folder), "--probe", "sim:1"]
+    made = [*command, "submit", "--host", "--hold", "--", "true"]
+    subprocess.run(made, env=environ, check=True, capture_output=True)
+    planted = (tmp_path if name == "config.json" else folder) / name
+    planted.touch(mode=0o600)
+    os.truncate(planted, 3 * GIB)
+    limited = ["prlimit", f"--as={2 * GIB}", *command, "doctor"]
+    done = subprocess.run(limited, env=environ, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode in {0, 1}
+    assert "no more memory" not in done.stdout + done.stderr
+    assert "\nok    disk " in done.stdout or "\nfail  " in done.stdout
 
 
 def test_a_warning_is_not_a_failure(run: Run, machine: Callable[..., None]) -> None:

@@ -26,6 +26,9 @@ SETTINGS = Settings(servers=(LAB, BIG))
         (("big", "local"), (BIG, ServerSettings("local"))),
         (("ssh://ann@new.example.org",), (ServerSettings("new", "ssh://ann@new.example.org"),)),
         (("ssh://10.0.0.7:22",), (ServerSettings("10.0.0.7", "ssh://10.0.0.7:22"),)),
+        (("ssh://[::1]:22",), (ServerSettings("1", "ssh://[::1]:22"),)),
+        (("ssh://[fe80::1%eth0]",), (ServerSettings("fe80-1-eth0", "ssh://[fe80::1%eth0]"),)),
+        (("ssh://[::]",), (ServerSettings("server", "ssh://[::]"),)),
         (("ssh://lab.other.org",), (ServerSettings("lab.other.org", "ssh://lab.other.org"),)),
     ],
 )

@@ -94,7 +94,8 @@ def of_kept(data: KeptData, now: datetime) -> DoctorCheck:
     """Report data of ended jobs beside its limits; the scheduler removes what is beyond them within hours."""
     most = f", limit {format_size(data.limits.max_size)}" if data.limits.max_size is not None else ""
     least = "at least " if data.counted is not None else ""
-    text = f"{least}{format_size(data.size)} in {plural(data.files, 'file')}{most}"
+    size = format_size(data.size) + (" bytes" if data.size < 1024 else "")
+    text = f"{least}{size} in {plural(data.files, 'file')}{most}"
     if data.oldest_at is not None:
         text += f"; oldest {format_duration(now - data.oldest_at)}"
         text += f", limit {format_duration(data.limits.max_age)}" if data.limits.max_age is not None else ""

@@ -52,9 +52,18 @@ def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o600, 
     return fd
 
 
+MAX_READ = 256 * 1024**2
+"""Maximum size in bytes of a file that is read as a whole; a larger one is none of ours."""
+
+
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file; raises OSError for a FIFO, a link and the like instead of blocking."""
+    """Return the contents of a regular file.
+
+    Raises OSError for a FIFO, a link and the like instead of blocking, and for a file that is too large to be ours.
+    """
     with os.fdopen(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_READ:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gputui.runtime.docker.endpoint import config_directory
+from gputui.runtime.docker.endpoint import config_directory, read_settings
 
 PATIENCE = 20.0
 """Seconds that a helper may take: one that waits for somebody to unlock a keyring never answers."""
@@ -80,7 +80,7 @@ def _file() -> Path:
 
 def _settings() -> Mapping[str, Any]:
     try:
-        found = json.loads(_file().read_bytes())
+        found = json.loads(read_settings(_file()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:

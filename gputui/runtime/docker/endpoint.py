@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -88,6 +89,19 @@ def config_directory() -> Path:
     return Path(given) if given else Path.home() / ".docker"
 
 
+MAX_SETTINGS = 16 * 1024**2
+"""Maximum size in bytes of a file of the docker command; a larger one is something else."""
+
+
+def read_settings(path: Path) -> bytes:
+    """Return the contents of a file of the docker command; raises OSError, also for one that is too large."""
+    with path.open("rb") as file:
+        content = file.read(MAX_SETTINGS + 1)
+    if len(content) > MAX_SETTINGS:
+        raise OSError(errno.EFBIG, "it is larger than 16 MiB", str(path))
+    return content
+
+
 def _environment_tls() -> TlsFiles | None:
     """Return the TLS files of DOCKER_TLS, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH.
 
@@ -144,7 +158,7 @@ def _of_context(name: str) -> Endpoint:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_settings(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
