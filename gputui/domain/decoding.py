@@ -1,24 +1,73 @@
-"""Decodes JSON and MessagePack into types, in any thread.
+"""Decodes JSON and MessagePack into types, in any thread, with errors of one family.
 
 msgspec prepares a type when it is first decoded: it runs Python code for the annotations, and has published the type by
 then. Another thread that decodes the same type, or one that contains it, meets half a type, and the process crashes
 (msgspec 0.22, with a segmentation fault). So types are prepared here, one at a time; the linter bans msgspec's own
 functions elsewhere.
+
+Whatever the bytes, errors are a `msgspec.DecodeError`. msgspec itself also raises RecursionError for deeply nested
+values and UnicodeDecodeError for strings that are not UTF-8.
 """
 
 from __future__ import annotations
 
+import re
 import threading
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
 T = TypeVar("T")
-JsonDecoder = msgspec.json.Decoder
 
+DEEPEST = 100
+"""Levels of a JSON text that `decode_json` takes. What is deeper may be readable here, and yet not be written again."""
+_OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
+_TEXT = re.compile(rb'"[^"]*"')
+_FAULTS = (RecursionError, UnicodeError, OverflowError)
 _PREPARING = threading.RLock()
+
+
+class MsgpackDecoder(Generic[T]):
+    """Decoder of MessagePack."""
+
+    def __init__(self, decoder: msgspec.msgpack.Decoder[T]) -> None:
+        self._decoder = decoder
+
+    def decode(self, data: bytes) -> T:
+        """Return the value; raises msgspec.DecodeError, or ValidationError if it is not of that type."""
+        try:
+            return self._decoder.decode(data)
+        except _FAULTS as error:
+            raise _fault(error) from None
+
+
+class JsonDecoder(Generic[T]):
+    """Decoder of JSON."""
+
+    def __init__(self, decoder: msgspec.json.Decoder[T]) -> None:
+        self._decoder = decoder
+
+    def decode(self, data: bytes | str) -> T:
+        """Return the value; raises msgspec.DecodeError, or ValidationError if it is not of that type."""
+        try:
+            return self._decoder.decode(data)
+        except _FAULTS as error:
+            raise _fault(error) from None
+
+    def decode_lines(self, data: bytes) -> list[T]:
+        """Return the values of lines; raises as `decode`."""
+        try:
+            return self._decoder.decode_lines(data)
+        except _FAULTS as error:
+            raise _fault(error) from None
+
+
+def _fault(error: Exception) -> msgspec.DecodeError:
+    return msgspec.DecodeError("it is nested too deeply" if isinstance(error, RecursionError) else str(error))
+
+
 _JSON: dict[Any, JsonDecoder[Any]] = {}
-_MSGPACK: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+_MSGPACK: dict[Any, MsgpackDecoder[Any]] = {}
 
 
 @overload
@@ -30,20 +79,20 @@ def json_decoder(kind: Any) -> JsonDecoder[Any]:
     found = _JSON.get(kind)
     if found is None:
         with _PREPARING:
-            found = _JSON[kind] = msgspec.json.Decoder(kind)
+            found = _JSON[kind] = JsonDecoder(msgspec.json.Decoder(kind))
     return found
 
 
 @overload
-def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]: ...
+def msgpack_decoder(kind: type[T]) -> MsgpackDecoder[T]: ...
 @overload
-def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...
-def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+def msgpack_decoder(kind: Any) -> MsgpackDecoder[Any]: ...
+def msgpack_decoder(kind: Any) -> MsgpackDecoder[Any]:
     """Return the decoder of MessagePack for a type."""
     found = _MSGPACK.get(kind)
     if found is None:
         with _PREPARING:
-            found = _MSGPACK[kind] = msgspec.msgpack.Decoder(kind)
+            found = _MSGPACK[kind] = MsgpackDecoder(msgspec.msgpack.Decoder(kind))
     return found
 
 
@@ -53,7 +102,22 @@ def decode_json(data: bytes | str, kind: type[T]) -> T: ...
 def decode_json(data: bytes | str, kind: Any = Any) -> Any: ...
 def decode_json(data: bytes | str, kind: Any = Any) -> Any:
     """Return the value of a JSON text. Raises msgspec.DecodeError, or ValidationError if it is not of that type."""
-    return json_decoder(kind).decode(data)
+    value = json_decoder(kind).decode(data)
+    if _is_deep(data.encode(errors="surrogatepass") if isinstance(data, str) else bytes(data)):  # or a msgspec.Raw
+        raise msgspec.DecodeError("it is nested too deeply")
+    return value
+
+
+def _is_deep(data: bytes) -> bool:
+    """Return whether a valid JSON text has more than `DEEPEST` levels. Takes a seventh of the time of decoding it."""
+    if data.count(b"[") + data.count(b"{") <= DEEPEST:
+        return False
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = _TEXT.sub(b"", data.translate(None, _OTHERS).replace(b'""', b""))
+    for _ in range(DEEPEST):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return bool(brackets)
 
 
 def decode_msgpack(data: bytes, kind: type[T]) -> T:
@@ -68,4 +132,7 @@ def convert(value: Any, kind: Any, *, from_attributes: bool = False) -> Any: ...
 def convert(value: Any, kind: Any, *, from_attributes: bool = False) -> Any:
     """Return a value of plain types, or another object's attributes, as that type. Raises ValidationError."""
     json_decoder(kind)  # which prepares the type
-    return msgspec.convert(value, kind, from_attributes=from_attributes)
+    try:
+        return msgspec.convert(value, kind, from_attributes=from_attributes)
+    except _FAULTS as error:
+        raise msgspec.ValidationError(str(_fault(error))) from None

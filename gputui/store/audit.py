@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from gputui.domain.audit import Actor, AuditEntry, target_of
-from gputui.domain.decoding import decode_json
+from gputui.domain.decoding import convert, decode_json
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.units import plural
@@ -23,6 +25,7 @@ from gputui.store.retention import month_of
 
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
 """Characters that JSON may write in more than one way."""
+_UNKNOWN_MONTH = "1970-01"
 KeyedEntry = tuple[AuditKey, Document]
 
 
@@ -37,10 +40,12 @@ class AuditFiles:
         self._access = access
 
     def append(self, entries: Iterable[KeyedEntry]) -> None:
-        """Append entries to the files of their months, durably."""
+        """Append entries to the files of their months, durably; one without a readable time follows the one before."""
         months: dict[str, list[bytes]] = {}
+        month = _UNKNOWN_MONTH
         for key, document in entries:
-            month = month_of(datetime.fromisoformat(document["at"]))
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                month = month_of(datetime.fromisoformat(document["at"]))
             months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
         for month, lines in months.items():
             append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._access)
@@ -59,11 +64,11 @@ def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
             if word not in line:
                 continue
             try:
-                document: Document = decode_json(line)
-                generation, start, place = document.pop("id")
-            except (ValueError, KeyError, TypeError, AttributeError):
+                document: Document = decode_json(line, dict[str, Any])
+                key: AuditKey = convert(document.pop("id"), AuditKey)
+            except (ValueError, KeyError):
                 continue  # torn by a crash, or damaged: the others still count
-            yield (generation, start, place), document
+            yield key, document
 
 
 def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:

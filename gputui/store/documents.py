@@ -13,7 +13,14 @@ from gputui.domain.runs import Run, Runs, Spans, divided, joined_spans
 from gputui.domain.state import JobState
 
 Document = dict[str, Any]
+_LONGEST_ID = 18
+"""Digits of an id that fits into 64 bits."""
 Rows = Mapping[str, Mapping[str, Any]]
+
+
+def is_id(key: str) -> bool:
+    """Return whether a key is that of a job; by hand anything may be there."""
+    return key.isascii() and key.isdigit() and len(key) <= _LONGEST_ID
 
 
 def runs_in(document: object) -> Runs:
@@ -38,7 +45,7 @@ def count_in(document: object) -> int:
 def id_ranges(table: Mapping[str, Any]) -> Iterator[tuple[JobId, JobId]]:
     """Yield the ranges of ids in a table as (first, end), skipping hand-written keys that are not ids."""
     for key, document in table.items():
-        if key.isascii() and key.isdigit():
+        if is_id(key):
             if isinstance(document, dict) and "runs" in document:
                 yield from ((run.id, run.end) for run in runs_in(document))
             yield int(key), int(key) + 1
@@ -62,7 +69,7 @@ def elements_of(table: Mapping[str, Any]) -> dict[JobId, ArrayPlaces]:
         if not isinstance(array, dict):
             continue
         array_id, index = array.get("id"), array.get("index")
-        if isinstance(array_id, int) and isinstance(index, int) and key.isascii() and key.isdigit():
+        if isinstance(array_id, int) and isinstance(index, int) and is_id(key):
             found.setdefault(array_id, ArrayPlaces()).add(runs_in(document) or (Run(int(key), index, 1),))
     return found
 

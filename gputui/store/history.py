@@ -24,7 +24,7 @@ from gputui.store.file_access import FileAccess
 from gputui.store.files import FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
 from gputui.store.migrations import SCHEMA, Table, check_schema, migrate
 from gputui.store.replica import JOBS, ids_of
-from gputui.store.snapshot_file import META, parse_tables
+from gputui.store.snapshot_file import parse_month
 
 if TYPE_CHECKING:
     from gputui.store.past_jobs import AnyJob
@@ -232,11 +232,7 @@ class HistoryFiles:
     def _old_jobs(self, path: Path) -> Table:
         with os_errors(path):
             data, _ = read_file(path)
-        tables = parse_tables(data, path)
-        schema = int(tables.pop(META, {}).get("1", {}).get("schema", SCHEMA))
-        check_schema(schema, path)
-        migrate(tables, schema)
-        return tables.get(JOBS, {})
+        return parse_month(data, path).get(JOBS, {})
 
 
 def _decode_line(data: bytes, path: Path) -> Document:

@@ -13,7 +13,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Unreadable
 from gputui.store.codec import CANNOT, SharedSpecs, decode_recurring
-from gputui.store.documents import Document
+from gputui.store.documents import Document, is_id
 from gputui.store.replica import gc_paused
 
 RECURRING = "recurring"
@@ -60,6 +60,8 @@ class JobCache:
     def _readable(self, key: str, document: Document) -> Job | None:
         """Return the job of a document; if it cannot be decoded, None and an entry in `unreadable`."""
         try:
+            if not is_id(key):
+                raise ValueError
             return self.decode(key, document)
         except StoreFormatError as error:
             self._unreadable[key] = Unreadable(
@@ -115,6 +117,8 @@ def decode_recurring_table(
     entries: dict[JobId, RecurringJob] = {}
     for key, document in table.items():
         try:
+            if not is_id(key):
+                raise ValueError
             if key not in known or known[key][0] is not document:
                 known[key] = (document, decode_recurring(int(key), document))
             entries[int(key)] = known[key][1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
@@ -19,6 +20,14 @@ from gputui.store.documents import Document
 
 TableChanges = dict[str, dict[str, Document | None]]
 """Documents by table and id; None: removed."""
+
+
+class _Body(Struct):
+    """Content of a line. A document may be anything in a line that another program wrote."""
+
+    t: dict[str, dict[str, Any]]
+    a: list[Document]
+
 
 _MAX_SALVAGE = 1_000_000
 _ENCODER = msgspec.json.Encoder()
@@ -68,9 +77,9 @@ def _decode_line(text: bytes, start: int) -> JournalLine:
     try:
         if len(crc) != 8 or int(crc, 16) != zlib.crc32(rest):
             return JournalLine(start, None, int(number) if number.isdigit() and len(number) < 12 else None)
-        content = decode_json(body)
-        return JournalLine(start, JournalEntry(content["t"], content["a"], int(number)))
-    except (ValueError, KeyError, TypeError):
+        content = decode_json(body, _Body)
+        return JournalLine(start, JournalEntry(content.t, content.a, int(number)))
+    except ValueError:
         return JournalLine(start, None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.errors import StoreNewerError
+from gputui.domain.errors import StoreFormatError, StoreNewerError
 
 Table = dict[str, Any]
 Tables = dict[str, Table]
@@ -19,7 +19,9 @@ Whoever raises it raises the version of gputui too: `tests/store/test_versions.p
 
 
 def check_schema(schema: int, path: Path) -> None:
-    """Raise StoreNewerError for a schema newer than ours."""
+    """Raise StoreNewerError for a schema newer than ours, and StoreFormatError for one that never was."""
+    if schema < 1:
+        raise StoreFormatError(f"it has schema {schema}, which no gputui wrote", where=str(path), hint="correct it")
     if schema > SCHEMA:
         raise StoreNewerError(
             f"it has schema {schema}; this gputui supports schemas up to {SCHEMA}",

@@ -28,7 +28,7 @@ from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.cleanup import journals, next_generation
 from gputui.store.codec import encode_audit
 from gputui.store.directory import QUEUE, open_directory
-from gputui.store.documents import Document, count_in, iter_ids, resolve_overlaps
+from gputui.store.documents import Document, count_in, is_id, iter_ids, resolve_overlaps
 from gputui.store.file_access import FileAccess
 from gputui.store.files import keep_ranges, os_errors, stamp_of, sync_directory, write_whole
 from gputui.store.history import HistoryFiles
@@ -184,7 +184,7 @@ class Repair:
         pieces.tables[JOBS] = resolve_overlaps(pieces.tables.get(JOBS, {}), over)
         for key, document in pieces.tables[JOBS].items():
             # each search lists the directory, and few jobs are in both
-            is_in_both = int(key) in over and document.get("state") not in _OVER
+            is_in_both = is_id(key) and int(key) in over and document.get("state") not in _OVER
             found = self._history.find(int(key)) if is_in_both else None
             if found is not None:
                 is_over = _attempts_over(found[1]) > _attempts_over(document)
@@ -288,7 +288,7 @@ def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: Wr
         audit=rescue.audit,
     )
     for key, document in files.tables.get(JOBS, {}).items() if files else ():
-        if int(key) >= rescue.next_id:
+        if is_id(key) and int(key) >= rescue.next_id:
             pieces.tables[JOBS][key] = document
     return pieces
 

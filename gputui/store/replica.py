@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.documents import Document, highest_id
+from gputui.store.documents import Document, highest_id, is_id
 from gputui.store.files import MAX_READ, FileStamp, check_size, open_file, os_errors, stamp_of
 from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
 from gputui.store.journal import JournalEntry, JournalLine, is_plausible, journal_lines
@@ -380,7 +380,7 @@ class Replica:
 
 def ids_of(table: Iterable[str]) -> Iterator[int]:
     """Return the ids among the keys of a table; hand-written keys may not be ids."""
-    return (int(key) for key in table if key.isascii() and key.isdigit())
+    return (int(key) for key in table if is_id(key))
 
 
 def _with_known_objects(before: Table, now: Table) -> Table:

@@ -21,7 +21,7 @@ from gputui.store.files import (
     store_error,
     write_whole,
 )
-from gputui.store.migrations import SCHEMA, Table, Tables, check_schema
+from gputui.store.migrations import SCHEMA, Table, Tables, check_schema, migrate
 
 META = "_meta"
 _HEAD = 4096
@@ -92,9 +92,25 @@ def parse_tables(data: bytes, path: Path) -> Tables:
     """Return the tables of a TinyDB file; raises StoreFormatError."""
     try:
         return decode_json(data, Tables) if data.strip() else {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
         raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
+
+
+class _MonthMeta(Struct):
+    schema: int = SCHEMA
+
+
+def parse_month(data: bytes, path: Path) -> Tables:
+    """Return the tables of a month of history of version 0.1, a TinyDB file, in the current schema."""
+    tables = parse_tables(data, path)
+    try:
+        schema = convert(tables.pop(META, {}).get("1", {}), _MonthMeta).schema
+    except msgspec.ValidationError as error:
+        raise StoreFormatError(f"not a history of gputui: {error}", where=str(path)) from None
+    check_schema(schema, path)
+    migrate(tables, schema)
+    return tables
 
 
 def new_store_id() -> str:

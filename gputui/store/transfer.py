@@ -24,14 +24,14 @@ from gputui.store.audit import AuditFiles
 from gputui.store.capture import CapturedFile, captured_queue
 from gputui.store.codec import decode_audit, decode_controls, decode_job, decode_recurring
 from gputui.store.directory import QUEUE, open_directory
-from gputui.store.documents import Document, highest_id
+from gputui.store.documents import Document, highest_id, is_id
 from gputui.store.file_access import FileAccess
 from gputui.store.files import append_lines, open_file, os_errors, stamp_of, sync_directory
 from gputui.store.job_cache import RECURRING
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA, Tables, check_schema, migrate
 from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, journal_path, lock_path
-from gputui.store.snapshot_file import META, Meta, parse_tables, write_snapshot
+from gputui.store.snapshot_file import Meta, parse_month, write_snapshot
 from gputui.store.staging import staged
 from gputui.store.write_record import WriteRecord
 
@@ -105,7 +105,8 @@ def _encoded(value: Struct) -> bytes:
 def _of_queue(state: LoadedQueue) -> Iterator[_ExportLine]:
     for table, kind in _TABLES.items():
         for key, document in state.tables.get(table, {}).items():
-            yield _ExportLine(kind, int(key), None, document)
+            if is_id(key):
+                yield _ExportLine(kind, int(key), None, document)
 
 
 def _of_files(files: list[CapturedFile], state: LoadedQueue) -> Iterator[_ExportLine]:
@@ -151,12 +152,9 @@ def _history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
 def _old_history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
     """Yield the jobs of a month of version 0.1."""
     month = file.name.removeprefix("history-").removesuffix(".json")
-    tables = parse_tables(b"".join(file.pieces()), Path(file.name))
-    schema = int(tables.pop(META, {}).get("1", {}).get("schema", SCHEMA))
-    check_schema(schema, Path(file.name))
-    migrate(tables, schema)
-    for key, document in tables.get(JOBS, {}).items():
-        yield _ExportLine("history", int(key), month, document)
+    for key, document in parse_month(b"".join(file.pieces()), Path(file.name)).get(JOBS, {}).items():
+        if is_id(key):
+            yield _ExportLine("history", int(key), month, document)
 
 
 # import
@@ -212,7 +210,7 @@ class _Import:
                 self._end = decode_json(line, _End)
             else:
                 self._put(found)
-        except (msgspec.MsgspecError, KeyError, StoreFormatError) as error:
+        except (ValueError, KeyError, StoreFormatError) as error:
             text = error.what if isinstance(error, StoreFormatError) else str(error)
             raise StoreFormatError(f"it cannot be read: {text}", where=where, hint="export it again") from None
 
@@ -262,13 +260,13 @@ _CHECKS: dict[str, Callable[[int, Document], object]] = {
 def _header(line: bytes, where: str) -> ExportHeader:
     try:
         header = decode_json(line, ExportHeader)
+        convert({"generation": 1, "next_id": 1, "store_id": header.store_id}, Meta)
     except msgspec.MsgspecError:
         header = None
     if header is None or header.kind != "gputui-export":
         raise StoreFormatError("it is no export", where=where, hint="name a file that `gputui state export` wrote")
     if header.version > VERSION or header.schema > SCHEMA:
         raise StoreFormatError("a newer gputui wrote it", where=where, hint="upgrade gputui")
-    convert({"generation": 1, "next_id": 1, "store_id": header.store_id}, Meta)
     return header
 
 

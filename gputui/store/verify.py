@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from gputui.domain.decoding import json_decoder
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, StoreFormatError, StoreNewerError
 from gputui.domain.finding import Finding
 from gputui.store.codec import decode_audit, decode_controls, decode_job, decode_recurring
 from gputui.store.directory import QUEUE
-from gputui.store.documents import Document
+from gputui.store.documents import Document, is_id
 from gputui.store.files import open_file, os_errors, read_file
 from gputui.store.job_cache import RECURRING
 from gputui.store.migrations import SCHEMA, check_schema, migrate
 from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, Replica, journal_path, lock_path
-from gputui.store.snapshot_file import META, parse_tables
+from gputui.store.snapshot_file import parse_month
 from gputui.store.write_record import read_record_at
 
 _ERRORS = (GputuiError, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError)
@@ -96,12 +96,8 @@ class _HistoryRecord(Struct):
     schema: int = SCHEMA
 
 
-_HISTORY = json_decoder(_HistoryRecord)
-_AUDIT = json_decoder(dict[str, Any])
-
-
 def _check_history(line: bytes, path: Path) -> None:
-    found = _HISTORY.decode(line)
+    found = decode_json(line, _HistoryRecord)
     check_schema(found.schema, path)
     tables = {JOBS: {str(found.id): found.job}}
     migrate(tables, found.schema)
@@ -110,7 +106,7 @@ def _check_history(line: bytes, path: Path) -> None:
 
 def _check_audit(line: bytes, path: Path) -> None:
     del path
-    document = _AUDIT.decode(line)
+    document = decode_json(line, dict[str, Any])
     generation, start, place = document.pop("id")
     if not all(type(number) is int for number in (generation, start, place)):
         raise ValueError("its id is no id")
@@ -120,10 +116,7 @@ def _check_audit(line: bytes, path: Path) -> None:
 def _of_old_history(path: Path) -> Iterator[Finding]:
     """Check a month of version 0.1, a TinyDB file."""
     try:
-        tables = parse_tables(read_file(path)[0], path)
-        schema = int(tables.pop(META, {}).get("1", {}).get("schema", SCHEMA))
-        check_schema(schema, path)
-        migrate(tables, schema)
+        tables = parse_month(read_file(path)[0], path)
     except _ERRORS as error:
         yield Finding(path.name, error.what if isinstance(error, GputuiError) else str(error))
         return
@@ -163,7 +156,7 @@ def _of_tables(snapshot: Path, state: LoadedQueue) -> Iterator[Finding]:
             decode_audit(document)
         except _ERRORS as error:
             yield Finding(journal_path(snapshot, key[0]).name, f"audit entry at byte {key[1]}: {error}")
-    beyond = sorted(int(key) for key in jobs if key.isdigit() and int(key) >= state.next_id)
+    beyond = sorted(int(key) for key in jobs if is_id(key) and int(key) >= state.next_id)
     if beyond:
         yield Finding(
             snapshot.name, f"job {beyond[0]} has an id that was not given out yet: the next is {state.next_id}"
@@ -175,9 +168,13 @@ def _of_table(
 ) -> Iterator[Finding]:
     for key, document in table.items():
         try:
-            decode(int(key), document)
+            decode(int(key) if is_id(key) else _no_id(key), document)
         except _ERRORS as error:
             yield Finding(name, f"{noun} {key}: {error.what if isinstance(error, GputuiError) else error}")
+
+
+def _no_id(key: str) -> int:
+    raise ValueError("its id is not a number")
 
 
 def _of_ends(snapshot: Path, state: LoadedQueue) -> Iterator[Finding]:

@@ -47,7 +47,8 @@ class WriteRecord(Struct, frozen=True):
         """
         numbers = (self.schema, self.generation, self.length, self.next_id, *self.snapshot, int(self.caps_waiting))
         checksum = _NO_CHECKSUM if self.checksum is None else self.checksum
-        store = int(self.store_id or "0", _ID_BASE)
+        # one of another length was written by hand, and would come back with zeros before it
+        store = int(self.store_id, _ID_BASE) if self.store_id and len(self.store_id) == _ID_LENGTH else 0
         body = " ".join(map(str, (*numbers, checksum, store, *(self.journal or (0, 0, 0))))).encode()
         with suppress(OSError):  # the journal line is already safe
             os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)

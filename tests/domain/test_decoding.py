@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Struct
 
-from gputui.domain.decoding import convert, decode_json, decode_msgpack
+from gputui.domain.decoding import DEEPEST, convert, decode_json, decode_msgpack, json_decoder
 
 _FIRST_DECODE = """
 import sys, threading
@@ -65,3 +67,46 @@ def test_values_are_decoded_as_msgspec_does() -> None:
 def test_damaged_text_raises_errors_of_msgspec(text: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         decode_json(text, _Pair)
+
+
+DEEP = b"[" * 5000
+
+
+@pytest.mark.parametrize("data", [DEEP, DEEP + b"]" * 5000, b'{"a":' * 5000, b'"\xff"', b'{"a\xff":1}', b"\xff" * 9])
+def test_every_error_is_of_one_family(data: bytes) -> None:
+    for kind in (Any, dict[str, Any], list[int]):
+        with pytest.raises(msgspec.DecodeError):
+            decode_json(data, kind)
+        with pytest.raises(msgspec.DecodeError):
+            json_decoder(kind).decode(data)
+        with pytest.raises(msgspec.DecodeError):
+            json_decoder(kind).decode_lines(b"{}\n" + data)
+
+
+def test_a_deep_value_below_an_unknown_key_is_refused() -> None:
+    with pytest.raises(msgspec.DecodeError, match="it is nested too deeply"):
+        decode_json(b'{"unknown": ' + DEEP + b"]" * 5000 + b"}", Struct)
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(msgspec.ValidationError):
+        convert({"a": deep}, dict[str, dict[str, int]])
+
+
+@pytest.mark.parametrize("data", [b"\x91" * 5000 + b"\xc0", b"\xa2\xff\xff", b"\xdd\xff\xff\xff\xff"])
+def test_every_error_of_messagepack_is_of_one_family(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_msgpack(data, Any)
+
+
+@pytest.mark.parametrize("text", ['"[[["', r'"\"[{\\"', r'"\\\"}"', '"]]"'])
+def test_levels_are_counted_outside_of_texts(text: str) -> None:
+    for levels, is_refused in ((DEEPEST, False), (DEEPEST + 1, True)):
+        data = "[" * levels + text + "]" * levels
+        if is_refused:
+            with pytest.raises(msgspec.DecodeError, match="nested"):
+                decode_json(data)
+        else:
+            assert decode_json(data)
+    wide = "[" + ",".join([f"[{text}]"] * 500) + "]"
+    assert len(decode_json(wide)) == 500

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.files import gpu_focus, gpu_log, live_file
+from gputui.engine.files import backup_file, gpu_focus, gpu_log, live_file, telemetry_file
 from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
 from tests.engine.test_leadership import ME
 
@@ -30,3 +30,32 @@ def test_other_kinds_of_files_count_as_missing(tmp_path: Path, planted: Callable
     assert current_leader(tmp_path) is None
     with pytest.raises(OSError, match=LOCK_FILE):
         Leadership(tmp_path).acquire(ME)
+
+
+BYTES = {
+    "deep": b"[" * 5000,
+    "deep below a key": b'{"pid":1,"x":' + b'{"a":' * 5000,
+    "not UTF-8": b'{"host":"\xff\xfe"}',
+    "deep MessagePack": b"\x91" * 5000,
+    "MessagePack that is not UTF-8": b"\x81\xa2\xff\xfe\xc0",
+    "another type": b"7",
+}
+
+
+@pytest.mark.parametrize("content", BYTES.values(), ids=BYTES)
+def test_any_bytes_count_as_missing(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / telemetry_file.telemetry_path(1, 1)).parent.mkdir(parents=True)
+    leadership = Leadership(tmp_path)
+    assert leadership.acquire(ME)
+    names = (live_file.LIVE_FILE, gpu_log.FILE, gpu_focus.FOCUS_FILE, LOCK_FILE, backup_file.FILE)
+    for name in (*names, telemetry_file.telemetry_path(1, 1)):
+        (tmp_path / name).write_bytes(content)
+    assert live_file.read(tmp_path) is None
+    assert gpu_log.read(tmp_path) == []
+    assert gpu_focus.read_focus(tmp_path) is None
+    assert backup_file.read_backup_record(tmp_path) is None
+    assert telemetry_file.read(tmp_path, 1, 1, "c") is None
+    leader = current_leader(tmp_path)
+    assert leader is not None
+    assert leader.user == "unknown"  # it holds the lock all the same
+    leadership.release()

@@ -161,7 +161,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         found = json.loads(read_settings(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RuntimeUnavailableError(
             f"cannot read {path}: {error}", hint="repair it, or name the engine: DOCKER_HOST"
         ) from error

@@ -203,7 +203,7 @@ def _names_in_yaml(text: str) -> list[str]:
 
 
 def _names_in_json(text: str) -> list[str]:
-    with suppress(ValueError, AttributeError, TypeError):
+    with suppress(ValueError, AttributeError, TypeError, RecursionError):
         found = json.loads(text)
         return [str(device["name"]) for device in found.get("devices") or () if found.get("kind") == CDI_KIND]
     return []

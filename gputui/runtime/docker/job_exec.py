@@ -195,7 +195,7 @@ def _message(made: socket.socket, head: bytes, rest: bytes) -> str:
     with suppress(OSError):
         while len(rest) < length and (piece := made.recv(_PIECE)):
             rest += piece
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         return str(json.loads(rest[rest.index(b"{") : rest.rindex(b"}") + 1])["message"])
     return rest.decode(errors="replace").strip() or head.decode(errors="replace").splitlines()[0]
 
