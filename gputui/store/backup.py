@@ -57,7 +57,7 @@ _SEAL = b"\x1f\x8b\x08\x10\0\0\0\0\0\xffgputui sha256 %s\0\x03\0\0\0\0\0\0\0\0\0
 _SEAL_SIZE = len(_SEAL % (b"0" * 64))
 _UNREADABLE = (
     *(tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError),
-    *(ValueError, OverflowError, KeyError, IndexError, StoreAccessError),
+    *(ValueError, OverflowError, KeyError, IndexError, StoreAccessError, FileExistsError, NotADirectoryError),
 )
 """Errors of a file that is not as it was written."""
 

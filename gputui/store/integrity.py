@@ -2,7 +2,8 @@
 
 The record is written after its journal line was synced, so it is never ahead of the journal: a snapshot or journal that
 is behind the record has lost something. The record itself may be old, torn or missing; it then proves less, never more.
-A torn tail beyond the record was not acknowledged, so it is not a loss.
+Damaged lines at the end, beyond the record, count as torn: written in part as the power failed, and never acknowledged.
+For that the first record of each journal is synced before its first line.
 """
 
 from __future__ import annotations

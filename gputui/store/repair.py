@@ -246,7 +246,7 @@ class Repair:
         WriteRecord(
             SCHEMA, generation, 0, meta.next_id, stamp, caps_waiting=True,
             checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-        ).write(lock.fd)  # fmt: skip
+        ).write(lock.fd, durably=True)  # fmt: skip
 
     def _write_audit(self, pieces: Pieces, generation: int, now: datetime, actor: Actor, aside: Path) -> None:
         recovery = self._recovery(pieces)

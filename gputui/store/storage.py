@@ -219,7 +219,7 @@ class JournalStorage(Storage):
                 self.replica.rebase(meta, stamp)
 
         write_snapshot(self._path, meta, self._with_raw(state), self._access, place)
-        self._leave_record(self.replica.state)
+        self._leave_record(self.replica.state, durably=True)
         retire_journal(journal_path(self._path, old))
 
     def _with_raw(self, state: LoadedQueue) -> Tables:
@@ -241,6 +241,11 @@ class JournalStorage(Storage):
         with os_errors(journal_path(self._path, state.meta.generation)):
             if os.fstat(fd).st_size > state.offset:
                 os.ftruncate(fd, state.offset)  # the torn line of a writer that was killed
+        record = read_record(self.lock.fd)
+        if record is None or record.generation != state.meta.generation:
+            # without one, nobody could tell a line that power loss tears now from a damaged one
+            self._leave_record(state, durably=True)
+            sync_directory(self._path.parent)
         return state
 
     def _catch_up(self) -> LoadedQueue:
@@ -288,7 +293,7 @@ class JournalStorage(Storage):
         """Write an empty queue; the caller holds the lock."""
         self._make_journal(meta.generation)
         stamp = write_snapshot(self._path, meta, {JOBS: {}}, self._access)
-        self._leave_record(LoadedQueue(meta, stamp, {}, None, meta.next_id))
+        self._leave_record(LoadedQueue(meta, stamp, {}, None, meta.next_id), durably=True)
 
     def begin_journal(self, meta: Meta) -> None:
         """Create the journal of a snapshot that was put here without one."""
@@ -331,7 +336,7 @@ class JournalStorage(Storage):
                 return None
         return record if found == (record.snapshot, record.journal) else None
 
-    def _leave_record(self, state: LoadedQueue) -> None:
+    def _leave_record(self, state: LoadedQueue, *, durably: bool = False) -> None:
         """Write the record of the current end of the journal."""
         meta, capped = state.meta, caps_waiting(state.tables.get(CONTROLS, {}))
         with os_errors(self._path):
@@ -339,7 +344,7 @@ class JournalStorage(Storage):
         WriteRecord(
             SCHEMA, meta.generation, state.offset, state.next_id, state.stamp, capped,
             checksum=state.checksum, store_id=meta.store_id, journal=journal,
-        ).write(self.lock.fd)  # fmt: skip
+        ).write(self.lock.fd, durably=durably)  # fmt: skip
 
     def _writer_of(self, generation: int) -> int:
         """Return a descriptor for appending to the journal of that generation."""

@@ -297,4 +297,4 @@ def _write_queue(directory: Path, access: FileAccess, header: ExportHeader, tabl
         WriteRecord(
             SCHEMA, meta.generation, 0, next_id, stamp, caps_waiting=True,
             checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-        ).write(lock.fd)  # fmt: skip
+        ).write(lock.fd, durably=True)  # fmt: skip

@@ -39,11 +39,11 @@ class WriteRecord(Struct, frozen=True):
     store_id: str | None = None
     journal: FileStamp | None = None
 
-    def write(self, fd: int) -> None:
-        """Write the record to the lock file, without syncing.
+    def write(self, fd: int, *, durably: bool = False) -> None:
+        """Write the record to the lock file. Only the first one of a journal is synced, before its first line.
 
-        It is written after its journal line was synced. So after a crash it may be old or torn, but never ahead of
-        the journal: a journal shorter than its record has lost acknowledged lines.
+        It is written after its journal line was synced. So after a crash it may be old, but never ahead of the journal:
+        a journal shorter than its record has lost acknowledged lines.
         """
         numbers = (self.schema, self.generation, self.length, self.next_id, *self.snapshot, int(self.caps_waiting))
         checksum = _NO_CHECKSUM if self.checksum is None else self.checksum
@@ -52,6 +52,8 @@ class WriteRecord(Struct, frozen=True):
         body = " ".join(map(str, (*numbers, checksum, store, *(self.journal or (0, 0, 0))))).encode()
         with suppress(OSError):  # the journal line is already safe
             os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)
+            if durably:
+                os.fdatasync(fd)
 
 
 def read_record(fd: int) -> WriteRecord | None:

@@ -13,6 +13,7 @@ import pytest
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.store import TinyJobStore
 from gputui.store.rescue import rescue_paths
+from gputui.store.verify import verify_directory
 from gputui.store.write_record import read_record_at
 from tests.factories import ACTOR, job
 
@@ -321,3 +322,59 @@ def test_a_journal_overwritten_during_a_write_is_refused_after_the_next_read(dir
     assert journal.stat().st_mtime_ns == touched
     reader.close()
     writer.close()
+
+
+@pytest.mark.parametrize("tear", ["zeros", "old data", "a line within"])
+def test_power_loss_in_a_write_stops_no_later_one(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tear: str
+) -> None:
+    """A line was written in part, with its newline, and the record is as it was last synced."""
+    tears = {"zeros": b"\0" * 40, "old data": b"x" * 40, "a line within": b"\n" + b"y" * 39}
+    real, durable, states = os.fdatasync, [b""], list[tuple[Path, int]]()
+    acknowledged = 0
+
+    def sync(fd: int) -> None:
+        real(fd)
+        path = Path(f"/proc/self/fd/{fd}").resolve()
+        if path.name == LOCK:
+            durable[0] = path.read_bytes()
+        elif ".wal." in path.name:
+            state = Path(shutil.copytree(directory, tmp_path / str(len(states))))
+            content = path.read_bytes()
+            (state / path.name).write_bytes(content[:-60] + tears[tear] + content[-20:])
+            (state / LOCK).write_bytes(durable[0])
+            states.append((state, acknowledged))
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    store = TinyJobStore(directory)
+    for number in range(8):
+        if number in {3, 5}:
+            store.storage.checkpoint()
+        if number == 6:
+            (directory / LOCK).write_bytes(bytes(256))  # as a crash of 0.1 could leave it
+        if number % 2:
+            store.submit([job()], actor=ACTOR)
+        else:
+            with store.transaction() as transaction:
+                transaction.add(job())
+        acknowledged += 1
+    store.close()
+    monkeypatch.undo()
+    assert len(states) == 8
+    for state, count in states:
+        after = TinyJobStore(state)
+        assert list(after.jobs()) == list(range(1, count + 1)), state
+        assert after.submit([job()], actor=ACTOR) == (count + 1,)
+        assert after.damage() == ()
+        after.close()
+        assert all(finding.is_harmless for finding in verify_directory(state))
+
+
+def test_a_damaged_line_without_a_record_may_have_been_acknowledged(directory: Path) -> None:
+    filled(directory)
+    with (directory / WAL).open("r+b") as file:
+        file.seek(-30, os.SEEK_END)
+        file.write(b"\0" * 10)
+    (directory / LOCK).unlink()
+    with pytest.raises(StoreDamagedError, match="is damaged"):
+        TinyJobStore(directory).submit([job()], actor=ACTOR)
