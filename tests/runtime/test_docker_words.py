@@ -372,6 +372,12 @@ class Ended:
     def logs(self, *_: Any, **__: Any) -> bytes:
         return b""
 
+    def events(self, **_: Any) -> list[dict[str, Any]]:
+        return [{"Action": "start", "id": "c"}]
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
 
 def test_an_end_seen_before_an_outage_is_judged_again_after_it() -> None:
     """A stopping engine ends its containers first, so they may be inspected before its end is noticed."""

@@ -15,7 +15,15 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.runtime.docker.create import GPUS, STORE
 from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of_init
-from gputui.runtime.docker.interrupted import END_NOT_SEEN, MAY_HAVE_RUN, UNKNOWN_EXIT, never_ran, remembers, saw_end
+from gputui.runtime.docker.interrupted import (
+    END_NOT_SEEN,
+    MAY_HAVE_RUN,
+    UNKNOWN_EXIT,
+    never_ran,
+    remembers,
+    saw_end,
+    was_stopped_with,
+)
 from gputui.runtime.docker.records import by_name, container_record, foreign_of, labelled_gpus, state_of
 
 if TYPE_CHECKING:
@@ -107,6 +115,8 @@ class ContainerCache:
         judged = self.outages.judge(record, self._booted_at)
         if judged is record and record.exit_code == UNKNOWN_EXIT and not saw_end(client, record):
             return replace(record, cause=END_NOT_SEEN)
+        if judged is record and may_be_the_engines(record) and was_stopped_with(client, record):
+            return ended_with_the_engine(record)
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
         if witness and remembers(client, witness):
             self.outages.deny()
@@ -259,19 +269,21 @@ class Outages:
         """Return the record, with the cause corrected if the engine or the machine ended the container."""
         if not may_be_the_engines(record):
             return record
-        words = self._why(record, booted_at)
-        return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words)) if words else record
-
-    def _why(self, record: ContainerRecord, booted_at: datetime | None) -> str | None:
         if booted_at and record.started_at and record.started_at < booted_at:
-            return f"ended by a restart of the machine (exit code {record.exit_code})"
-        if record.exit_code != UNKNOWN_EXIT and record.ended_at and self._covers(record.ended_at):
-            return f"ended by a restart of the Docker engine (exit code {record.exit_code})"
-        return None
+            words = f"ended by a restart of the machine (exit code {record.exit_code})"
+            return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
+        is_covered = record.ended_at is not None and self._covers(record.ended_at)
+        return ended_with_the_engine(record) if is_covered and record.exit_code != UNKNOWN_EXIT else record
 
     def _covers(self, at: datetime) -> bool:
         with self._lock:
             return any(lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows)
+
+
+def ended_with_the_engine(record: ContainerRecord) -> ContainerRecord:
+    """Return the record of a container that a restart of the engine ended."""
+    words = f"ended by a restart of the Docker engine (exit code {record.exit_code})"
+    return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words))
 
 
 def may_be_the_engines(record: ContainerRecord) -> bool:

@@ -8,9 +8,8 @@ docs/decisions/0011-unknown-ends.md lists what proves something, and what does n
 from __future__ import annotations
 
 import re
-import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord
@@ -42,6 +41,8 @@ _CUT_SHORT = re.compile(
     re.IGNORECASE,
 )
 """Errors after which dockerd does not know how far containerd or its shim got."""
+_MOST_EVENTS = 256
+"""Number of events that dockerd remembers."""
 _EARLIEST, _LATEST = timedelta(seconds=2), timedelta(minutes=1)
 """Times before and after a creation or an end at which a slow engine may write its event."""
 
@@ -60,19 +61,32 @@ def never_ran(client: APIClient, inspected: EngineJson) -> bool:
 
 def saw_end(client: APIClient, record: ContainerRecord) -> bool:
     """Return whether the engine remembers an event of the end, with which the exit code is the command's own."""
-    return record.ended_at is not None and bool(_events(client, record.ended_at, container=[record.id], event=["die"]))
+    return record.ended_at is not None and bool(_around(client, record.ended_at, container=[record.id], event=["die"]))
+
+
+def was_stopped_with(client: APIClient, record: ContainerRecord) -> bool:
+    """Return whether it is proven that the engine was restarted since the container began, and stops containers then.
+
+    The engine keeps its latest events in memory: as long as they are few, it has forgotten none of its own.
+    """
+    info: EngineJson = client.info()
+    if info.get("LiveRestoreEnabled"):
+        return False
+    events = _events(client, datetime.fromtimestamp(0, UTC), _now(info))
+    began = any(each.get("Action") == "start" and each.get("id") == record.id for each in events)
+    return len(events) < _MOST_EVENTS and not began
 
 
 def remembers(client: APIClient, nanoseconds: int) -> bool:
     """Return whether the engine remembers the event of that time; a restarted engine does not."""
     at = datetime.fromtimestamp(nanoseconds // 10**9, UTC)
-    return any(event.get("timeNano") == nanoseconds for event in _events(client, at))
+    return any(event.get("timeNano") == nanoseconds for event in _around(client, at))
 
 
 def _is_remembered(client: APIClient, inspected: EngineJson) -> bool:
     """Return whether the engine remembers its creation: then it is the same process, and knows all its starts."""
     created = parse_time(inspected.get("Created"))
-    return created is not None and bool(_events(client, created, container=[inspected["Id"]], event=["create"]))
+    return created is not None and bool(_around(client, created, container=[inspected["Id"]], event=["create"]))
 
 
 def _lacks_mount_points(client: APIClient, inspected: EngineJson) -> bool:
@@ -84,9 +98,17 @@ def _lacks_mount_points(client: APIClient, inspected: EngineJson) -> bool:
     return client.head(url, params={"path": _INIT}, timeout=client.timeout).status_code == 404
 
 
-def _events(client: APIClient, at: datetime, **filters: list[str]) -> list[EngineJson]:
+def _around(client: APIClient, at: datetime, **filters: list[str]) -> list[EngineJson]:
     """Return the events of containers from shortly before until a while after that time, as far as it has passed."""
-    until = min((at + _LATEST).timestamp(), time.time())  # one in the future would be waited for
-    wanted: dict[str, Any] = {"type": ["container"], **filters}
-    span = {"since": f"{(at - _EARLIEST).timestamp():.6f}", "until": f"{until:.6f}"}  # the engine reads fractions
-    return list(client.events(**span, filters=wanted, decode=True))  # type: ignore[call-overload]
+    return _events(client, at - _EARLIEST, min(at + _LATEST, _now(client.info())), type=["container"], **filters)
+
+
+def _events(client: APIClient, since: datetime, until: datetime, **filters: list[str]) -> list[EngineJson]:
+    """Return the remembered events; `until` must have passed on the engine's clock, or they are waited for."""
+    span = {"since": f"{since.timestamp():.6f}", "until": f"{until.timestamp():.6f}"}  # the engine reads fractions
+    return list(client.events(**span, filters=filters or None, decode=True))  # type: ignore[call-overload]
+
+
+def _now(info: EngineJson) -> datetime:
+    """Return the time by the engine's clock."""
+    return parse_time(info.get("SystemTime")) or datetime.now(UTC)
