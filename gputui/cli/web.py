@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import socket
 import sys
 from importlib.metadata import requires
@@ -14,6 +13,7 @@ import click
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import GputuiError
+from gputui.domain.installing import install_line
 
 LOOPBACK = "127.0.0.1"
 PORT = 8642
@@ -34,14 +34,15 @@ def command(session: Session, port: int, host: str, read_only: bool) -> int:
     Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
     """
     if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
-        raise GputuiError("textual-serve is not installed", hint=f"pip install {' '.join(_requirements())}")
+        raise GputuiError("textual-serve is not installed", hint=_advice())
     return serve(session.options, host, port, read_only=read_only)
 
 
-def _requirements() -> list[str]:
-    """Return the requirements of the extra `web`, quoted for a shell: they can be installed into any environment."""
+def _advice() -> str:
+    """Return the command that installs the requirements of the extra `web`: gputui itself may come from anywhere."""
     named = (requirement.partition(";") for requirement in requires("gputui") or ())
-    return [shlex.quote(what.strip()) for what, _, extra in named if "'web'" in extra.replace('"', "'")]
+    wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
+    return install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
 
 
 def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gputui.config import Options
+from gputui.domain.installing import install_line
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.ports.monitor import NoMonitor
 
@@ -50,7 +53,8 @@ def monitor_opener(
     return lambda jobs: Monitors((open_exporter(jobs), open_tracer(jobs)))
 
 
-_NEEDED = "OpenTelemetry is not installed: pip install 'gputui[otel]'"
+_HOW = install_line(["gputui[otel]"], sys.prefix, has_pip=find_spec("pip") is not None)
+_NEEDED = f"OpenTelemetry is not installed: {_HOW}"
 
 
 class _Missing(NoMonitor):

@@ -10,12 +10,14 @@ import os
 import secrets
 import ssl
 import stat
+import sys
 import threading
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from gputui.domain.errors import InputError
+from gputui.domain.installing import install_line
 from gputui.domain.settings import MetricsSettings
 
 _BCRYPT = ("$2a$", "$2b$", "$2y$")
@@ -69,7 +71,7 @@ def _credentials(header: str) -> tuple[str, bytes]:
 def read_users(path: Path) -> Users:
     """Return the users of a file; raises InputError."""
     if find_spec("bcrypt") is None:
-        hint = "pip install 'gputui[metrics]'"
+        hint = install_line(["gputui[metrics]"], sys.prefix, has_pip=find_spec("pip") is not None)
         raise InputError("checking passwords needs the library bcrypt", where="metrics.users", hint=hint)
     hashes = {}
     lines = _read(path, "metrics.users", is_secret=True).decode(errors="replace").splitlines()

@@ -28,7 +28,7 @@ AT_ONCE = 3
 """Maximum number of simultaneous ends that are reported singly; more are reported in one sentence."""
 _QUIET = timedelta(seconds=20)
 """Time within which further ends are reported together."""
-_SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"}
+_SEVERITIES = {"job_failed": "warning", "gpu_sick": "error", "disk_low": "warning"}
 _BAD = ("error", "warning")
 
 
@@ -196,7 +196,7 @@ def _together(jobs: Iterable[Job], name: str = "") -> Notification:
     counts: Counter[str] = Counter()
     for job in over:
         counts[str(job.state)] += job.count
-    severity = "error" if any(_SEVERITIES.get(ended(job).name) for job in over) else "information"
+    severity = "warning" if any(_SEVERITIES.get(ended(job).name) for job in over) else "information"
     states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
     at = max(job.ended_at for job in over if job.ended_at)
     who = f"{plain(name, 80)} ended" if name else f"{plural(count(over), 'job')} ended"

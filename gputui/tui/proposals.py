@@ -178,6 +178,8 @@ class JobProposal:
         job = snapshot.job(self.job_id)
         if job is None:
             return f"Job {shown_id(self.job_id)} is no longer in the queue."
+        if self.verb in {"raise", "lower"} and job.state.is_active:
+            return "It runs already: its priority counts only if it is preempted or run again."
         if self.verb in {"raise", "lower"}:
             return f"It is {job.state} now." if job.state.is_terminal else ""
         return "" if self._verb.may(job) else f"It is {job.state}{' and held' if job.held else ''} now."

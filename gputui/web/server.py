@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import html
 import json
+import logging
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
@@ -40,6 +42,18 @@ _MINE = {
 }
 _NOT_MINE = ("TMUX", "STY", "SSH_TTY")
 """Variables that describe the terminal of this server, not the browser."""
+
+
+def _log() -> logging.Logger:
+    """Return a log of our own faults: malformed requests are answered, and concern only those who send them."""
+    log = logging.getLogger("gputui.web")
+    log.addFilter(_is_ours)
+    return log
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError | web.HTTPClientError)
 
 
 class Viewer(AppService):
@@ -247,7 +261,7 @@ class ConsoleServer(Server):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._ended.set)
-        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1)
+        runner = web.AppRunner(self._application(), access_log=None, logger=_log(), shutdown_timeout=1)
         await runner.setup()
         try:
             await self._listen(runner)

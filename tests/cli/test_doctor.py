@@ -213,6 +213,14 @@ def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
     assert found[1].hint.startswith("gputui drain 0 --reason 'Xid 79: the GPU has fallen off the bus'")
 
 
+def test_a_long_reason_of_a_drain_ends_with_a_word() -> None:
+    sick = sample(
+        health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus of this machine: reboot the host")
+    )
+    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    assert "of this machine: …'" in found[1].hint.splitlines()[0]
+
+
 @pytest.mark.parametrize(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
 def test_unlisted_processes_are_reported(at: datetime | None, word: str) -> None:
     unread = replace(sample(), processes=None, processes_at=at)

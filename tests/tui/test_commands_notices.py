@@ -54,7 +54,9 @@ def test_states_from_before_the_console_opened_are_not_events() -> None:
 
 def test_a_failed_job_of_the_user_is_reported_with_its_reason() -> None:
     found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101)]))
-    assert [(each.severity, each.is_told) for each in found] == [("error", True)]
+    assert [(each.severity, each.is_told) for each in found] == [("warning", True)]
+    failed = [each for each in conditions(with_job(rich_snapshot(), [job_over(101)]), NOW) if "Job 101" in each.text]
+    assert [each.severity for each in failed] == ["warning"], "now and before"
     assert found[0].text.startswith("Job 101 train-101 (alice) failed after")
     assert "exit code 1" in found[0].text
 
@@ -85,7 +87,7 @@ def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None
     over = (*(job_over(job_id, JobState.COMPLETED) for job_id in range(300, 310)), job_over(310))
     found = _looked(before, replace(before, jobs=(*before.jobs, *over)))
     assert [each.text for each in found if each.is_told] == ["11 jobs ended: 10 COMPLETED, 1 FAILED"]
-    assert [each.severity for each in found if each.is_told] == ["error"]
+    assert [each.severity for each in found if each.is_told] == ["warning"]
     assert len(found) == 12
 
 

@@ -112,6 +112,15 @@ async def test_each_kind_of_bar_has_its_words() -> None:
         assert "reserved: exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
 
 
+async def test_one_job_without_a_limit_leaves_room_for_the_next_minutes() -> None:
+    """Its end is assumed a day ahead: the scale shows an hour of that."""
+    console = Console(sample.rich_snapshot(jobs=(running(1, on=(uuid(0),)),), order=()))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        assert table(screen).scale.step <= timedelta(minutes=2)
+
+
 async def test_keys_zoom_and_scroll() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:

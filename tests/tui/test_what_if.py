@@ -64,6 +64,12 @@ def test_cancelled_or_held_jobs_are_not_counted_as_never_starting() -> None:
     assert "no other job is delayed" in last[2]
 
 
+def test_the_priority_of_a_job_that_runs_says_when_it_counts() -> None:
+    runs = next(each.id for each in plans.contended().jobs if each.state.is_active)
+    text = "\n".join(panel_of(JobProposal(runs, "raise"), SETTINGS))
+    assert "It runs already: its priority counts only if it is preempted or run again." in text
+
+
 def test_the_change_itself_comes_before_delayed_jobs() -> None:
     lines = panel_of(JobProposal(111, "top"), SETTINGS)
     own = next(i for i, line in enumerate(lines) if line.lstrip("▲ ").startswith("111 "))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import signal
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from textual_serve.app_service import AppService
@@ -114,7 +117,7 @@ def test_a_browser_is_not_the_terminal_of_the_server() -> None:
 
 
 def test_a_missing_extra_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "find_spec", lambda name: None)
+    monkeypatch.setattr(web, "find_spec", lambda name: name if name == "pip" else None)
     done = run("web")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("gputui: error: textual-serve is not installed (pip install 'aiohttp")
@@ -128,6 +131,38 @@ def test_a_port_in_use_is_reported(run: Run) -> None:
         done = run("web", "--port", str(port))
     assert done.code == 1
     assert f"127.0.0.1:{port}: Address already in use (--port 0" in done.err
+
+
+MALFORMED = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+    b"GET " + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nA: \x00\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\r\n\r\n\x00\xff",
+    b"CONNECT a:b HTTP/1.1\r\n\r\n",
+)
+
+
+async def test_malformed_requests_leave_no_trace(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    links: asyncio.Queue[str] = asyncio.Queue()
+    serving = asyncio.create_task(ConsoleServer(["true"], "127.0.0.1", 0, "test").run(links.put_nowait))
+    port = urlsplit(await links.get()).port
+    for request in MALFORMED:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+    signal.raise_signal(signal.SIGTERM)
+    await serving
+    assert caplog.text == ""
+    assert capfd.readouterr().err == ""
 
 
 def test_a_public_address_raises_a_warning(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from textwrap import shorten
 
 from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
@@ -126,7 +127,8 @@ def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
 
 def _drain(gpu: Gpu, health: Health) -> str:
     """Return the command that keeps jobs off this GPU until it is repaired."""
-    return f"gputui drain {gpu.index} --reason {shlex.quote(health.text[:60])}    # until it is repaired"
+    reason = shlex.quote(shorten(health.text, 60, placeholder=" …"))
+    return f"gputui drain {gpu.index} --reason {reason}    # until it is repaired"
 
 
 def _of_mig(reading: ProbeReading) -> Iterator[DoctorCheck]:

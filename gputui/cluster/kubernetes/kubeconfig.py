@@ -6,13 +6,16 @@ are ours: its models differ between its releases, and refuse what servers of oth
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.context import IN_CLUSTER, kubeconfig_of
 from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.installing import install_line
 
 if TYPE_CHECKING:
     from websocket import WebSocket
@@ -28,7 +31,7 @@ def connect(context: str | None, environ: Mapping[str, str], timeout: float, *, 
         from kubernetes import client, config
         from kubernetes.client import rest
     except ImportError as error:
-        hint = "pip install 'gputui[kubernetes]'"
+        hint = install_line(["gputui[kubernetes]"], sys.prefix, has_pip=find_spec("pip") is not None)
         raise ClusterUnavailableError("the Kubernetes client for Python is not installed", hint=hint) from error
     configuration = client.Configuration()
     try:

@@ -122,9 +122,19 @@ def _whom(window: KeptWindow) -> str:
     return f" for {' or '.join(whom)}" if whom else ""
 
 
+_ASSUMED = timedelta(hours=1)
+"""Most of an assumed end that the whole plan shows."""
+
+
 def whole_span(timeline: Timeline, now: datetime) -> timedelta:
-    """Return the time from now until running jobs have ended and the first starts are made; at least five minutes."""
-    ends = [bar.end for bar in timeline.bars if bar.kind is BarKind.RUNNING and not bar.is_overrun]
+    """Return the time from now until running jobs have ended and the first starts are made; at least five minutes.
+
+    Ends that are only assumed, since the job has no limit, count for an hour at most: a day would leave no room for
+    what is known.
+    """
+    assumed = now + _ASSUMED
+    running = [bar for bar in timeline.bars if bar.kind is BarKind.RUNNING and not bar.is_overrun]
+    ends = [min(bar.end, assumed) if bar.source is DurationSource.DEFAULT else bar.end for bar in running]
     starts = sorted(bar.start for bar in timeline.bars if bar.kind is not BarKind.RUNNING)[:40]
     head = [timeline.promise.end] if timeline.promise else []
     span = max([*ends, *starts, *head], default=now) - now

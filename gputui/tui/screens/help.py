@@ -157,7 +157,7 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
 
 
 def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> list[tuple[str, list[Command]]]:
-    """Return the commands that contain every word in keys, name or description; a single character means the key."""
+    """Return the commands that have every word in keys, names, synonyms or description; a single character is a key."""
     found = []
     for heading, commands in groups:
         kept = [command for command in commands if _matches(command, heading, wanted.strip())]
@@ -169,7 +169,7 @@ def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> li
 def _matches(command: Command, heading: str, wanted: str) -> bool:
     if len(wanted) == 1:
         return wanted in command.key_names.split()
-    text = f"{command.key_names} {command.title} {command.help} {command.name} {heading}".lower()
+    text = f"{command.key_names} {command.title} {command.help} {command.name} {heading} {command.synonyms}".lower()
     return all(word in text for word in wanted.lower().split())
 
 
