@@ -74,7 +74,7 @@ class TestFolded:
         rows.update(picture(again, rest))
         assert texts(rows, 0)["name"] == "▸sweep[0-99999%8]"
         rows.update(picture(again.evolve(priority=80), rest))
-        assert [texts(rows, row)["name"] for row in (0, 1)] == ["sweep", "▸sweep[1-99999%8]"]
+        assert [texts(rows, row)["name"] for row in (0, 1)] == [" sweep", "▸sweep[1-99999%8]"]
 
     def test_cancelled_elements_share_a_row(self, rows: QueueRows) -> None:
         rows.update(picture(ENTRY.evolve(state=JobState.CANCELLED, ended_at=NOW)))

@@ -32,6 +32,8 @@ _SECOND_FROM = 6
 _ALL_FROM = 12
 """Lines of history from which power and temperature get some too: they show more than flat lines on an idle GPU."""
 CardLine = tuple[Span, ...]
+_SPAN = 4
+"""Cells of the span beside a graph, such as `96s `."""
 METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
 """Readings that have a bar, with their labels."""
 
@@ -120,13 +122,12 @@ def _history(row: GpuRow, room: int, lines: int) -> list[Cell]:
 
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
-    """Return a graph, with its span as text over the oldest columns, and its name if there are several lines."""
+    """Return a graph, with its span as text beside it, and its name if there are several lines."""
     style = history_style(row, name)
-    lines = past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
-    words = span_words(room, row.look.seconds)
-    label = words if height == 1 else f"{dict(METERS)[name]} {words}"
-    first: Cell = ((f"{label} ", DIM), (lines[0][len(label) + 1 :], style))
-    return [first, *(cell(line, style) for line in lines[1:])]
+    label = "" if height == 1 else f"{dict(METERS)[name]} "
+    label += f"{span_words(room - len(label) - _SPAN, row.look.seconds)} "
+    lines = past_graph(row.past, name, most_of(row, name), (max(1, room - len(label)), height), row.look.seconds)
+    return [((label if number == 0 else " " * len(label), DIM), (line, style)) for number, line in enumerate(lines)]
 
 
 def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:

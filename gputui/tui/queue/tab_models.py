@@ -140,8 +140,9 @@ class QueueTab:
             shown = group_cells(group, column, context, counts)
         else:
             shown = job_cells(rows.jobs[key], column, self._with_reason(key, context) if column == "why" else context)
-        sign = rows.arranged.signs.get(key) if column == "name" else None
-        return ((sign, DIM), *shown) if sign else shown
+        if column != "name" or not rows.arranged.signs:
+            return shown
+        return ((rows.arranged.signs.get(key, " "), DIM), *shown)  # all names begin in one column
 
     def lead(self, key: Key) -> str:
         """Return the mark before the row."""
