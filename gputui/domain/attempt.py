@@ -46,7 +46,7 @@ class Attempt(Struct, frozen=True):
     ports: tuple[PublishedPort, ...] = ()
     """Ports published, as the engine chose them at the start."""
     warned_at: datetime | None = None
-    """Published ports, as the engine chose them at the start."""
+    """Time of the warning before its limit."""
     gpu_share: float = 1.0
     """Share of each GPU that its tenant is charged for; less than 1 where others may share it."""
     preempted_by: JobId | None = None

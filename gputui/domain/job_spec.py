@@ -134,6 +134,16 @@ class JobSpec(Struct, frozen=True):
         """Return whether the job runs as a process on the host, without a container."""
         return self.image is None
 
+    @property
+    def runtime_name(self) -> str:
+        """Name of the runtime that runs the job."""
+        return runtime_name(is_host=self.is_host)
+
+
+def runtime_name(*, is_host: bool) -> str:
+    """Return the name of the runtime of host jobs, or of jobs with an image."""
+    return "process" if is_host else "docker"
+
 
 class Submission(Struct, frozen=True):
     """Request to submit: a spec, and how it enters the queue."""

@@ -100,12 +100,12 @@ def _runtimes(snapshot: Snapshot) -> list[Notice]:
     for node in snapshot.nodes:
         for runtime in node.runtimes:
             if runtime.asked and not runtime.up:
-                found.append(Notice("error", _is_down(runtime), short=f"{runtime.name} down", since=runtime.since))
+                found.append(Notice("error", _down_words(runtime), short=f"{runtime.name} down", since=runtime.since))
             found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
     return found
 
 
-def _is_down(runtime: RuntimeStatus) -> str:
+def _down_words(runtime: RuntimeStatus) -> str:
     """Return the runtime's own sentence, if it names the runtime."""
     is_named = runtime.text.lower().startswith(runtime.name.lower())
     return runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"

@@ -97,7 +97,7 @@ class JobExecRouter:
 
     def _find(self, job: Job) -> JobExec:
         self._by_runtime = self._by_runtime or self._make()
-        found = self._by_runtime.get("process" if job.spec.is_host else "docker")
+        found = self._by_runtime.get(job.spec.runtime_name)
         if found is None:
             raise GputuiError(
                 f"job {job.shown_id} runs in a container, and this console was started without a container engine"

@@ -218,7 +218,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self._tell(SnapshotTaken(self._feed.latest))
 
     def on_unmount(self) -> None:
-        """Receive a snapshot, in the scheduler's thread; while the screen is busy only the newest waits."""
+        """Stop following the feed, and write the user's preferences."""
         self._unsubscribe()
         self.services.preferences.close()
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, HealthCode
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, runtime_name
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.fast_failures import FastFailureGuard
 from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
@@ -195,7 +195,7 @@ def _present(snapshot: Snapshot) -> list[Gpu]:
 
 
 def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
-    status = situation.runtimes.get("process" if is_host else "docker")
+    status = situation.runtimes.get(runtime_name(is_host=is_host))
     if not situation.runtimes and situation.snapshot.leader is None:
         return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
     if (leader := situation.snapshot.leader) is not None and leader.silent_for:

@@ -201,7 +201,7 @@ def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, n
         holders.update(job.gpus)
         attempt = job.attempts[-1]
         lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
-        if ("process" if job.spec.is_host else "docker") in up and is_candidate(job, settings, now):
+        if job.spec.runtime_name in up and is_candidate(job, settings, now):
             candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
     return Victims(
         grace=settings.preemption_grace.total_seconds(),

@@ -52,7 +52,7 @@ class Logs:
         path = self._directory / log_path(job_id, chosen.number)
         if path.exists():
             return FileLog(path, tail)
-        runtime = self._runtime("process" if job.spec.is_host else "docker")
+        runtime = self._runtime(job.spec.runtime_name)
         if runtime is None or chosen.container_id is None:
             raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:

@@ -76,14 +76,9 @@ class TickContext:
 
     def observer_of(self, job: Job) -> Observer | None:
         """Return the observer of the job's runtime; None if this scheduler has no such runtime."""
-        return self.observers.get(runtime_of(job))
+        return self.observers.get(job.spec.runtime_name)
 
     def is_answered(self, job: Job) -> bool:
         """Return whether the job's runtime answered its last call: requests that fail are not repeated before that."""
         observer = self.observer_of(job)
         return observer is not None and observer.runtime.status().up
-
-
-def runtime_of(job: Job) -> str:
-    """Return the name of the job's runtime."""
-    return "process" if job.spec.is_host else "docker"

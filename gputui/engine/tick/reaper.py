@@ -15,7 +15,7 @@ from gputui.domain.log_fields import about
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.state import JobState
 from gputui.engine.tick import attempt_steps, reconcile, starts
-from gputui.engine.tick.context import TickContext, runtime_of
+from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.failure_signs import is_worth_reading
 from gputui.ports import Runtime, Transaction
 
@@ -41,7 +41,7 @@ class Reaper:
             seen = observer.latest
             if seen.records is None:
                 continue
-            mine = [job for job in context.queue.active if runtime_of(job) == name]
+            mine = [job for job in context.queue.active if job.spec.runtime_name == name]
             listing = reconcile.Listing(
                 seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on
             )

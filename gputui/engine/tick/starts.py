@@ -12,7 +12,7 @@ from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.gpus.engine import cdi_names, present_gpus
 from gputui.domain.state import JobState
 from gputui.engine.tick import reconcile, start_protocol
-from gputui.engine.tick.context import TickContext, runtime_of
+from gputui.engine.tick.context import TickContext
 
 _SLOW = timedelta(seconds=5)
 """Time after which a start is so slow that lists say so."""
@@ -22,7 +22,7 @@ def begin_starts(context: TickContext, planned: Iterable[Placement], now: dateti
     """Claim GPUs for the planned starts whose image is present, and start them; return the claimed jobs."""
     claims = _claim(context, [start for start in planned if has_image(context, start.job_id)], now)
     for job in claims:
-        context.workers.start(context.observers[runtime_of(job)].runtime, latest_launch(context, job))
+        context.workers.start(context.observers[job.spec.runtime_name].runtime, latest_launch(context, job))
     if claims:
         context.refresh()
     return claims
@@ -45,7 +45,7 @@ def held_up(context: TickContext, now: datetime) -> dict[JobId, str]:
 
 def latest_launch(context: TickContext, job: Job) -> Launch:
     """Return the launch of the job's latest attempt."""
-    attempt, engine = job.attempts[-1], context.observers[runtime_of(job)].latest.status.gpus
+    attempt, engine = job.attempts[-1], context.observers[job.spec.runtime_name].latest.status.gpus
     names = cdi_names(engine, present_gpus(context.probe.latest()), attempt.gpus) if engine else ()
     return start_protocol.launch_of(context.store.store_id, job, attempt, names)
 
@@ -58,7 +58,7 @@ def _claim(context: TickContext, starts: list[Placement], now: datetime) -> list
     with context.store.transaction() as transaction:
         for start in starts:
             job = transaction.get(start.job_id)
-            records = context.observers[runtime_of(job)].latest.records or ()
+            records = context.observers[job.spec.runtime_name].latest.records or ()
             if reconcile.runs_already(job, records):
                 continue
             if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
@@ -74,4 +74,5 @@ def has_image(context: TickContext, job_id: JobId) -> bool:
     if pull == "never":  # an engine without the image says so when the container is created
         return True
     always = job.next_attempt if pull == "always" else None
-    return context.workers.pulls.is_here(context.observers[runtime_of(job)].runtime, job.id, job.spec.image, always)
+    runtime = context.observers[job.spec.runtime_name].runtime
+    return context.workers.pulls.is_here(runtime, job.id, job.spec.image, always)

@@ -57,7 +57,7 @@ class TelemetryRecorder:
             measurement = self._tallies.of(key, attempt, attempt.container_id or "", second)
             self._count(key, measurement, job, reading)
             if _is_due(measurement, second):
-                due.setdefault(_runtime_of(job), []).append((key, measurement.container_id))
+                due.setdefault(job.spec.runtime_name, []).append((key, measurement.container_id))
             self._tallies.save_if_due(key, second)
         for name, containers in due.items():
             if name in observers:
@@ -145,7 +145,3 @@ class GroupReader:
 
 def _key(job: Job) -> AttemptKey:
     return (job.id, job.attempts[-1].number)
-
-
-def _runtime_of(job: Job) -> str:
-    return "process" if job.spec.is_host else "docker"
