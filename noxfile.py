@@ -71,7 +71,7 @@ def smoke(session: nox.Session, versions: str) -> None:
     if versions == "lowest":
         found = session.run("python", "tests/smoke/lowest.py", silent=True)
         constraints.write_text(str(found))
-    session.install("-q", "-c", str(constraints), f"{wheel}[kubernetes,otel,web]")
+    session.install("-q", "-c", str(constraints), f"{wheel}[kubernetes,otel,report,web]")
     session.chdir(place)  # or the checkout would be imported instead of what is installed
     session.run("python", str(ROOT / "tests" / "smoke" / "run.py"))
 
@@ -129,3 +129,4 @@ def docs(session: nox.Session) -> None:
     tool(session, "python", "scripts/cluster.py")
     tool(session, "python", "scripts/man.py")
     tool(session, "python", "scripts/schemas.py")
+    tool(session, "python", "scripts/licences.py")

@@ -68,3 +68,13 @@ def test_prometheus_reads_the_settings_of_the_compose_file() -> None:
     words = ["promtool", "check", "config", str(ROOT / "deploy" / "prometheus.yml")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_installed_dependency_is_on_the_page_of_licences() -> None:
+    from scripts.licences import packages
+
+    rows = dict(re.findall(r"^\| (\S+) \| ([^|]+) \|", (ROOT / "docs" / "licences.md").read_text(), re.MULTILINE))
+    found = packages()
+    assert set(found) <= set(rows)
+    copyleft = {name for name, licence in rows.items() if "GPL" in licence or "General Public" in licence}
+    assert {found[name] for name in copyleft & set(found)} <= {"report"}

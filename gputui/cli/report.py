@@ -103,8 +103,10 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
     if form == "csv":
         return _csv(found)
     if form == "html":
-        from gputui.cli import report_page
+        from gputui.cli import report_chart, report_page
 
+        if needed := report_chart.lacking():
+            click.echo(f"gputui: note: {needed}", err=True)
         return report_page.page(found, replayed)
     from gputui.cli import report_text
 

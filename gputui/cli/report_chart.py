@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 from xml.etree import ElementTree
 
 from gputui.domain.accounting import OUTCOMES
+from gputui.domain.installing import install_line
 
 Bars: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
 """Day of each bar, with its GPU-hours by outcome."""
@@ -17,6 +19,14 @@ _PER_BAR = 120
 """Maximum width of a bar, unless the chart is at its narrowest."""
 _MOST_LABELS = 12
 """Maximum number of dates below the chart."""
+
+
+def lacking() -> str:
+    """Return the sentence about the library if it is not installed; else nothing."""
+    if find_spec("pygal") is not None:
+        return ""
+    line = install_line(["pygal>=3.1,<4"], sys.prefix, has_pip=find_spec("pip") is not None)
+    return f"The chart is left out, because pygal is not installed: {line}"
 
 
 def chart(bars: Bars, title: str) -> str:

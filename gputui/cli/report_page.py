@@ -10,8 +10,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from gputui import __version__
-from gputui.cli import report_text
-from gputui.cli.report_chart import chart
+from gputui.cli import report_chart, report_text
 from gputui.cli.report_figures import HOUR, Report, cost, order
 from gputui.domain.accounting import OUTCOMES, UsageAccount, days_of
 from gputui.domain.text import plain
@@ -85,7 +84,9 @@ def _chart_over_time(found: Report) -> str:
     bars = [(days[at][0], _added(sums for _, sums in days[at : at + step])) for at in range(0, len(days), step)]
     each = "day" if step == 1 else f"{step} days"
     title = f"GPU-hours by {each}"
-    return f'<h2>{title}</h2><div class="wide">{chart(bars, title)}</div>'
+    if needed := report_chart.lacking():
+        return f"<h2>{title}</h2><p>{escape(needed)}.</p>"
+    return f'<h2>{title}</h2><div class="wide">{report_chart.chart(bars, title)}</div>'
 
 
 def _added(several: Iterable[UsageAccount]) -> dict[str, float]:

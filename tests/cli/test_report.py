@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import subprocess
+import sys
 from collections import Counter
 from datetime import timedelta
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cli import report_figures
+from gputui.cli import report_chart, report_figures
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import Efficiency
@@ -236,6 +237,20 @@ def test_a_running_attempt_has_the_use_that_was_measured_so_far(run: Run, tmp_pa
     after = json.loads(run("--state", str(state), "report", "--by", "cause", "--format", "json").out)["total"]
     gained = after["gpu_hours_busy"] - before["gpu_hours_busy"]
     assert gained == pytest.approx(10 / 3600, rel=0.01)
+
+
+@pytest.mark.usefixtures("past")
+def test_without_the_library_of_the_chart_the_page_says_how_to_get_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_chart, "find_spec", lambda name: None if name == "pygal" else object())
+    monkeypatch.setattr(sys, "prefix", "/home/ann/.local/share/pipx/venvs/gputui")
+    result = run("report", "--format", "html")
+    sentence = "The chart is left out, because pygal is not installed: pipx inject gputui "
+    assert (result.code, result.err.startswith(f"gputui: note: {sentence}")) == (0, True)
+    assert sentence in result.out
+    assert "<svg" not in result.out
+    assert Elements(result.out).tags["table"] == 3
 
 
 def test_an_empty_report_is_a_valid_page(run: Run) -> None:
