@@ -55,10 +55,10 @@ def _below(name: str, extra: str, seen: frozenset[str]) -> Iterator[str]:
 def licence(package: Distribution) -> str:
     """Return the licence as the package states it."""
     told = package.metadata
-    if expression := told.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in told:
+        return told["License-Expression"]
     named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]
-    return ", ".join(named) or str(told.get("License") or "not stated").partition("\n")[0]
+    return ", ".join(named) or (told["License"] if "License" in told else "not stated").partition("\n")[0]
 
 
 def page() -> str:
