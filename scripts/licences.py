@@ -58,7 +58,7 @@ def licence(package: Distribution) -> str:
     if "License-Expression" in told:
         return told["License-Expression"]
     named = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or () if line.startswith("License ::")]
-    return ", ".join(named) or (told["License"] if "License" in told else "not stated").partition("\n")[0]
+    return ", ".join(named or told.get_all("License") or ["not stated"]).partition("\n")[0]
 
 
 def page() -> str:
