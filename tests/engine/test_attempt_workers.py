@@ -104,7 +104,7 @@ def test_what_the_runtime_did_not_answer_is_not_repeated_at_once(
     def broken(*_: Any) -> None:
         raise error
 
-    for name in ("create", "suspend"):
+    for name in ("start", "suspend"):
         monkeypatch.setattr(world.docker, name, broken)
     workers.start(world.docker, launch)
     workers.set_suspended(world.docker, (job.id, 1), "c", is_suspended=True)
