@@ -82,7 +82,7 @@ class ContainerCache:
         if record is None:
             return None
         if cause is MAY_HAVE_RUN and record.state is ContainerState.CREATED:
-            record = replace(record, state=ContainerState.EXITED, cause=cause)
+            record = replace(record, state=ContainerState.EXITED, cause=cause, exit_code=None)
         record = self._judged(client, record)
         with self._lock:
             known = self._records.get(record.id)
@@ -114,7 +114,7 @@ class ContainerCache:
         """Return the record with a corrected cause, unless only the connection was cut and the engine kept running."""
         judged = self.outages.judge(record, self._booted_at)
         if judged is record and record.exit_code == UNKNOWN_EXIT and not saw_end(client, record):
-            return replace(record, cause=END_NOT_SEEN)
+            return replace(record, cause=END_NOT_SEEN, exit_code=None)
         if judged is record and may_be_the_engines(record) and was_stopped_with(client, record):
             return ended_with_the_engine(record)
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
