@@ -1,6 +1,7 @@
 """The console beside nvitop: the same stand-in NVML, eight busy GPUs, 200 x 50, one run, taking turns.
 
 python -m bench.console --nvitop PATH [--latency none|usual|slow] [--rounds 3] [--seconds 20] [--json]
+python -m bench.console --paint [--rounds 9]    # only the first paint, beside a Textual app with one label
 
 Both are measured as they are once installed and started before: modules compiled, and ours with a directory of its own
 in which it remembers what a console remembers.
@@ -20,13 +21,25 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench._jobs import store_waiting_jobs
-from bench._measure import Figures, Terminal, machine, measure, middle, percentile
+from bench._measure import Figures, Terminal, cpu_seconds, machine, measure, middle, percentile
 from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
 
 VISIBLE = 200
 """Number of characters that count as first paint: the emptiest first frame of gputui has some 250, all at once."""
 MODEL = "H100"
 """Model name of the stand-in's GPUs, which must appear on the screen."""
+BARE = """
+from textual.app import App
+from textual.widgets import Label
+
+class Bare(App):
+    def compose(self):
+        yield Label("x" * 300)
+
+Bare().run()
+"""
+PAINT, PAINT_RATIO = 0.5, 1.5
+"""Budgets of the first paint: seconds, and processor time over that of a Textual app with one label."""
 QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never", "XDG_STATE_HOME": "/dev/null"}
 """Settings with which a console ended by the benchmark leaves no scheduler, and no personal layout is used."""
 UP, DOWN = b"\x1bOA", b"\x1bOB"
@@ -36,6 +49,8 @@ UP, DOWN = b"\x1bOA", b"\x1bOB"
 def main() -> None:
     """Measure and print."""
     options = _options()
+    if options.paint:
+        sys.exit(print_paint(options.rounds))
     print(f"machine: {machine()}\nagainst: {_version(options.nvitop)}", file=sys.stderr)
     with busy_gpus(options.latency) as environ, at_home(environ) as environ:
         compared = compare(options, environ)
@@ -55,6 +70,26 @@ def at_home(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as place:
         kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         yield {**kept, **QUIET, "PYTHONPYCACHEPREFIX": f"{place}/compiled", "XDG_STATE_HOME": f"{place}/state"}
+
+
+def print_paint(rounds: int) -> bool:
+    """Print seconds and processor time of the first paint, the least of runs in turns; return whether one is over."""
+    print(f"machine: {machine()}", file=sys.stderr)
+    spent: dict[str, list[tuple[float, float]]] = {"gputui": [], "a Textual app with one label": []}
+    with busy_gpus("none") as environ, at_home(environ) as environ:
+        for number in range(rounds + 1):
+            for name, runs in spent.items():
+                with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
+                    command = console(state) if name == "gputui" else [sys.executable, "-c", BARE]
+                    with Terminal(command, environ) as terminal:
+                        found = terminal.until_painted(VISIBLE), cpu_seconds(terminal.pid)
+                runs += [found] if number else []  # the first compiles
+    least = {name: (min(wall for wall, _ in runs), min(cpu for _, cpu in runs)) for name, runs in spent.items()}
+    for name, (wall, cpu) in least.items():
+        print(f"{name:<28} {wall:.2f} s, {cpu:.2f} s of processor time")
+    (seconds, ours), (_, bare) = least.values()
+    print(f"first paint {seconds:.2f} s of at most {PAINT}, ratio {ours / bare:.2f} of at most {PAINT_RATIO}")
+    return seconds > PAINT or ours / bare > PAINT_RATIO
 
 
 def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, list[Figures]]:
@@ -140,6 +175,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
     parser.add_argument("--nvitop", help="the nvitop to compare with: /some/venv/bin/nvitop")
     parser.add_argument("--latency", choices=LATENCIES, default="usual", help="how long the driver takes over calls")
+    parser.add_argument("--paint", action="store_true", help="measure only the first paint, beside a bare Textual app")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
     parser.add_argument("--settle", type=float, default=5, help="pause between first paint and measurement")
