@@ -18,6 +18,27 @@ TEST = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/
 """The README's test command."""
 MOST_BYTES = 2 * 1024**2
 """Bytes that the wheel and the source archive may have."""
+ODD = {"UMASK": "077", "PLACE": "my gpütui"}
+"""Umask and directory of the part of the test line that is run on a bare machine."""
+ON_BARE = (
+    "tests/cli/test_explain.py",  # who is not root
+    "tests/cli/test_ps.py",
+    "tests/engine/test_running_jobs.py",
+    "tests/runtime/test_process_plan.py",
+    "tests/engine/test_leadership.py",  # mounts
+    "tests/store/test_refusals.py",
+    "tests/gpus/test_node_probes.py",  # no compiler
+    "tests/metrics/test_server.py",  # no openssl
+    "tests/kubernetes/test_contract.py::TestKubernetes::test_the_processes_of_a_job",  # no ps
+    "tests/e2e/test_web.py::test_a_server_that_is_killed_takes_its_consoles_along",
+    "tests/runtime/test_docker_credentials.py",  # no Docker
+    "tests/cli/test_install.py",  # blanks in paths
+    "tests/cli/test_streams.py",
+    "tests/servers/test_actions.py",
+    "tests/metrics/test_job_mapping.py",  # umask
+    "tests/store/test_file_access.py",
+)
+"""Tests of each kind that a machine or a user has failed."""
 WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "telemetry", "thin")
 """Benchmarks that need neither traces nor other programs."""
 
@@ -82,9 +103,16 @@ def test(session: nox.Session) -> None:
     session.run("bash", "-c", " ".join([TEST, *map(shlex.quote, session.posargs)]), external=True)
 
 
+@nox.session
+def bare(session: nox.Session) -> None:
+    """Run a part of the test line as an ordinary user of a bare Debian, or what is named after `--`: `tests` is all."""
+    session.run("tests/bare/run.sh", *(session.posargs or ON_BARE), external=True, env=ODD)
+
+
 @nox.session(name="test-long")
 def test_long(session: nox.Session) -> None:
     """Run the long lane: kills, full disks, thousands of jobs under load; takes an hour or more."""
+    session.run("tests/bare/run.sh", external=True)
     arguments = session.posargs or ("--torture", "20")
     tool(session, "pytest", "-q", "-s", *arguments, GPUTUI_TEST_LANE="long")
 

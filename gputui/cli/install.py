@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
@@ -163,6 +165,8 @@ def _has_other_users(options: Options) -> bool:
     """Return whether the state directory belongs to another user than root, or to a group."""
     try:
         return options.settings.store.group is not None or options.state.stat().st_uid != 0
+    except FileNotFoundError:
+        return options.state != _DEFAULT_STATE and os.geteuid() != 0  # who makes it; systemd makes the default one
     except OSError:
         return False
 
@@ -180,8 +184,9 @@ def _writable(options: Options) -> list[str]:
     """Return lines that name what the scheduler writes beside a state directory of systemd's."""
     paths = [] if _is_made_by_systemd(options) else [str(options.state)]
     logs, mapping = options.state / "logs", options.settings.metrics.hpc_job_mapping_dir
-    if logs.is_symlink() and logs.lstat().st_uid == 0:  # on another disk
-        paths.append(f"-{logs.resolve()}")
+    with suppress(PermissionError):  # a preview by a user who may not look into it
+        if logs.is_symlink() and logs.lstat().st_uid == 0:  # on another disk
+            paths.append(f"-{logs.resolve()}")
     if mapping is not None:
         paths.append(f"-{mapping}")
     if options.settings.hooks.mail_to:

@@ -90,3 +90,13 @@ def test_units_are_shown_before_they_are_written(run: Run, tmp_path: Path) -> No
     unit.write_text(unit.read_text().replace("RestartSec=5", "RestartSec=9"))
     assert "-RestartSec=9\n+RestartSec=5\n" in run("install", *place, "--yes").out
     assert run("install", "--unit-dir", "/proc/none", "--yes").code == 1
+
+
+def test_a_user_who_may_not_look_into_the_state_directory_sees_the_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_symlink", refused)
+    assert "ReadWritePaths=/srv/queue\n" in units(Options(Path("/srv/queue")))["gputui.service"]
