@@ -52,6 +52,8 @@ for folder in bin sbin; do mount --bind "$work/$folder" "/usr/$folder"; done
 cd "$place"
 umask "${UMASK:-022}"
 (($# == 0)) || readme+=$(printf ' %q' "$@")
-exec setpriv --reuid "$account" --regid "$account" --init-groups --inh-caps=-all env -i HOME="$home" USER="$account" LOGNAME="$account" \
-    LANG=C.UTF-8 PATH="${PYTHON:+$PYTHON/bin:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" PIP_CERT="${PIP_CERT-}" \
-    ${GPUTUI_TEST_LANE+GPUTUI_TEST_LANE="$GPUTUI_TEST_LANE"} bash -c "$readme"
+mapfile -t kept < <(env | grep -E '^(PIP_|SSL_CERT_|GPUTUI_TEST_LANE=|(https?|all|no)_proxy=|(HTTPS?|ALL|NO)_PROXY=)')
+kept+=("HOME=$home" "USER=$account" "LOGNAME=$account" LANG=C.UTF-8)
+kept+=("PATH=${PYTHON:+$PYTHON/bin:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+become=(setpriv --reuid "$account" --regid "$account" --init-groups --inh-caps=-all)
+exec "${become[@]}" env -i "${kept[@]}" bash -c "$readme"
