@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from inspect import cleandoc
 
 import click
 
@@ -74,7 +75,7 @@ def _usage(command: click.Command, context: click.Context) -> Iterator[str]:
 
 
 def _description(command: click.Command) -> Iterator[str]:
-    for number, paragraph in enumerate((command.help or "").split("\n\n")):
+    for number, paragraph in enumerate(cleandoc(command.help or "").split("\n\n")):
         if number:
             yield ".PP"
         text = paragraph.strip()

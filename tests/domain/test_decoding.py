@@ -69,10 +69,13 @@ def test_damaged_text_raises_errors_of_msgspec(text: bytes) -> None:
         decode_json(text, _Pair)
 
 
-DEEP = b"[" * 5000
+DEEP = b"[" * 100_000
+"""More levels than any Python takes: 3.13 takes ten times as many as 3.11."""
 
 
-@pytest.mark.parametrize("data", [DEEP, DEEP + b"]" * 5000, b'{"a":' * 5000, b'"\xff"', b'{"a\xff":1}', b"\xff" * 9])
+@pytest.mark.parametrize(
+    "data", [DEEP, DEEP + b"]" * len(DEEP), b'{"a":' * len(DEEP), b'"\xff"', b'{"a\xff":1}', b"\xff" * 9]
+)
 def test_every_error_is_of_one_family(data: bytes) -> None:
     for kind in (Any, dict[str, Any], list[int]):
         with pytest.raises(msgspec.DecodeError):
@@ -85,7 +88,7 @@ def test_every_error_is_of_one_family(data: bytes) -> None:
 
 def test_a_deep_value_below_an_unknown_key_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError, match="it is nested too deeply"):
-        decode_json(b'{"unknown": ' + DEEP + b"]" * 5000 + b"}", Struct)
+        decode_json(b'{"unknown": ' + DEEP + b"]" * len(DEEP) + b"}", Struct)
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -93,7 +96,7 @@ def test_a_deep_value_below_an_unknown_key_is_refused() -> None:
         convert({"a": deep}, dict[str, dict[str, int]])
 
 
-@pytest.mark.parametrize("data", [b"\x91" * 5000 + b"\xc0", b"\xa2\xff\xff", b"\xdd\xff\xff\xff\xff"])
+@pytest.mark.parametrize("data", [b"\x91" * len(DEEP) + b"\xc0", b"\xa2\xff\xff", b"\xdd\xff\xff\xff\xff"])
 def test_every_error_of_messagepack_is_of_one_family(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_msgpack(data, Any)

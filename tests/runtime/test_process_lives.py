@@ -415,7 +415,8 @@ def test_signal_handlers_are_those_of_a_shell(harness: Harness, runtime: Process
     container_id = begin(harness, runtime, "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2; cat; ls /proc/self/fd")
     harness.ended(runtime, container_id)
     lines = list(runtime.logs(container_id))
-    assert lines[:2] == [b"0000000000000000"] * 2
+    of_libc = 0b11 << 31  # signals 32 and 33, which posix_spawn ignores in a child, and nobody can reset
+    assert [int(each, 16) & ~of_libc for each in lines[:2]] == [0, 0]
     assert lines[2:] == [b"0", b"1", b"2", b"3"]  # 3 is the folder that ls reads
 
 

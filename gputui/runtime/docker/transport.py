@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool
+from urllib3.util.ssl_ import create_urllib3_context
 
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles
 
@@ -109,13 +110,20 @@ def _configure(made: socket.socket, opened: Sockets) -> None:
 class _Adapter(HTTPAdapter):
     """Transport with one connection for all paths: docker-py keeps one for each of the last 25 URLs."""
 
-    def __init__(self, socket_path: str | None) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._tls = endpoint.tls
         super().__init__(pool_connections=1, pool_maxsize=1)
+        socket_path = endpoint.socket_path
         self.opened: Sockets = WeakSet()
         self._socket_pool: HTTPConnectionPool | None = None
         if socket_path:
             self._socket_pool = HTTPConnectionPool("localhost", maxsize=1)
             _connect_by(self._socket_pool, partial(_UnixConnection, self.opened, socket_path))
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        if self._tls:
+            options["ssl_context"] = _lenient(create_urllib3_context(), self._tls)
+        super().init_poolmanager(*args, **options)
 
     def get_connection_with_tls_context(
         self, request: PreparedRequest, verify: Any, proxies: Any = None, cert: Any = None
@@ -147,7 +155,7 @@ class EngineClient(APIClient):
         """Create a client of that API version; None: only for requesting the version. Does not connect."""
         url = base_url(endpoint)
         super().__init__(base_url=url, version=version or DEFAULT_DOCKER_API_VERSION, timeout=timeout)  # type: ignore[arg-type]
-        self._adapter = _Adapter(endpoint.socket_path)
+        self._adapter = _Adapter(endpoint)
         for prefix in ("http+docker://", "http://", "https://"):
             self.mount(prefix, self._adapter)
         # REQUESTS_CA_BUNDLE would replace the engine's CA, and .netrc would add a password
@@ -185,12 +193,21 @@ def dialled(endpoint: Endpoint, timeout: float) -> socket.socket:
     return _encrypted(plain, endpoint.tls, host) if endpoint.tls else plain
 
 
-def _encrypted(plain: socket.socket, tls: TlsFiles, host: str) -> socket.socket:
-    verify, pair = _certificates(tls)
-    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
-    if verify is False:
+def _lenient(context: ssl.SSLContext, tls: TlsFiles) -> ssl.SSLContext:
+    """Let it take what docker takes: an authority made as Docker's manual tells has no key usage.
+
+    From Python 3.13 on such a certificate is refused by default.
+    """
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not tls.verifies:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _encrypted(plain: socket.socket, tls: TlsFiles, host: str) -> socket.socket:
+    verify, pair = _certificates(tls)
+    context = _lenient(ssl.create_default_context(cafile=verify if isinstance(verify, str) else None), tls)
     if pair is not None:
         context.load_cert_chain(*pair)
     try:
