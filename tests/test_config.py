@@ -518,6 +518,18 @@ def test_all_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None
         read(tmp_path, "", GPUTUI_POLICY_AGE_WEIGHT="1", GPUTUI_POLICY_AGE_CAP="5")
 
 
+def test_all_durations_without_a_unit_are_named_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(
+            tmp_path, '[scheduler]\nstop_grace = "10"\nidle_gpus_after = 0\ntick_interval = 2\n[hooks]\ntimeout = 1.5\n'
+        )
+    assert caught.value.where == f"{tmp_path}/config.toml: scheduler.stop_grace, scheduler.tick_interval, hooks.timeout"
+    assert "these durations have no unit" in str(caught.value)
+    assert 'write stop_grace = "10s", tick_interval = "2s", timeout = "1.5s"' in (caught.value.hint or "")
+    with pytest.raises(InputError, match="GPUTUI_SCHEDULER_STOP_GRACE: '10' has no unit"):
+        read(tmp_path, "", GPUTUI_SCHEDULER_STOP_GRACE="10")
+
+
 def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
     policy = read(
         tmp_path,

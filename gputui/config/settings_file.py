@@ -34,7 +34,7 @@ from gputui.domain.settings import (
     StoreSettings,
     TracesSettings,
 )
-from gputui.domain.units import parse_duration, parse_size
+from gputui.domain.units import lacks_unit, parse_duration, parse_size
 
 SIZES = frozenset(
     {"memory_floor", "log_max_size", "disk_floor"}
@@ -262,6 +262,7 @@ def _of_file(path: Path) -> SettingsTables:
     tables, status = read_with_status(path, str(path))
     if tables.get("hooks"):
         check_trusted(path, status)
+    _check_units(tables, f"{path}: ")
     for table, keys in tables.items():
         if table == OVERRIDABLE:
             continue
@@ -278,6 +279,23 @@ def _of_file(path: Path) -> SettingsTables:
                 raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)
     return tables
+
+
+def _check_units(tables: Mapping[str, object], where: str) -> None:
+    """Raise one InputError that names all durations without a unit, which version 0.1 read as seconds."""
+    found = {
+        f"{table}.{key}": str(value).strip()
+        for table, keys in tables.items()
+        if table in TABLES and isinstance(keys, dict)
+        for key, value in keys.items()
+        if "timedelta" in TABLES[table].__annotations__.get(key, "")
+        if isinstance(value, (str, int, float)) and lacks_unit(str(value))
+    }
+    if found:
+        what = "this duration has no unit" if len(found) == 1 else "these durations have no unit"
+        lines = ", ".join(f'{name.partition(".")[2]} = "{number}s"' for name, number in found.items())
+        hint = f"gputui 0.1 took seconds: write {lines}"
+        raise InputError(what, where=where + ", ".join(found), hint=hint)
 
 
 SERVERS = "servers"

@@ -64,7 +64,7 @@ def format_size(size: int | None) -> str:
 def parse_duration(text: str, *, where: str | None = None) -> timedelta:
     """Return the duration of `90s`, `1h30m`, `2d`, `1 day 2 hours`, `2-12:00:00`, or `0`, which needs no unit."""
     number = text.strip()
-    if len(text) <= 40 and _BARE.fullmatch(number) and float(number):
+    if lacks_unit(text):
         hint = f"write {number}s, {number}m or {number}h; several units as 1h30m"
         raise InputError(f"{quoted(text)} has no unit", where=where, hint=hint)
     duration = _duration(_shortened(number)) if len(text) <= 40 else None
@@ -73,6 +73,12 @@ def parse_duration(text: str, *, where: str | None = None) -> timedelta:
     if not timedelta(0) <= duration <= MAX_DURATION:
         raise InputError(f"{quoted(text)} is out of range", where=where, hint="at most 3650 days")
     return duration
+
+
+def lacks_unit(text: str) -> bool:
+    """Return whether it is a number above 0 without a unit, which `parse_duration` refuses."""
+    number = text.strip()
+    return len(text) <= 40 and _BARE.fullmatch(number) is not None and float(number) > 0
 
 
 def parse_time_span(text: str, *, where: str | None = None) -> timedelta:

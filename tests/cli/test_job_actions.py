@@ -94,6 +94,15 @@ def test_priorities_are_absolute_or_relative(run: Run, store: KeptStore, value: 
     assert store.get(2).priority == 50
 
 
+@pytest.mark.parametrize("value", ["70", "+5", "top"])
+def test_a_job_that_has_ended_keeps_its_priority(run: Run, store: KeptStore, value: str) -> None:
+    put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW))
+    before = store.get(1)
+    refused = run("priority", "1", value)
+    assert (refused.code, store.get(1)) == (1, before)
+    assert "job 1 is CANCELLED: it no longer has a place in the queue (requeue it)" in refused.err
+
+
 def test_a_cancel_of_jobs_that_have_ended_says_so(run: Run, store: KeptStore) -> None:
     put(store, *(job(i).evolve(state=JobState.CANCELLED, ended_at=NOW) for i in (1, 2, 3)))
     done = run("cancel", "1")

@@ -95,7 +95,14 @@ def held(job: Job, by: str, at: datetime) -> Job:
 
 
 def ranked(before: Job, after: Job, by: str) -> Job:
-    """Return the job with another priority or place, and the user who changed it; unchanged if nothing differs."""
+    """Return the job with another priority or place, and the user who changed it; unchanged if nothing differs.
+
+    Raises GputuiError for a job that has ended.
+    """
+    if before.state.is_terminal:
+        raise GputuiError(
+            f"job {before.shown_id} is {before.state}: it no longer has a place in the queue", hint="requeue it"
+        )
     return before if after == before else after.evolve(ranked_by=by)
 
 
