@@ -7,21 +7,25 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import docker
 import pytest
 
 from gputui.domain.cause import Blame, CauseCode
-from gputui.domain.container import ContainerState
+from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
+from gputui.runtime.docker.interrupted import made_success_up
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive, processes_of
+
+if TYPE_CHECKING:
+    from docker import APIClient
 
 pytestmark = pytest.mark.docker
 
@@ -305,6 +309,64 @@ def test_a_created_container_of_a_dead_scheduler_is_started(live: Watched, optio
     other.start(created.id)
     assert live.harness.ended(other, created.id).exit_code == 0
     other.close()
+
+
+def test_a_success_while_the_engine_was_away_is_one(live: Watched, tmp_path: Path) -> None:
+    succeeds = live.run("while [ ! -e /data/end ]; do sleep 0.02; done", volumes=(f"{tmp_path}:/data",))
+    pid = record(live.runtime, succeeds).pid
+    live.engine.kill()
+    live.down()
+    (tmp_path / "end").touch()
+    until(lambda: not is_alive(Path(f"/proc/{pid}")), "it ended while the engine was away")
+    live.engine.launch(live_restore=True)
+    until(lambda: live.runtime.check().up, "the engine is back")
+    other = live.harness.open()
+    for runtime in (live.runtime, other):
+        ended = record(runtime, succeeds)
+        assert (ended.cause, ended.exit_code) == (None, 0)
+    other.close()
+
+
+class Engine:
+    """An engine that remembers these events, of which the second answer has some more."""
+
+    def __init__(self, *events: str, late: tuple[str, ...] = (), kind: str = "Engine") -> None:
+        self.events_of = [(*events,), (*events, *late)]
+        self.kind = kind
+
+    def info(self) -> dict[str, str]:
+        return {"SystemTime": BACK.isoformat()}
+
+    def version(self) -> dict[str, list[dict[str, str]]]:
+        return {"Components": [{"Name": f"{self.kind} Engine"}]}
+
+    def events(self, **_: object) -> Iterator[dict[str, str]]:
+        words = (event.split() for event in self.events_of.pop(0))
+        return iter([{"Action": action, "id": container} for action, container in words])
+
+
+BACK = datetime(2026, 3, 2, 12, 0, 5, tzinfo=UTC)
+BEGAN = BACK - timedelta(seconds=2)
+MANY = ("die other",) * 256
+
+
+@pytest.mark.parametrize(
+    ("engine", "began", "is_made_up"),
+    [
+        (Engine("die other"), BEGAN, True),
+        (Engine("die other"), None, True),
+        (Engine("die other"), BACK, False),  # containerd tells of ends before that
+        (Engine("die mine"), BEGAN, False),
+        (Engine("start mine"), BEGAN, False),  # the same process watches it
+        (Engine(late=("die mine",)), BEGAN, False),
+        (Engine(*MANY), BEGAN, False),  # it may have forgotten the end
+        (Engine(kind="Podman"), BEGAN, False),
+    ],
+)
+def test_a_success_that_the_engine_may_have_made_up(engine: Engine, began: datetime | None, is_made_up: bool) -> None:
+    """dockerd reports 0 for a task that containerd no longer knows, and its own start as the time of the end."""
+    ended = ContainerRecord("mine", 1, 1, ContainerState.EXITED, exit_code=0, ended_at=BACK - timedelta(seconds=1))
+    assert made_success_up(cast("APIClient", engine), ended, began) is is_made_up
 
 
 def test_an_end_that_the_engine_did_not_see_is_unknown(live: Watched, tmp_path: Path) -> None:

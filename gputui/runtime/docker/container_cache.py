@@ -18,7 +18,9 @@ from gputui.runtime.docker.faults import cause_of_init
 from gputui.runtime.docker.interrupted import (
     END_NOT_SEEN,
     MAY_HAVE_RUN,
+    SUCCESS_NOT_SEEN,
     UNKNOWN_EXIT,
+    made_success_up,
     never_ran,
     remembers,
     saw_end,
@@ -45,10 +47,16 @@ class ContainerCache:
     keeps start and pid until it ends, which the events report.
     """
 
-    def __init__(self, store_id: str, check_listening: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        store_id: str,
+        check_listening: Callable[[], None] = lambda: None,
+        engine_began: Callable[[], datetime | None] = lambda: None,
+    ) -> None:
         """`check_listening` raises RuntimeUnavailableError when the engine is stopping."""
         self.outages = Outages()
         self._check_listening = check_listening
+        self._engine_began = engine_began
         self._store_id = store_id
         self._lock = threading.Lock()
         self._records: dict[str, ContainerRecord] = {}
@@ -91,7 +99,7 @@ class ContainerCache:
         with self._lock:
             if known and known.state is record.state is ContainerState.EXITED:
                 # keep the first judgement: the outage may be forgotten by now
-                record = replace(record, cause=known.cause)
+                record = replace(record, cause=known.cause, exit_code=known.exit_code)
             self._records[record.id] = record
         return record
 
@@ -115,6 +123,8 @@ class ContainerCache:
         judged = self.outages.judge(record, self._booted_at)
         if judged is record and record.exit_code == UNKNOWN_EXIT and not saw_end(client, record):
             return replace(record, cause=END_NOT_SEEN, exit_code=None)
+        if record.exit_code == 0 and not record.cause and made_success_up(client, record, self._engine_began()):
+            return replace(record, cause=SUCCESS_NOT_SEEN, exit_code=None)
         if judged is record and may_be_the_engines(record) and was_stopped_with(client, record):
             return ended_with_the_engine(record)
         witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)

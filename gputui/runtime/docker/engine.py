@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,14 @@ def _has_our_boot_id(tunnel: Tunnel) -> bool:
 def _memory() -> int | None:
     with suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/meminfo").read_text().partition("MemTotal:")[2].split()[0]) * 1024
+    return None
+
+
+def engine_began(endpoint: Endpoint | None) -> datetime | None:
+    """Return when the engine on this machine was started: when it wrote the file of its pid, beside its socket."""
+    with suppress(OSError, ValueError):
+        path = Path((endpoint and endpoint.socket_path) or "")
+        return datetime.fromtimestamp(path.with_name("docker.pid").stat().st_mtime, UTC)
     return None
 
 

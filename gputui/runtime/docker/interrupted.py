@@ -26,6 +26,11 @@ MAY_HAVE_RUN = Cause(
     "its start was interrupted, and Docker does not know whether it ran, so its end is unknown: "
     "it may have done its work",
 )
+SUCCESS_NOT_SEEN = Cause(
+    CauseCode.END_UNKNOWN,
+    "it ended while the Docker engine did not watch it, so its end is unknown: "
+    "it may have failed (Docker reports exit code 0 for lack of a better one)",
+)
 END_NOT_SEEN = Cause(
     CauseCode.END_UNKNOWN,
     "it ended while the Docker engine did not watch it, so its end is unknown: "
@@ -43,6 +48,8 @@ _CUT_SHORT = re.compile(
 """Errors after which dockerd does not know how far containerd or its shim got."""
 _MOST_EVENTS = 256
 """Number of events that dockerd remembers."""
+_LATE = timedelta(seconds=3)
+"""Time after an end within which the engine writes its event: it waits for the output first."""
 _EARLIEST, _LATEST = timedelta(seconds=2), timedelta(minutes=1)
 """Times before and after a creation or an end at which a slow engine may write its event."""
 
@@ -62,6 +69,26 @@ def never_ran(client: APIClient, inspected: EngineJson) -> bool:
 def saw_end(client: APIClient, record: ContainerRecord) -> bool:
     """Return whether the engine remembers an event of the end, with which the exit code is the command's own."""
     return record.ended_at is not None and bool(_around(client, record.ended_at, container=[record.id], event=["die"]))
+
+
+def made_success_up(client: APIClient, record: ContainerRecord, engine_began: datetime | None) -> bool:
+    """Return whether the exit code 0 may be the engine's word for unknown.
+
+    dockerd reports it for a container that ran when it was killed, and whose task containerd no longer knows when it is
+    back; the end is then the time at which dockerd looked. Ends before `engine_began` are containerd's own.
+    """
+    if record.ended_at is None or (engine_began and record.ended_at < engine_began):
+        return False
+    if _watched(client, record, _now(client.info())) or is_podman(client.version()):
+        return False
+    return not _watched(client, record, record.ended_at + _LATE)
+
+
+def _watched(client: APIClient, record: ContainerRecord, until: datetime) -> bool:
+    """Return whether the engine remembers its start or end, or may have forgotten them."""
+    events = _events(client, datetime.fromtimestamp(0, UTC), until, type=["container"])
+    own = any(each.get("Action") in {"start", "die"} and each.get("id") == record.id for each in events)
+    return own or len(events) >= _MOST_EVENTS
 
 
 def was_stopped_with(client: APIClient, record: ContainerRecord) -> bool:

@@ -35,6 +35,7 @@ from gputui.runtime.docker.engine import (
     EngineFacts,
     EngineJson,
     GpuMode,
+    engine_began,
     engine_root,
     is_local,
     listed_cdi_names,
@@ -70,7 +71,11 @@ class DockerRuntime:
         self._settings = settings
         self._clock = clock
         self._connection = Connection(settings)
-        self._cache = ContainerCache(store_id, self._connection.check_listening)
+        self._cache = ContainerCache(
+            store_id,
+            self._connection.check_listening,
+            lambda: engine_began(self._connection.endpoint),
+        )
         self._consumption = ConsumptionReader()
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
