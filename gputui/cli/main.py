@@ -151,6 +151,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return _complain(_usage(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

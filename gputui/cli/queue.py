@@ -126,7 +126,8 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
     if controls.paused:
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
         at = f", {controls.paused_at.astimezone():%Y-%m-%d %H:%M}" if controls.paused_at else ""
-        yield f"paused by {controls.paused_by}{at}{why} (gputui unpause)"
+        by = f" by {controls.paused_by}" if controls.paused_by else ""
+        yield f"paused{by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
 
 

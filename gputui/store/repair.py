@@ -232,8 +232,8 @@ class Repair:
             tables[JOBS][str(job_id)] = {**tables[JOBS][str(job_id)], "held": True}
         if not pieces.is_complete:
             reason = f"the queue was repaired on {now:%Y-%m-%d %H:%M} UTC: check it, then run gputui unpause"
-            controls = tables.get(CONTROLS, {}).get("1", {})
-            tables[CONTROLS] = {"1": {**controls, "paused": True, "pause_reason": reason}}
+            pause = {"paused": True, "pause_reason": reason, "paused_by": "gputui state repair", "paused_at": None}
+            tables[CONTROLS] = {"1": {**tables.get(CONTROLS, {}).get("1", {}), **pause}}
         meta = Meta(generation, pieces.next_id, pieces.store_id or new_store_id())
         journal = journal_path(self._path, generation)
         with os_errors(journal):

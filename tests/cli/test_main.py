@@ -62,6 +62,12 @@ def test_bad_usage_exits_with_2_and_prints_one_plain_line(run: Run, arguments: l
     assert "\x1b" not in result.err
 
 
+@pytest.mark.parametrize("group", ["tenant", "cron", "state"])
+def test_a_group_without_a_command_prints_its_help(run: Run, group: str) -> None:
+    result = run(group)
+    assert (result.code, result.out, result.err) == (2, "", run(group, "--help").out)
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
@@ -140,7 +146,9 @@ def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.Monke
 
 
 def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gputui.console.serving", SimpleNamespace(serve=lambda options, wait: int(wait)))
+    monkeypatch.setitem(
+        sys.modules, "gputui.console.serving", SimpleNamespace(serve=lambda options, wait, **_: int(wait))
+    )
     assert run("serve", "--wait", "7s").code == 7
     assert run("serve").code == 0
     assert run("serve", "--wait", "long").code == 2

@@ -78,10 +78,11 @@ def test_a_dry_run_names_them_and_changes_nothing(run: Run, sweep: KeptStore) ->
         assert not list(sweep.audit_log("job 8"))
 
 
-def test_jobs_that_were_cancelled_with_it_are_named(run: Run, store: KeptStore) -> None:
-    def cancelled(*after: int, code: CauseCode = CauseCode.DEPENDENCY_NEVER_MET) -> Job:
-        return job(after=after).evolve(state=CANCELLED, ended_at=NOW, cause=Cause(code, "can never start"))
+def cancelled(*after: int, code: CauseCode = CauseCode.DEPENDENCY_NEVER_MET) -> Job:
+    return job(after=after).evolve(state=CANCELLED, ended_at=NOW, cause=Cause(code, "can never start"))
 
+
+def test_jobs_that_were_cancelled_with_it_are_named(run: Run, store: KeptStore) -> None:
     put(store, element(0, FAILED).evolve(array=None), cancelled(1), cancelled(2), cancelled(9))
     put(store, cancelled(1, code=CauseCode.CANCELLED), job(after=(1,)))
     done, left = run("requeue", "1").err.splitlines()
@@ -89,3 +90,11 @@ def test_jobs_that_were_cancelled_with_it_are_named(run: Run, store: KeptStore) 
     assert left == "cancelled when it failed, and still so: 2 jobs: 2 3 (gputui requeue 2 3)"
     assert run("requeue", "-q", "2", "3").err == ""
     assert requested(store) == [1, 2, 3]
+
+
+def test_jobs_that_run_again_with_it_are_not_named(run: Run, store: KeptStore) -> None:
+    put(store, element(0, FAILED).evolve(array=None), cancelled(1), cancelled(2))
+    assert (
+        run("requeue", "1", "2").err.splitlines()[1]
+        == "cancelled when it failed, and still so: job 3 (gputui requeue 3)"
+    )

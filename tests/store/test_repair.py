@@ -31,7 +31,7 @@ def test_the_report_names_exactly_the_lost_changes(directory: Path, spoil: Spoil
     assert not found.is_complete
     store = TinyJobStore(directory)
     assert set(store.jobs()) == left
-    assert store.controls().paused
+    assert (store.controls().paused, store.controls().paused_by) == (True, "gputui state repair")
     assert store.submit([job()], actor=ACTOR) == (4,)
     [entry] = store.audit_log("the queue")
     assert entry.verb == "repair"

@@ -56,7 +56,8 @@ class GateContext(Struct, dict=True):
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
         at = controls.paused_at
         since = f" at {utc_moment(at, self.now)}" if at else ""
-        text = f"the scheduler was paused by {controls.paused_by}{since}{why}"
+        by = f" by {controls.paused_by}" if controls.paused_by else ""
+        text = f"the scheduler was paused{by}{since}{why}"
         return Reason(PendingReason.SCHEDULER_PAUSED, text, (at,) if at else ())
 
     @cached_property

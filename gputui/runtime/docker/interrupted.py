@@ -24,7 +24,7 @@ UNKNOWN_EXIT = 255
 MAY_HAVE_RUN = Cause(
     CauseCode.END_UNKNOWN,
     "its start was interrupted, and Docker does not know whether it ran, so its end is unknown: "
-    "it may have done its work",
+    "it may have done its work, or still run outside Docker's view",
 )
 SUCCESS_NOT_SEEN = Cause(
     CauseCode.END_UNKNOWN,

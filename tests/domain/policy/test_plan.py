@@ -168,6 +168,8 @@ def test_a_dependency_is_met_by_completion_and_any_by_any_end() -> None:
 def test_a_pause_stops_every_start_and_names_its_user() -> None:
     found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver", paused_by="root"))
     assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused by root: new driver")
+    found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver"))
+    assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused: new driver")
 
 
 def test_a_runtime_that_does_not_answer_holds_its_own_jobs_only() -> None:
