@@ -58,7 +58,7 @@ def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) 
     if user is not None and not run_as.is_strict:
         return ContainerUser(user, tuple(wanted))
     submitter = _account(run_as.uid)
-    account = submitter if user is None else _chosen(user, submitter)
+    account = submitter if user is None else _chosen(user, submitter, "operators")
     groups = [str(gid) for gid in account.groups if gid != account.gid]
     for group in wanted:
         gid = _group(group) if run_as.is_strict else group
@@ -87,15 +87,14 @@ def _account(uid: int) -> Account:
     return Account(uid, gid, groups, entry.pw_name, entry.pw_dir, entry.pw_shell or "/bin/sh")
 
 
-def _chosen(user: str, submitter: Account) -> Account:
+def _chosen(user: str, submitter: Account, may_name_others: str = "root") -> Account:
     """Return the requested account: any for root, else the submitter's own with one of its groups."""
     name, _, group = user.partition(":")
     entry = _user(name)
     uid = entry.pw_uid if entry else int(name)
     if uid != submitter.uid and submitter.uid != 0:
-        raise _refused(
-            f"--user {user!a}: jobs run as their submitter, here {submitter.name}; only root may name another user"
-        )
+        rule = f"jobs run as their submitter, here {submitter.name}; only {may_name_others} may name another user"
+        raise _refused(f"--user {user!a}: {rule}")
     account = submitter if uid == submitter.uid else _account(uid)
     if not group:
         return account

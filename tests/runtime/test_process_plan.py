@@ -171,6 +171,8 @@ def test_only_root_may_name_another_account() -> None:
         assert fault.value.cause.code is CauseCode.BAD_SPEC
         with pytest.raises(RuntimeFault):
             container_user(other, RunAs(nobody.pw_uid, is_strict=True))
+    with pytest.raises(RuntimeFault, match="only operators may name another user"):
+        container_user("root", RunAs(nobody.pw_uid, is_strict=True))
     assert container_user(None, RunAs(nobody.pw_uid)).user == f"{nobody.pw_uid}:{nobody.pw_gid}"
     assert container_user("root", RunAs(nobody.pw_uid)) == ContainerUser("root", ())
 

@@ -60,6 +60,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
         r"bind source path|invalid (mount|volume)|mount (path|config|point)|volume name|are you trying to mount",
         "--volume or --mount",
     ),
+    (r"not a shared (or slave )?mount", "--volume or --mount"),
     (r"does not match the (specified|detected host) platform|unknown operating system or arch", "--platform"),
     (r"runtime name|unknown runtime|runtime .* not (found|installed)", "--runtime"),
     (r"unable to find user|no matching entries in (passwd|group)|linux spec user", "--user"),
