@@ -200,6 +200,7 @@ def test_invalid_mounts_are_refused(text: str) -> None:
         ('exec: "/etc": permission denied: unknown', 400, CauseCode.COMMAND_NOT_EXECUTABLE),
         ("exec /app: exec format error", 500, CauseCode.COMMAND_NOT_EXECUTABLE),
         ("something nobody has seen before", 400, CauseCode.BAD_SPEC),
+        ("uids and gids must be in range 0-2147483647", 500, CauseCode.BAD_SPEC),
         ("path /data is mounted on / but it is not a shared or slave mount", 500, CauseCode.BAD_SPEC),
         ("something nobody has seen before", 500, CauseCode.RUNTIME_ERROR),
     ],

@@ -63,7 +63,7 @@ _OPTIONS: tuple[tuple[str, str], ...] = (
     (r"not a shared (or slave )?mount", "--volume or --mount"),
     (r"does not match the (specified|detected host) platform|unknown operating system or arch", "--platform"),
     (r"runtime name|unknown runtime|runtime .* not (found|installed)", "--runtime"),
-    (r"unable to find user|no matching entries in (passwd|group)|linux spec user", "--user"),
+    (r"unable to find user|no matching entries in (passwd|group)|linux spec user|uids and gids must be", "--user"),
     (r"memory limit|memoryswap|memory swap", "--memory"),
     (r"range of cpus|cpus available|nanocpus|cpu cfs|cpu\.cfs_quota|cpu\.max", "--cpus"),
     (r"cpu.?shares", "--cpu-shares"),
