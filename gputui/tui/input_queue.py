@@ -14,7 +14,7 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -34,6 +34,8 @@ LONGEST = 1.0
 does not count, nor does the time until a screen that the key opened is there."""
 FRAME = 0.01
 """Seconds in which the effect of a key is drawn."""
+_OPEN_A_LINE = frozenset({"filter", "search", "search_help"})
+"""Actions that open a line in which text does no harm."""
 _LOOK = 0.05
 """Seconds between two checks whether the target of a key still exists; a pending message is lost with it."""
 
@@ -57,7 +59,19 @@ MOST_TYPED = 3
 
 A person types one in 30 ms or more; a line that stood still delivers a held key, or some keys, at once."""
 _SAME_PASTE = 0.1
-"""Seconds after a part of pasted text in which further text belongs to it."""
+"""Seconds after a part of pasted text in which further text belongs to it; Enter alone is a key, as of a program that
+types into the terminal."""
+
+
+class UnmarkedPaste(events.Paste):
+    """Pasted text without marks around it. Somebody may have typed it over a slow line: fields take it as typed."""
+
+    def __init__(self, keys: Sequence[events.Key]) -> None:
+        super().__init__("".join(key.character or "" for key in keys))
+        self.keys = keys
+
+
+UnmarkedPaste.handler_name = events.Paste.handler_name  # widgets handle it as they do any pasted text
 
 
 class Pastes:
@@ -75,9 +89,9 @@ class Pastes:
             together = list(found)
             keys = [each for each in together if isinstance(each, events.Key)] if is_text else []
             changes = len(list(groupby(key.key for key in keys if key.is_printable)))
-            if changes > MOST_TYPED or (keys and now < self._until):
+            if changes > MOST_TYPED or (changes and now < self._until):
                 self._until = now + _SAME_PASTE
-                yield events.Paste("".join(key.character or "" for key in keys))
+                yield UnmarkedPaste(keys)
             else:
                 yield from together
 
@@ -176,6 +190,8 @@ class InputQueue:
 
         Only text fields have keys with Alt, as to move by words, and the user's settings.
         """
+        if isinstance(event, UnmarkedPaste):
+            return self._typed(event)
         if not isinstance(event, KeyAfterEscape):
             return event
         has_alt = isinstance(self._app.focused, Input) or (
@@ -185,6 +201,24 @@ class InputQueue:
             return event
         self._waiting.appendleft(event.alone)
         return events.Key("escape", "\x1b")
+
+    def _typed(self, event: UnmarkedPaste) -> events.InputEvent | events.Paste:
+        """Return the text without what was typed for sure: the key before it that opens a line, or the Enter after it.
+
+        Both come together with a text that a program types, or a person over a slow line. Text of several lines is
+        pasted.
+        """
+        *line, end = event.keys
+        if not isinstance(self._app.focused, Input):
+            opened = self._app.screen.active_bindings.get(event.keys[0].key)
+            if opened is None or not opened.enabled or opened.binding.action not in _OPEN_A_LINE or not line:
+                return event
+            self._waiting.appendleft(UnmarkedPaste(event.keys[1:]))
+            return event.keys[0]
+        if end.key not in {"enter", "ctrl+j"} or not line or any(not key.is_printable for key in line):
+            return event
+        self._waiting.appendleft(events.Key("enter", "\r"))
+        return UnmarkedPaste(line)
 
     def _release_covered(self) -> None:
         """Give the mouse back if the widget that captured it is covered by another screen, which would get no click.

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ConsoleSettings
+from gputui.tui.input_queue import UnmarkedPaste
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.main import Main
@@ -479,3 +480,43 @@ async def test_a_job_that_asks_for_too_many_gpus_is_sent_only_when_it_is_sent_tw
         assert form.below.said == "It asks for 9 GPUs, this server has 8. Send it again to queue it anyway."
         await console.press(pilot, "enter")
     assert newest(console).spec.gpus.minimum == 9
+
+
+def typed(text: str) -> list[events.Key]:
+    """Return the keys of a text."""
+    return [events.Key("enter" if each == "\r" else each, each) for each in text]
+
+
+async def test_a_line_without_marks_of_a_paste_waits_for_enter_as_a_typed_one() -> None:
+    console = Console()
+    async with console.app.run_test(size=(104, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s")
+        console.app.post_message(UnmarkedPaste(typed("gputui submit --host --name mine -- sleep 600")))
+        await console.settle(pilot)
+        assert console.app.screen.query_one("#image", Input).value == "gputui submit --host --name mine -- sleep 600"
+        await console.press(pilot, "enter")
+        assert console.app.screen.query_one("#name", Input).value == "mine"
+
+
+async def test_a_key_that_opens_a_line_may_come_with_its_text() -> None:
+    console = Console()
+    async with console.app.run_test(size=(104, 40)) as pilot:
+        await console.begin(pilot)
+        console.app.post_message(UnmarkedPaste([events.Key("slash", "/"), *typed("chrt\r")]))
+        await console.settle(pilot)
+        assert console.app.screen_stack[0].query_one("#filter", Input).value == "chrt"
+        assert not isinstance(console.app.focused, Input)
+        assert console.audited() == []
+
+
+@pytest.mark.parametrize(("end", "is_entered"), [("\r", True), ("", False), ("\rrm -r x\r", False)])
+async def test_only_a_single_line_that_came_with_its_enter_is_entered(end: str, is_entered: bool) -> None:
+    console = Console()
+    async with console.app.run_test(size=(104, 40)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "slash")
+        console.app.post_message(UnmarkedPaste(typed(f"alice{end}")))
+        await console.settle(pilot)
+        assert isinstance(console.app.focused, Input) is not is_entered
+        assert console.app.screen.query_one("#filter", Input).value.startswith("alice")

@@ -13,7 +13,7 @@ from textual.app import App
 from textual.message import Message
 
 from gputui.tui import textual_internals
-from gputui.tui.input_queue import KeyAfterEscape, Pastes
+from gputui.tui.input_queue import KeyAfterEscape, Pastes, UnmarkedPaste
 from gputui.tui.textual_internals import EscapeParser, NonblockingDriver
 
 PRESSED = b"\x1b[<0;70;24M"
@@ -152,12 +152,16 @@ async def test_text_that_comes_piece_by_piece_is_pasted_too() -> None:
     assert await read_parts(*parts) == ["paste 'export PA'", "paste 'TH'", "paste '=x\\n'"]
 
 
+async def test_enter_alone_after_a_paste_is_a_key() -> None:
+    assert await read_parts((0.0, b"docker run x"), (0.02, b"\r")) == ["paste 'docker run x'", "enter"]
+
+
 async def test_keys_of_a_person_stay_keys() -> None:
     assert await read_parts(*((0.03, bytes([key])) for key in b"export")) == list("export")
 
 
 def test_text_after_a_paste_belongs_to_it_only_for_a_moment() -> None:
     pastes, keys = Pastes(), [events.Key(letter, letter) for letter in "abcd"]
-    assert [type(each) for each in pastes.read(keys, 1.0)] == [events.Paste]
-    assert [type(each) for each in pastes.read(keys[:1], 1.05)] == [events.Paste]
+    assert [type(each) for each in pastes.read(keys, 1.0)] == [UnmarkedPaste]
+    assert [type(each) for each in pastes.read(keys[:1], 1.05)] == [UnmarkedPaste]
     assert list(pastes.read(keys[:1], 2.0)) == keys[:1]
