@@ -58,13 +58,13 @@ MOST_TYPED = 3
 """Most characters that count as typed if one read from the terminal brings them, repeats of a key as one.
 
 A person types one in 30 ms or more; a line that stood still delivers a held key, or some keys, at once."""
-_SAME_PASTE = 0.1
+_SAME_PASTE = 0.03
 """Seconds after a part of pasted text in which further text belongs to it; Enter alone is a key, as of a program that
 types into the terminal."""
 
 
 class UnmarkedPaste(events.Paste):
-    """Pasted text without marks around it. Somebody may have typed it over a slow line: fields take it as typed."""
+    """Text that came at once without marks of a paste around it."""
 
     def __init__(self, keys: Sequence[events.Key]) -> None:
         super().__init__("".join(key.character or "" for key in keys))
@@ -100,10 +100,13 @@ def _is_text(message: Message) -> bool:
     """Return whether it is a key of which text may consist."""
     if not isinstance(message, events.Key) or isinstance(message, KeyAfterEscape):
         return False
-    return message.is_printable or message.key in {"enter", "ctrl+j", "tab"}
+    return message.is_printable or message.key == "tab" or message.key in _NEW_LINE
 
 
-_TOGETHER, _MOST_READ = 0.004, 65536
+_NEW_LINE = frozenset({"enter", "ctrl+j"})
+
+
+_TOGETHER, _MOST_READ = 0.001, 65536
 """Seconds in which no person types a second key; maximum bytes of pasted text that are read together."""
 
 
@@ -203,22 +206,22 @@ class InputQueue:
         return events.Key("escape", "\x1b")
 
     def _typed(self, event: UnmarkedPaste) -> events.InputEvent | events.Paste:
-        """Return the text without what was typed for sure: the key before it that opens a line, or the Enter after it.
+        """Return the first key of what may be typed into a field, and put back the rest; otherwise the pasted text.
 
-        Both come together with a text that a program types, or a person over a slow line. Text of several lines is
-        pasted.
+        A program that types, or a slow line, also sends a text together with the key before it that opens the field,
+        or with the Enter after it. Text of several lines is pasted.
         """
-        *line, end = event.keys
-        if not isinstance(self._app.focused, Input):
-            opened = self._app.screen.active_bindings.get(event.keys[0].key)
-            if opened is None or not opened.enabled or opened.binding.action not in _OPEN_A_LINE or not line:
+        first, *rest = event.keys
+        if isinstance(self._app.focused, Input):
+            if any(key.key in _NEW_LINE for key in event.keys[:-1]):
                 return event
-            self._waiting.appendleft(UnmarkedPaste(event.keys[1:]))
-            return event.keys[0]
-        if end.key not in {"enter", "ctrl+j"} or not line or any(not key.is_printable for key in line):
+            self._waiting.extendleft(reversed(rest))
+            return first
+        opened = self._app.screen.active_bindings.get(first.key)
+        if opened is None or not opened.enabled or opened.binding.action not in _OPEN_A_LINE or not rest:
             return event
-        self._waiting.appendleft(events.Key("enter", "\r"))
-        return UnmarkedPaste(line)
+        self._waiting.appendleft(UnmarkedPaste(rest))
+        return first
 
     def _release_covered(self) -> None:
         """Give the mouse back if the widget that captured it is covered by another screen, which would get no click.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import time
@@ -22,6 +23,12 @@ _STANDS = 0.1
 """Seconds for which words must stay where they are before a click on them."""
 _REACTION = 3.0
 """Seconds after a key or click for which its effect is kept, to be shown when the test fails: a toast goes away."""
+
+
+def _place(word: str, text: str) -> int | None:
+    """Return where the text has these words; a blank stands for one or more, as columns may be apart."""
+    found = re.search(re.escape(word).replace("\\ ", " +"), text)
+    return found.start() if found else None
 
 
 class Terminal:
@@ -85,8 +92,8 @@ class Terminal:
     def _place_of(self, word: str) -> str:
         """Return column and line of a word, as a terminal reports them for a click."""
         shown = self.until(word).splitlines()
-        line = next(number for number, text in enumerate(shown) if word in text)
-        start = shown[line].index(word) + len(word) - len(word.lstrip("│ "))
+        line, found = next((number, at) for number, text in enumerate(shown) if (at := _place(word, text)) is not None)
+        start = found + len(word) - len(word.lstrip("│ "))
         return f"{width(shown[line][:start]) + 1};{line + 1}"
 
     def wheel(self, word: str, *, down: bool = True) -> None:
@@ -115,7 +122,9 @@ class Terminal:
 
     def until(self, *wanted: str, seconds: float = _PATIENCE) -> str:
         """Return the screen, once it shows all of these texts."""
-        return self.until_that(lambda shown: all(word in shown for word in wanted), f"{wanted}", seconds)
+        return self.until_that(
+            lambda shown: all(_place(word, shown) is not None for word in wanted), f"{wanted}", seconds
+        )
 
     def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = _PATIENCE) -> str:
         """Return the screen, once the condition holds for it."""
@@ -131,7 +140,7 @@ class Terminal:
     def until_gone(self, word: str, seconds: float = _PATIENCE) -> None:
         """Wait until the screen no longer shows this word."""
         deadline = time.monotonic() + seconds
-        while word in (shown := self._look()):
+        while _place(word, shown := self._look()) is not None:
             assert time.monotonic() < deadline, f"still {word} in\n{shown}"
 
     def close(self) -> None:

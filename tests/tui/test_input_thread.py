@@ -163,5 +163,5 @@ async def test_keys_of_a_person_stay_keys() -> None:
 def test_text_after_a_paste_belongs_to_it_only_for_a_moment() -> None:
     pastes, keys = Pastes(), [events.Key(letter, letter) for letter in "abcd"]
     assert [type(each) for each in pastes.read(keys, 1.0)] == [UnmarkedPaste]
-    assert [type(each) for each in pastes.read(keys[:1], 1.05)] == [UnmarkedPaste]
+    assert [type(each) for each in pastes.read(keys[:1], 1.02)] == [UnmarkedPaste]
     assert list(pastes.read(keys[:1], 2.0)) == keys[:1]

@@ -24,7 +24,6 @@ from gputui.request.draft import YES, Draft
 from gputui.request.pasted_line import join_lines
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.jobs import MORE_FIELDS
-from gputui.tui.input_queue import UnmarkedPaste
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -98,12 +97,11 @@ class TextField(PasteInput):
             self.text = text
 
     def pasted(self, event: events.Paste) -> bool:
-        """Pass on a pasted command line as a whole; join the lines of any other text. A typed line waits for Enter."""
-        is_long = len(event.text.strip().splitlines()) > 1
-        if pasted_line.is_line(event.text) and (is_long or not isinstance(event, UnmarkedPaste)):
+        """Pass on a pasted command line as a whole; join the lines of any other text."""
+        if pasted_line.is_line(event.text):
             self.post_message(self.LinePasted(event.text))
             return True
-        if is_long:  # a command continued over several lines becomes one line here
+        if len(event.text.strip().splitlines()) > 1:  # a command continued over several lines becomes one line here
             event.text = " ".join(join_lines(event.text).splitlines())
         return False
 
