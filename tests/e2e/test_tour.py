@@ -204,7 +204,9 @@ def signal_task(name: str, key: str) -> Task:
     return Task(
         f"end a process of nobody by {name}",
         (
-            press("U", "/"),
+            press("U"),
+            sees("GPU USERS"),  # keys that come all at once would be pasted text
+            press("/"),
             types("pid:{pid}"),
             sees("1 of "),
             press("Enter", key),
@@ -449,7 +451,9 @@ TASKS = (
     Task(
         "which processes of a user are on the GPUs",
         (
-            press("U", "/"),
+            press("U"),
+            sees("GPU USERS"),  # keys that come all at once would be pasted text
+            press("/"),
             types("nobody"),
             press("Enter"),
             sees("{pid} nobody"),
