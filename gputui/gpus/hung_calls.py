@@ -13,6 +13,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 """Seconds until a call is tried again, doubled each time that it hangs again."""
 _WHOLE = 3
 """Number of hung calls to one GPU from which no call to it is made."""
+_UNANSWERED = "the driver does not answer"
+
+
+def is_unanswered(note: str) -> bool:
+    """Return whether a note is about a call that is skipped."""
+    return note.startswith(_UNANSWERED)
 
 
 class _Entry(Struct):
@@ -57,7 +63,7 @@ class HungCalls:
             function, _, label = key.partition(" ")
             where = f" for GPU {label}" if label else ""
             what = "any call" if function == "*" else function
-            yield f"the driver does not answer {what}{where}: what that reads is unknown"
+            yield f"{_UNANSWERED} {what}{where}: what that reads is unknown"
 
     def _skip(self, key: str, now: float) -> None:
         before = self._entries.get(key)

@@ -26,7 +26,7 @@ from gputui.domain.settings import GpuSettings
 from gputui.domain.units import format_duration
 from gputui.gpus import wire
 from gputui.gpus.health import describe_failure
-from gputui.gpus.hung_calls import HungCalls
+from gputui.gpus.hung_calls import HungCalls, is_unanswered
 from gputui.gpus.probe import calls
 from gputui.gpus.reading_assembler import ReadingAssembler
 from gputui.ports import Clock, GpuProbe
@@ -265,6 +265,11 @@ class NvmlProbe:
         child = self._process
         return self._answered + (child.calls[0] if child else 0)
 
+    @property
+    def longest_silence(self) -> float:
+        """Seconds from the driver's last answer after which a call counts as hung, at most."""
+        return 2 * self._patience
+
     def _run(self) -> None:
         while not self._closed.is_set():
             self._stuck = [child for child in self._stuck if child.is_stuck]
@@ -381,9 +386,10 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
     try:
         begun = time.monotonic()
         if not _is_final(probe.latest()):
-            before, answered = -1, 0
-            while before < answered and time.monotonic() - begun < _LONGEST and not came.wait(timeout):
-                before, answered = answered, _answered(probe)
+            answered, since, silence = 0, begun, timeout
+            while time.monotonic() - since < silence and time.monotonic() - begun < _LONGEST and not came.wait(timeout):
+                if _answered(probe) > answered:
+                    answered, since, silence = _answered(probe), time.monotonic(), timeout + _silence(probe)
         return _in_time(probe.latest(), timeout, time.monotonic() - begun if _answered(probe) else 0.0)
     finally:
         probe.close()
@@ -393,8 +399,14 @@ def _answered(probe: GpuProbe) -> int:
     return probe.answered if isinstance(probe, NvmlProbe) else 0
 
 
+def _silence(probe: GpuProbe) -> float:
+    return probe.longest_silence if isinstance(probe, NvmlProbe) else 0.0
+
+
 def _is_final(reading: ProbeReading) -> bool:
-    return is_whole(reading) and reading.status.code not in _HANGING
+    """Return whether nothing more will come: a call that hangs and can be skipped is followed by another try."""
+    is_tried_again = reading.status.code in _HANGING and any(map(is_unanswered, reading.notes))
+    return is_whole(reading) and not is_tried_again
 
 
 def _in_time(reading: ProbeReading, timeout: float, took: float) -> ProbeReading:

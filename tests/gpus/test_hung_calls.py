@@ -91,6 +91,25 @@ def test_the_first_reading_does_without_a_call_that_hangs(standin: StandIn) -> N
 
 
 @pytest.mark.nvml
+@pytest.mark.parametrize("patience", [0.9, 1.4, 2.0])
+def test_the_first_reading_does_without_a_call_that_hangs_for_all_gpus(standin: StandIn, patience: float) -> None:
+    standin.write("hang nvmlDeviceGetMemoryInfo", gpus=3)
+    reading = first_reading(NvmlProbe(HASTY, SystemClock()), patience)
+    assert (reading.status.code, len(reading.samples)) == (ProbeCode.OK, 3)
+    assert states(reading) == [GpuState.UNKNOWN] * 3
+
+
+@pytest.mark.nvml
+def test_a_driver_that_does_not_count_its_gpus_is_not_tried_twice(standin: StandIn) -> None:
+    standin.write("hang nvmlDeviceGetCount", gpus=3)
+    probe = NvmlProbe(HASTY, SystemClock())
+    tries: list[str] = []
+    probe.subscribe(lambda reading: tries.append(reading.status.text))
+    assert first_reading(probe, 2.0).status.code is ProbeCode.WEDGED_AT_START
+    assert len(set(filter(None, tries))) == 1
+
+
+@pytest.mark.nvml
 def test_a_slow_driver_is_waited_for(standin: StandIn) -> None:
     standin.write("latency * 60000", *nvlinks(2), gpus=2)
     reading = first_reading(NvmlProbe(HASTY, SystemClock()), 1.0)
