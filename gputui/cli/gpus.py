@@ -102,9 +102,11 @@ def story(view: GpuView, names: Names = NO_NAMES) -> str:
     parts += [f"no job may join: {view.closed}"] if view.sharers and view.closed else []
     if view.idle_since and view.current:
         parts.append(f"idle for {format_duration(view.current.sampled_at - view.idle_since)}")
-    told = view.health.code is HealthCode.OK or view.health.text in view.why
+    is_unread = view.state is GpuState.UNKNOWN and view.health.code is HealthCode.UNKNOWN  # then `why` says more
+    told = view.health.code is HealthCode.OK or view.health.text in view.why or is_unread
     parts += [] if told else [f"{view.health.code}: {view.health.reason}"]
-    parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []
+    age = format_duration(view.age) if view.stale and view.age is not None else ""
+    parts += [f"read {age} ago"] if age and f"{age} old" not in view.why else []
     return "; ".join(dict.fromkeys(filter(None, parts)))
 
 

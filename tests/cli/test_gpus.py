@@ -30,6 +30,12 @@ def test_a_shared_gpu_lists_its_jobs_and_says_why_it_is_closed() -> None:
     assert told == f"{jobs}; process python (eve); no job may join: process 7 (python) of eve"
 
 
+def test_an_old_reading_is_told_once() -> None:
+    why = "its last reading is 10s old"
+    unread = view(0, GpuState.UNKNOWN, health=Health(HealthCode.UNKNOWN, "no reading"), why=why)
+    assert gpus.story(replace(unread, stale=True, age=timedelta(seconds=10))) == why
+
+
 def test_a_row_names_user_and_problem(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     views = [
         view(0, sample=sample(utilization=0.5, memory_used=16 * GIB)),
