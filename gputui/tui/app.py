@@ -163,6 +163,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         """Remove all toasts."""
         self._told_at = None
         super().clear_notifications()
+        for screen in self.screen_stack:
+            screen.query("ToastHolder").remove()  # Textual removes their toasts alone, and each keeps a row
 
     def on_key_done(self, message: KeyDone) -> None:
         """Dispatch the next key."""

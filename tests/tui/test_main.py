@@ -527,3 +527,24 @@ async def test_the_screen_goes_on_below_a_dialog_but_not_below_a_page() -> None:
         await console.press(pilot, "enter")
         await console.show(pilot, sample.rich_snapshot())
         assert "PAUSED" in "".join(segment.text for segment in bar.render_line(0)), "a page covers it"
+
+
+async def test_each_toast_stands_where_the_first_one_stood() -> None:
+    console = Console()
+
+    def row() -> int | None:
+        found = (n for n, line in enumerate(console.screen_text.splitlines()) if "Not stopped" in line)
+        return next(found, None)
+
+    async with console.app.run_test(size=SIZE, notifications=True) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "ctrl+z")
+        await until(pilot, lambda: row() is not None)
+        first = row()
+        for keys in ((), (), ("question_mark",)):
+            await console.press(pilot, *keys)
+            console.app.clear_notifications()
+            await until(pilot, lambda: row() is None)
+            await console.press(pilot, *(["escape"] if keys else []), "ctrl+z")
+            await until(pilot, lambda: row() is not None)
+        assert row() == first
