@@ -167,14 +167,14 @@ class FakeRuntime:
         self._ask()
         return len(self.output.get(container_id, ()))
 
-    def exit(self, container_id: str, code: int) -> None:
-        """End the container by itself."""
+    def exit(self, container_id: str, code: int, cause: Cause | None = None) -> None:
+        """End the container by itself, or for that cause."""
         self.made[container_id] = replace(
             self.made[container_id],
             state=ContainerState.EXITED,
             is_suspended=False,
             exit_code=code,
-            cause=cause_of_exit(code),
+            cause=cause or cause_of_exit(code),
             ended_at=self.clock.now(),
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
@@ -101,7 +102,8 @@ def test_a_lost_container_keeps_the_wait(world: World) -> None:
     started(world, first, job_id)
     total = world.job(job_id).waited
     world.clock.advance(5000)
-    world.docker.made.clear()
+    [running] = world.docker.running()
+    world.docker.exit(running.id, 143, Cause(CauseCode.CONTAINER_LOST, "ended by a restart of the Docker engine"))
     world.tick()
     back = world.job(job_id)
     assert (back.state, back.waited) == (JobState.PENDING, total)

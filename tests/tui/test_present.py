@@ -239,7 +239,7 @@ def test_the_scheduler_is_described() -> None:
 
 def test_the_status_line_counts_jobs_and_gpus() -> None:
     line = text(status_line(samples.rich_snapshot(), "node1"))
-    assert "3 running 4 waiting 1 held │" in line
+    assert "2 running 5 waiting 1 held │" in line
     assert "2 of 8 GPUs free" in line
 
 
@@ -322,7 +322,7 @@ def test_the_status_line_of_80_columns_keeps_the_free_gpus(day: Callable[[], Sna
     line = text(status_line(day(), "a-host-with-a-long-name", 69, found=found))
     assert len(line) <= 69
     assert "/8 free" in line
-    assert "3 run " in line
+    assert "2 run " in line
     assert "│ ✗ " in line
     assert "  +" in line
 
