@@ -116,7 +116,7 @@ def _of_option(option: JobOption) -> Schema:
     if option.kind is OptionKind.PAIRS:
         inner = {"type": ["string", "number", "array"], "items": _TEXT} if option.has_lists else _TEXT
         return about | several | {"type": [*several["type"], "object"], "additionalProperties": inner}
-    return about | _TEXT
+    return about | (DURATION if option.metavar == "DURATION" else _TEXT) | about
 
 
 def _document(title: str, properties: dict[str, Schema]) -> Schema:

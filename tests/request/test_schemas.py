@@ -81,6 +81,9 @@ def test_schema_and_reader_agree_on_settings(tmp_path: Path, text: str, is_taken
     [
         ('image = "a"\ncommand = ["x", 1]\ngpus = 1\nenv = {A = "1", B = 2}\nvolume = ["/a:/b"]\nhold = true', True),
         ('host = true\ncommand = ["true"]\ntime_limit = "2h"\nenv = ["A"]', True),
+        ('host = true\ncommand = ["true"]\ntime_limit = 90', False),
+        ('image = "a"\nhealth_interval = 30', False),
+        ('image = "a"\nbackoff = 0', True),
         ('image = "a"\nsweep = {lr = [0.1, 0.2], seed = "0-3"}', True),
         ('command = ["x"]', False),
         ('image = "a"\nhost = true', False),
