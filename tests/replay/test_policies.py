@@ -242,4 +242,4 @@ if HAS_REAL:
         assert found.ratio("wait_max", "greedy") <= 0.8
         # the goals are 1.3 and 1.1; no policy could have more than 1.30 and 1.18, as wide jobs do not come in crumbs
         assert found.allocated("static-equal") >= 1.13
-        assert found.allocated("static-proportional") >= 1.04
+        assert found.allocated("static-proportional") >= 1.03
