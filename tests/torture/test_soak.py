@@ -139,7 +139,10 @@ class Soak:
     def restart_engine(self) -> None:
         self.submit()
         time.sleep(self.rng.uniform(0, 0.6))
-        self.site.engine.stop()
+        try:
+            self.site.engine.stop()
+        except subprocess.TimeoutExpired:  # it waits for a container that it takes for running
+            self.site.engine.kill()
         self._engine_again()
 
     def _engine_again(self) -> None:
