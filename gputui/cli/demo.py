@@ -70,11 +70,11 @@ def run(options: Options) -> int:
 
 def _run(options: Options, directory: Path) -> int:
     from gputui.console.console import Console, Demo  # Textual comes with it
-    from gputui.console.late_store import LateStore
+    from gputui.console.late import Late
 
     here, opened_at = _here(options, directory), bootstrap.clock().now()
-    late = LateStore(partial(_furnished_store, here, opened_at))
-    store = late.as_store
+    late = Late(partial(_furnished_store, here, opened_at))
+    store = late.as_made
     arrivals = Arrivals(store, bootstrap.actions(store))
     machine = hosting.DemoMachine(here, store)
     past = partial(hosting.demo_past, here, store, opened_at - HISTORY)

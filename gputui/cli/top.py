@@ -55,6 +55,7 @@ def command(
     early = click.get_current_context().with_resource(
         closing(EarlyProbe(session.options, may_lead=not session.options.in_cluster))
     )
+    early.start()
     from gputui.bootstrap.nodes import NodeWatch
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame

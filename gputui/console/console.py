@@ -23,7 +23,7 @@ from gputui.bootstrap import adapters, hosting, job_access
 from gputui.config import Options, templates_path
 from gputui.console import own_log, serving
 from gputui.console.app import ConsoleApp
-from gputui.console.late_store import LateStore
+from gputui.console.late import Late
 from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
@@ -219,9 +219,10 @@ class Console:
         self._probe = probe
         self._waiting = waiting
         self._feed = Feed()
+        self._open = prepare
         self._screens = ScreenSupervisor(self._app, own_log.own_log_path(options.state))
         self._refusal: Exception | None = None
-        self._behind = BackgroundScheduler(self._make_host, self._feed, prepare=prepare, refuse=self._refuse)
+        self._behind = BackgroundScheduler(self._make_host, self._feed, prepare=self._prepare, refuse=self._refuse)
 
     def run(self) -> int:
         """Show the console until it is quit; return the exit code. Raises ScreenFailedError after too many failures."""
@@ -264,15 +265,15 @@ class Console:
 
     def _app(self) -> ConsoleApp:
         services = Services(
-            job_access.open_logs(self._options, self._store),
+            Late(partial(job_access.open_logs, self._options, self._store)).as_made,
             self._options.settings,
             bootstrap.clock(),
             PAGES,
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             preferences=self._remembered,
-            job_access=self._inside or job_access.open_job_exec(self._options, self._store),
-            foreign=self._demo.foreign_use() if self._demo else self._foreign_use(),
+            job_access=self._inside or Late(partial(job_access.open_job_exec, self._options, self._store)).as_made,
+            foreign=Late(self._demo.foreign_use if self._demo else self._foreign_use).as_made,
             want_pcie=self._behind.want_pcie,
             past=lambda since: self._store.history(since),
             gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
@@ -285,7 +286,8 @@ class Console:
 
             services = cluster.console_services(services, self._store)
         look = appearance_of(self._options.settings.console, os.environ)
-        app = ConsoleApp(self._feed, bootstrap.actions(self._store, self._options), services, look)
+        actions = Late(partial(bootstrap.actions, self._store, self._options)).as_made
+        app = ConsoleApp(self._feed, actions, services, look)
         if self._waiting is not None:
             self._waiting.show = app.tell_wait
         return app
@@ -321,6 +323,11 @@ class Console:
         if self._probe is not None:  # another process may schedule by now
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
         self._behind.begin()
+
+    def _prepare(self) -> None:
+        if self._probe is not None:  # first: it reads while the rest is imported and opened
+            self._probe.start()
+        self._open()
 
     def _make_host(self) -> Behind:
         if self._options.in_cluster:
@@ -383,8 +390,8 @@ def run(
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     waiting = LockWaitNotice()
-    late = LateStore(partial(bootstrap.open_store, options, waiting))
-    store = late.open() if options.in_cluster else late.as_store
+    late = Late(partial(bootstrap.open_store, options, waiting))
+    store = late.open() if options.in_cluster else late.as_made
     inside: JobAccess | None = None
     has_duties = may_lead
     if options.in_cluster:

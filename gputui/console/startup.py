@@ -1,4 +1,4 @@
-"""Prepares a console before it is imported: reads the user's preferences, starts the GPU probe, and tunes Python."""
+"""Prepares a console before it is imported: reads the user's preferences, and tunes Python. And the probe before it."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ if TYPE_CHECKING:
 
 
 class EarlyProbe:
-    """Reads the GPUs while the console is imported, for the scheduler that starts behind it.
+    """Reads the GPUs while the scheduler that takes it over is imported.
 
     Only for real GPUs, which are read by a process of their own, and only if no other process schedules and reads them.
     """
 
     def __init__(self, options: Options, *, may_lead: bool) -> None:
         self._lock = threading.Lock()
+        self._options = options
+        self._is_wanted = may_lead and not options.settings.console.read_only and options.probe.simulated is None
         self._probe: GpuProbe | None = None
-        if not may_lead or options.settings.console.read_only or options.probe.simulated is not None:
-            return
-        from gputui.bootstrap import adapters
-        from gputui.engine.files.leadership import current_leader
 
-        if current_leader(options.state) is None:
-            adapters.silence_probe_log()
-            self._probe = adapters.make_probe(options)
-            self._probe.start()
+    def start(self) -> None:
+        """Start to read, unless it was closed before."""
+        with self._lock:
+            if not self._is_wanted:
+                return
+            from gputui.bootstrap import adapters
+            from gputui.engine.files.leadership import current_leader
+
+            if current_leader(self._options.state) is None:
+                adapters.silence_probe_log()
+                self._probe = adapters.make_probe(self._options)
+                self._probe.start()
 
     def take(self) -> GpuProbe | None:
         """Return the probe to the first caller; None to later ones."""
@@ -48,6 +54,8 @@ class EarlyProbe:
 
     def close(self) -> None:
         """Close the probe if it was not taken. Blocks briefly."""
+        with self._lock:
+            self._is_wanted = False
         if (probe := self.take()) is not None:
             probe.close()
 

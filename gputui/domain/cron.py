@@ -31,7 +31,8 @@ WORDS = {
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_PART = re.compile(r"(\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,4}))?", re.ASCII)
+_PART = r"(\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,4}))?"
+"""Compiled when it is first used: every console imports this module, and few read a crontab line."""
 
 
 class CronField(Struct, frozen=True):
@@ -140,7 +141,7 @@ def _values(text: str, field: CronField) -> frozenset[int]:
 
 
 def _range(part: str, field: CronField) -> range:
-    match = _PART.fullmatch(part)
+    match = re.fullmatch(_PART, part, re.ASCII)
     if not match:
         raise _wrong(part, field, f"write {field.low}-{field.high}, *, */2, or a list with commas")
     whole, first, last, step = match.groups()

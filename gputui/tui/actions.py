@@ -78,14 +78,13 @@ class Undo:
         """Returns the index that the screen shows for each GPU, by UUID."""
         self._noted: list[ActionChange] = []
         self._past: deque[list[ActionChange]] = deque(maxlen=KEPT)
-        actions.on_change = self._note
 
     def _note(self, change: ActionChange) -> None:
         self._noted.append(change)
 
     def carry_out(self, call: Call) -> str:
         """Carry out an action and return its message. A failed action changes nothing and cannot be undone."""
-        self._noted = []
+        self._noted, self._actions.on_change = [], self._note
         done = call(self._actions)
         noted, self._noted = self._noted, []
         if noted:

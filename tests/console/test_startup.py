@@ -48,6 +48,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
 def test_the_early_probe_reads_at_once_and_the_scheduler_takes_it_over(tmp_path: Path, made: list[Probe]) -> None:
     options = Options(state=tmp_path, runtime="process")
     early = EarlyProbe(options, may_lead=True)
+    assert not made
+    early.start()
     assert made[0].calls == ["start"]
     store = bootstrap.open_store(options)
     host = hosting.make_host(options, store, Feed(), "console", started=early.take)
@@ -60,21 +62,25 @@ def test_the_early_probe_reads_at_once_and_the_scheduler_takes_it_over(tmp_path:
 
 
 def test_an_unused_probe_is_ended(tmp_path: Path, made: list[Probe]) -> None:
-    EarlyProbe(Options(state=tmp_path), may_lead=True).close()
+    early = EarlyProbe(Options(state=tmp_path), may_lead=True)
+    early.start()
+    early.close()
     assert made[0].calls == ["start", "close"]
+    early.start()  # by the scheduler's thread, when the console was closed at once
+    assert len(made) == 1
 
 
 def test_no_early_probe_starts_when_none_is_needed(tmp_path: Path, made: list[Probe]) -> None:
     options = Options(state=tmp_path)
-    EarlyProbe(options, may_lead=False)
-    EarlyProbe(startup.read_only(options), may_lead=True)
-    EarlyProbe(Options(state=tmp_path, probe=ProbeSpec(simulated=2)), may_lead=True)
+    EarlyProbe(options, may_lead=False).start()
+    EarlyProbe(startup.read_only(options), may_lead=True).start()
+    EarlyProbe(Options(state=tmp_path, probe=ProbeSpec(simulated=2)), may_lead=True).start()
     leadership = Leadership(tmp_path)
     assert leadership.acquire(Leader(os.getpid(), "here", "alice", "serve", NOW))
-    EarlyProbe(options, may_lead=True)
+    EarlyProbe(options, may_lead=True).start()
     leadership.release()
     assert not made
-    EarlyProbe(options, may_lead=True)
+    EarlyProbe(options, may_lead=True).start()
     assert made
 
 
@@ -83,6 +89,7 @@ def test_a_missing_driver_prints_nothing_on_the_terminal(
 ) -> None:
     for logger in (logging.getLogger(), logging.getLogger("gputui")):
         monkeypatch.setattr(logger, "handlers", [])  # as in a command
-    with closing(EarlyProbe(Options(state=tmp_path), may_lead=True)):
+    with closing(EarlyProbe(Options(state=tmp_path), may_lead=True)) as early:
+        early.start()
         logging.getLogger("gputui.gpus.supervisor").warning("there is no driver")
     assert capfd.readouterr().err == ""

@@ -15,7 +15,7 @@ import pytest
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.console.console import BackgroundScheduler
-from gputui.console.late_store import LateStore
+from gputui.console.late import Late
 from gputui.domain.errors import GputuiError
 from gputui.engine.feed import Feed
 from gputui.ports import JobStore
@@ -31,15 +31,15 @@ def opener(directory: Path, opened: list[JobStore]) -> Callable[[], JobStore]:
 
 def test_it_is_opened_once_by_its_first_use(tmp_path: Path) -> None:
     opened: list[JobStore] = []
-    late = LateStore(opener(tmp_path, opened))
+    late = Late(opener(tmp_path, opened))
     late.close()
     assert not opened
-    used = [threading.Thread(target=lambda: late.as_store.jobs()) for _ in range(4)]
+    used = [threading.Thread(target=lambda: late.as_made.jobs()) for _ in range(4)]
     for thread in used:
         thread.start()
     for thread in used:
         thread.join()
-    assert late.as_store.store_id == opened[0].store_id
+    assert late.as_made.store_id == opened[0].store_id
     assert opened == [late.open()]
     late.close()
 
