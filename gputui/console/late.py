@@ -10,30 +10,40 @@ T = TypeVar("T")
 
 
 class Late(Generic[T]):
-    """Makes a part when it is first used, in the thread that uses it; all else is passed on to the part."""
+    """Makes a part when it is first used, in the thread that uses it."""
 
     def __init__(self, make: Callable[[], T]) -> None:
-        self.__dict__.update(_make=make, _making=threading.Lock(), _made=None)
+        self._make = make
+        self._making = threading.Lock()
+        self._made: T | None = None
 
     @property
     def as_made(self) -> T:
         """The part, which makes itself when it is first used, for callers that need not know."""
-        return cast("T", self)
+        return cast("T", _StandIn(self))
 
     def open(self) -> T:
         """Return the part; it may have to wait for another thread that makes it. Raises what making it raises."""
         with self._making:
             if self._made is None:
-                self.__dict__["_made"] = self._make()
-            return cast("T", self._made)
+                self._made = self._make()
+            return self._made
 
     def close(self) -> None:
         """Close the part if it was made; a thread that is making it is not waited for."""
-        if self._made is not None:
-            self._made.close()
+        made: Any = self._made
+        if made is not None:
+            made.close()
+
+
+class _StandIn:
+    """Passes everything on. Only `close` is its own: closing a part that was never used does not make it."""
+
+    def __init__(self, late: Late[Any]) -> None:
+        self.__dict__["close"], self.__dict__["_late"] = late.close, late
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.open(), name)
+        return getattr(self._late.open(), name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        setattr(self.open(), name, value)
+        setattr(self._late.open(), name, value)

@@ -54,6 +54,24 @@ def test_what_is_set_on_it_is_set_on_what_it_makes(tmp_path: Path) -> None:
         assert late.open().on_change == late.as_made.on_change == changes.append
 
 
+def test_the_part_may_have_a_method_that_opens() -> None:
+    class Part:
+        closed = 0
+
+        def open(self, name: str) -> str:
+            return f"opened {name}"
+
+        def close(self) -> None:
+            Part.closed += 1
+
+    late = Late(Part)
+    late.as_made.close()
+    assert Part.closed == 0
+    assert late.as_made.open("it") == "opened it"
+    late.as_made.close()
+    assert Part.closed == 1
+
+
 def test_nothing_is_scheduled_when_the_store_cannot_be_opened() -> None:
     refused: list[Exception] = []
     error = GputuiError("the queue is damaged")
