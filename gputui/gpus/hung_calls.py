@@ -63,7 +63,7 @@ class HungCalls:
             function, _, label = key.partition(" ")
             where = f" for GPU {label}" if label else ""
             what = "any call" if function == "*" else function
-            yield f"{_UNANSWERED} {what}{where}: what that reads is unknown"
+            yield f"the driver does not answer {what}{where}: what that reads is unknown"
 
     def _skip(self, key: str, now: float) -> None:
         before = self._entries.get(key)

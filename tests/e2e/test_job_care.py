@@ -49,7 +49,7 @@ def test_the_limit_of_a_running_job_moves_while_it_runs(site: Site) -> None:
     for job in limits:
         assert (job["comment"], job["time_limit"]) == ("extended", 70 * 60)
         site.until(lambda: has_run(site, job["id"]) > 1)  # noqa: B023
-        refused = site.run("edit", str(job["id"]), "--time-limit", "1", check=False)
+        refused = site.run("edit", str(job["id"]), "--time-limit", "1s", check=False)
         assert "the limit of 1s has already passed" in refused.stderr
         end_soon(site, job["id"])
     for job_id in jobs:

@@ -26,7 +26,7 @@ def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(sit
     job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", "1h", "--signal", f"USR1@{before}")
     site.until_output(job_id, "ready")
     assert site.json("show", str(job_id))["attempts"][0]["warned_at"] is None
-    site.run("edit", str(job_id), "--time-limit", str(math.ceil(has_run(site, job_id) + before)))
+    site.run("edit", str(job_id), "--time-limit", f"{math.ceil(has_run(site, job_id) + before)}s")
     site.until_output(job_id, "warned")
     shown = site.json("show", str(job_id))
     assert shown["state"] == "RUNNING"
@@ -72,6 +72,9 @@ def test_unsatisfiable_dependents_are_cancelled_all_the_way_down(site: Site) -> 
     second = site.shell("true", "--after", str(first))
     third = site.shell("true", "--after", str(second))
     anyway = site.shell("true", "--after-any", str(third))
-    assert f"job {second}, which ended CANCELLED" in site.until_state(third, "CANCELLED")["cause"]
+    assert (
+        f"job {second}, which waited for job {first}, which ended FAILED"
+        in site.until_state(third, "CANCELLED")["cause"]
+    )
     assert site.json("show", str(second))["cause"].endswith(f"job {first}, which ended FAILED: exit code 3")
     site.until_state(anyway, "COMPLETED")

@@ -27,7 +27,7 @@ def end_soon(site: Site, job_id: JobId) -> None:
 
     def is_accepted() -> bool:
         nonlocal left
-        limit = str(math.ceil(has_run(site, job_id) + left))
+        limit = f"{math.ceil(has_run(site, job_id) + left)}s"
         left *= 2
         return site.run("edit", str(job_id), "--time-limit", limit, check=False).returncode == 0
 
