@@ -64,6 +64,7 @@ async def pass_time(hand: Hand) -> None:
     hand.console.clock.time = LATER
     hand.console.snapshot = after_seven_minutes(hand.console.snapshot)
     await hand.console.show(hand.pilot, hand.console.snapshot)
+    await hand.until(lambda: "7m00s old" not in text_of(hand.app))  # a forecast of the present comes from a thread
     await steady(hand.pilot)
 
 
