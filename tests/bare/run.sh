@@ -37,15 +37,17 @@ home=$([[ $account == root ]] && echo "$work/root" || echo "$work/home")
 place=$home/${PLACE:-gputui}
 mkdir -p "$place"
 git -C "$top" -c safe.directory="$top" ls-files -z | tar -C "$top" --ignore-failed-read --null -cf - -T - 2>/dev/null | tar -xf - -C "$place" --no-same-owner
+# All of /etc, since a useradd outside replaces files, and the kernel then takes mounts off them.
+cp -a /etc "$work/etc"
 for file in passwd group; do
-    sed '/^root:/d;/:54321:/d' "/etc/$file" > "$work/$file"
+    sed '/^root:/d;/:54321:/d' "/etc/$file" > "$work/etc/$file"
 done
-printf 'root:x:0:0:root:%s:/bin/bash\nordinary:x:54321:54321::%s:/bin/bash\n' "$home" "$home" >> "$work/passwd"
-printf 'root:x:0:\nordinary:x:54321:\n' >> "$work/group"
+printf 'root:x:0:0:root:%s:/bin/bash\nordinary:x:54321:54321::%s:/bin/bash\n' "$home" "$home" >> "$work/etc/passwd"
+printf 'root:x:0:\nordinary:x:54321:\n' >> "$work/etc/group"
 chmod 711 "$work"
 [[ $account == root ]] || chown -R 54321:54321 "$home"
 
-for file in passwd group; do mount --bind "$work/$file" "/etc/$file"; done
+mount --bind "$work/etc" /etc
 for folder in local/bin local/sbin; do mount --bind "$work/none" "/usr/$folder"; done
 for folder in bin sbin; do mount --bind "$work/$folder" "/usr/$folder"; done
 
