@@ -433,6 +433,7 @@ class Machine:
             stderr=subprocess.DEVNULL,
         )
         try:
+            until(lambda: (self.state / "live.json").exists())  # or the console would schedule, and ask before it ends
             if self.loads:
                 self.check_jobs()
             self.check_console()
