@@ -278,7 +278,8 @@ class RuntimeContract:
         assert b"bye" in output(runtime, container_id, tmp_path / "log")
 
     def test_an_end_by_a_signal_is_recorded(self, harness: Harness, runtime: Runtime) -> None:
-        container_id = self.run(runtime, harness.launch(SLEEP))
+        container_id = self.run(runtime, harness.launch(shell("echo ready; exec sleep 600")))
+        seen(runtime, container_id, b"ready")  # before that a signal ends runc's own process, with 2
         runtime.terminate(container_id)
         ended = harness.ended(runtime, container_id)
         assert ended.exit_code == 143
