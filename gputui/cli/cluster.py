@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from gputui.cli import cluster_check
+from gputui.cli.lazy import Group
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.domain.text import plain
@@ -18,7 +19,7 @@ EPILOGS = "/etc/slurm/epilog.d"
 _NAME = "50-gputui"
 
 
-@click.group("cluster")
+@click.group("cluster", cls=Group)
 def command() -> None:
     """Prepare and check a cluster: Slurm's nodes, or rights in Kubernetes."""
 

@@ -56,41 +56,23 @@ COMMANDS = {
 """Table of commands, in the order of the help, with short help. Each is `command` in a module of its name."""
 
 
-_OTHER_NAMES = {
-    "queue": "ls, list, status, stat, jobs, squeue, qstat",
-    "submit": "sbatch, qsub, add, start, enqueue",
-    "run": "srun",
-    "attach": "sattach, connect",
-    "exec": "shell, ssh, bash",
-    "show": "info, inspect, describe, scontrol",
-    "explain": "why",
-    "logs": "log, tail, output, cat",
-    "gpus": "gpu, nvidia-smi, smi, sinfo, nodes, devices",
-    "ps": "processes, htop",
-    "history": "sacct, past, ended",
-    "report": "sreport, usage, accounting, stats",
-    "reserve": "reservation, book",
-    "install": "service, systemd",
-    "serve": "daemon, server, scheduler",
-    "doctor": "check, diagnose, health",
-    "state": "backup, restore",
-}
-"""Further names of commands, as other programs and people call them; those of verbs are in their own table."""
+class Group(click.Group):
+    """Group that suggests its commands by what other programs and people call them."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; raise UsageError with a suggestion for an unknown one."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from gputui.domain.synonyms import suggestion  # imported only for this error
+
+            hint = suggestion(args[0], names) or f"{ctx.command_path} --help lists the commands"
+            raise click.UsageError(f"no such command {args[0]!r} ({hint})", ctx)
+        return super().resolve_command(ctx, args)
 
 
-def _meant(word: str) -> list[str]:
-    """Return the commands that the word names elsewhere, else the one whose name is spelled most like it."""
-    import difflib
-
-    from gputui.domain.verbs import VERBS  # imported only for this error
-
-    others = [(name, names.split(", ")) for name, names in _OTHER_NAMES.items()]
-    others += [(verb.shell.split()[0], verb.synonyms.split(", ")) for verb in VERBS]
-    found = list(dict.fromkeys(name for name, names in others if word in names and name in COMMANDS))
-    return found[:3] or difflib.get_close_matches(word, COMMANDS, 1)
-
-
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -110,15 +92,8 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; raise UsageError with the closest name for an unknown one.
-
-        After `--on` its words are not read here: they are for gputui on that server.
-        """
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = " or ".join(_meant(args[0].lower()))
-            hint = f"did you mean {near}?" if near else "gputui --help lists the commands"
-            raise click.UsageError(f"no such command {args[0]!r} ({hint})", ctx)
-        if args and ctx.params.get("servers") and not ctx.resilient_parsing:
+        """Return the command. After `--on` its words are not read here: they are for gputui on that server."""
+        if args and args[0] in COMMANDS and ctx.params.get("servers") and not ctx.resilient_parsing:
             from gputui.cli.on_servers import RemoteCommand
 
             return args[0], RemoteCommand(args[0], args[1:]), []

@@ -114,8 +114,6 @@ class BaseVerb(Struct, Generic[S], frozen=True, eq=False, kw_only=True):
     """Short label for the footer, menus and the palette, one or two words."""
     help: str
     """A sentence for help, the palette and docs/keys.md."""
-    synonyms: str = ""
-    """Comma-separated names under which the palette also finds it, from Slurm, Docker, htop and everyday language."""
     group: str
     needs: str = ""
     """Required subject, as in "it needs a waiting job"; empty: none."""

@@ -52,6 +52,8 @@ def test_servers_are_completed_and_nothing_of_this_machine_after_one(
 
 
 def test_commands_and_options_are_completed() -> None:
+    assert completed("gputui cron re", 2) == ["remove", "resume"]
+    assert "list" in completed("gputui cron ls ", 3), "an unknown command is no error while a line is typed"
     assert completed("gputui qu", 1) == ["queue"]
     assert completed("gputui submit --gpu", 2) == ["--gpus", "--gpu-memory", "--gpu-model", "--gpu-memory-step"]
     assert completed("gputui completions z", 2) == ["zsh"]

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands import COMMANDS, Command, by_group
+from gputui.tui.commands import COMMANDS, Command
 from gputui.tui.commands.command import DIALOG
 from gputui.tui.commands.document import keys_document
 from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
-from gputui.tui.screens.help import Help, matching
+from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog
@@ -97,11 +97,3 @@ def test_only_opposites_share_a_key() -> None:
         {"undo", "usual"},
     ]
     assert [actions for actions in shared if not any(actions <= pair for pair in allowed)] == []
-
-
-@pytest.mark.parametrize(
-    ("word", "name"), [("kill", "cancel"), ("yank", "copy"), ("revert", "undo"), ("book", "reserve")]
-)
-def test_the_help_finds_synonyms_as_the_palette_does(word: str, name: str) -> None:
-    found = {command.name for _, commands in matching(list(by_group().items()), word) for command in commands}
-    assert name in found

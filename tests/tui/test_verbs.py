@@ -36,7 +36,6 @@ MAY_BE_EMPTY = {
     "proposal_many",
     "preview",
     "question",
-    "synonyms",
 }
 names = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
 job_verbs = pytest.mark.parametrize("verb", JOB_VERB.values(), ids=JOB_VERB)
@@ -90,7 +89,7 @@ def test_each_verb_has_one_command_of_the_console_with_its_texts(verb: BaseVerb[
     action = verb.action or f"verb('{verb.name}')"
     [command] = [command for command in COMMANDS if command.action == action]
     assert (command.keys, command.title, command.help, command.group) == (verb.keys, verb.label, verb.help, verb.group)
-    assert (command.needs, command.synonyms) == (verb.needs, verb.synonyms)
+    assert command.needs == verb.needs
     assert command.changes
     assert command.action_name in CHANGING
     assert f"| {verb.label} | {verb.help} | `{command.name}` |" in KEYS

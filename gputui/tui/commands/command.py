@@ -10,6 +10,7 @@ from textual.dom import DOMNode
 from textual.screen import Screen
 
 from gputui.domain.cluster import Capability
+from gputui.domain.synonyms import words_of
 from gputui.domain.verb import BaseVerb
 from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER
 from gputui.tui.keys import key_name
@@ -60,8 +61,6 @@ class Command(Struct, frozen=True, eq=False):
     """True if the command changes more than the screen: a read-only console does not offer it."""
     needs: str = ""
     """Required subject, if it cannot always be used: `a running job`."""
-    synonyms: str = ""
-    """Comma-separated names under which the palette also finds it."""
     capability: Capability | None = None
     """Capability that a cluster needs for it; None: none."""
 
@@ -87,6 +86,11 @@ class Command(Struct, frozen=True, eq=False):
             if self.argument in {"", "1"}
             else f"{self.action_name}_{self.argument.replace('-1', 'back')}"
         )
+
+    @property
+    def synonyms(self) -> tuple[str, ...]:
+        """Further names under which palette and help find it."""
+        return words_of(self.name)
 
     @property
     def key_names(self) -> str:
@@ -120,7 +124,6 @@ def command_of(verb: BaseVerb[Any]) -> Command:
         id=verb.id,
         changes=True,
         needs=verb.needs,
-        synonyms=verb.synonyms,
         capability=verb.capability,
     )
 

@@ -100,7 +100,6 @@ SHELL = Command(
     in_footer=False,
     changes=True,
     needs="a running job",
-    synonyms="exec, bash, sh, attach, enter, ssh, terminal, console, docker exec",
     capability=Capability.INSIDE,
 )
 PROCESSES = Command(
@@ -111,7 +110,6 @@ PROCESSES = Command(
     JOBS,
     False,
     needs="a running job",
-    synonyms="ps, htop, pids, tree, docker top",
     capability=Capability.INSIDE,
 )
 COPY = Command(
@@ -122,7 +120,6 @@ COPY = Command(
     JOBS,
     False,
     needs="a job",
-    synonyms="yank, clipboard",
 )
 JOB_COMMANDS = (
     Command(
@@ -132,7 +129,6 @@ JOB_COMMANDS = (
         "Show everything about the job.",
         JOBS,
         needs="a job, or a GPU",
-        synonyms="show, inspect, info, describe, env, environment, why, explain, scontrol",
     ),
     Command(
         "follow",
@@ -141,7 +137,6 @@ JOB_COMMANDS = (
         "Go to the job's log; in the log, back to the queue.",
         JOBS,
         needs="a job",
-        synonyms="follow, logs, tail, output, stdout, stderr, docker logs",
     ),
     *map(command_of, JOB_VERBS),
     *map(command_of, RUNNING_VERBS),
@@ -162,7 +157,6 @@ GPU = Command(
     GPUS,
     False,
     needs="a GPU, or a job that holds one",
-    synonyms="nvidia-smi, nvitop, metrics, graph",
 )
 GPU_PAGE_COMMANDS = (
     *GPU_COMMANDS,
@@ -210,7 +204,6 @@ TIMELINE_SCREEN = Command(
     "timeline",
     "Show the timeline of the GPUs: running and planned jobs.",
     VIEW,
-    synonyms="gantt, schedule, calendar, plan, forecast, when",
     capability=Capability.WHAT_IF,
 )
 MAIN_COMMANDS = (
@@ -262,7 +255,6 @@ UNDO = Command(
     JOBS,
     in_footer=False,
     changes=True,
-    synonyms="revert, take back, mistake",
 )
 PALETTE = Command(
     "command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False, id="palette"
@@ -273,7 +265,6 @@ HELP = Command(
     "help",
     "Show all keys.",
     VIEW,
-    synonyms="keys, bindings, shortcuts, manual, man, F1",
 )
 NOTICES = Command(
     "notices",
@@ -282,7 +273,6 @@ NOTICES = Command(
     "Show all errors and warnings in full, and the events since the console was opened.",
     VIEW,
     in_footer=False,
-    synonyms="errors, warnings, alerts, messages, events, problems",
 )
 APP_COMMANDS = (
     HELP,
@@ -295,7 +285,6 @@ APP_COMMANDS = (
         "Quit; asks about the scheduler if it runs here.",
         VIEW,
         id="quit",
-        synonyms="exit, close, bye, logout",
     ),
     UNDO,
     PROCESS_VIEW,
@@ -306,7 +295,6 @@ APP_COMMANDS = (
         "How far back graphs of GPUs go: 2 seconds a cell, 10 minutes, 1 hour.",
         GPUS,
         in_footer=False,
-        synonyms="history, zoom, minutes, hour, scale",
     ),
     Command(
         "gpu_colours",
@@ -315,7 +303,6 @@ APP_COMMANDS = (
         "Colour GPUs by judgement (busy green, idle amber) or by intensity (the more load the redder).",
         GPUS,
         in_footer=False,
-        synonyms="heat, red, green, palette, intensity, nvitop, idle",
     ),
     Command(
         "themes",
@@ -324,6 +311,5 @@ APP_COMMANDS = (
         "Choose the theme, with a preview; remembered.",
         VIEW,
         in_footer=False,
-        synonyms="color, colour, colors, colours, appearance, dark, light, skin",
     ),
 )

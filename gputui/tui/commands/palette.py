@@ -78,7 +78,7 @@ def _scored(offer: Offer, text: str) -> tuple[float, Match] | None:
     if text in {name.lower(), offer.command.title.lower()}:
         return _WHOLE, Match(offer, _letters(name, text, len(text)))
     score, letters = _SEARCH.match(text, name)
-    synonyms = offer.command.synonyms.lower().split(", ")
+    synonyms = [word.lower() for word in offer.command.synonyms]
     if text in synonyms:
         return _SYNONYM, Match(offer)
     if len(text) >= _LEAST and offer.command.title.lower().startswith(text):
@@ -91,7 +91,7 @@ def _scored(offer: Offer, text: str) -> tuple[float, Match] | None:
 
 
 def _all_words(offer: Offer) -> str:
-    return f"{offer.label} {offer.command.help} {offer.command.synonyms}".lower()
+    return f"{offer.label} {offer.command.help} {' '.join(offer.command.synonyms)}".lower()
 
 
 def _letters(name: str, title: str, count: int) -> frozenset[int]:

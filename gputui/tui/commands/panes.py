@@ -15,7 +15,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         needs="the queue of live jobs, and the focus there",
-        synonyms="tag, select",
     ),
     Command(
         "mark_all",
@@ -25,7 +24,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         needs="the queue of live jobs, and the focus there",
-        synonyms="tag all, select all",
     ),
     Command("clear_marks", ("escape",), "unmark", "Unmark all jobs.", QUEUE, needs="marked jobs"),
     Command(
@@ -34,7 +32,6 @@ QUEUE_COMMANDS = (
         "filter",
         "Show only some jobs: words, or state:pd tenant:alice gpus>=4 name~bert -is:held.",
         QUEUE,
-        synonyms="search, find, grep, user, only",
     ),
     Command("clear_filter", ("escape",), "show all", "Show all jobs again.", QUEUE, needs="a filter"),
     Command(
@@ -44,7 +41,6 @@ QUEUE_COMMANDS = (
         "Open or close the row that ended jobs share.",
         QUEUE,
         in_footer=False,
-        synonyms="done, completed",
     ),
     Command(
         "sort",
@@ -54,7 +50,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         needs="the queue of live jobs or nodes, and the focus there",
-        synonyms="order by, idle, nodes",
     ),
     Command(
         "columns",
@@ -64,7 +59,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         needs="the queue of live jobs, and the focus there",
-        synonyms="fields, setup, format, display",
     ),
     Command(
         "fold",
@@ -74,7 +68,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         needs="the queue of live jobs or nodes, and the focus there",
-        synonyms="expand, collapse, tree",
     ),
     Command(
         "fold_all",
@@ -93,7 +86,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         id="tab_queue",
-        synonyms="squeue, jobs",
     ),
     Command(
         "tab('finished')",
@@ -103,7 +95,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         id="tab_finished",
-        synonyms="history, sacct, ended, done, completed",
     ),
     Command(
         "tab('recurring')",
@@ -113,7 +104,6 @@ QUEUE_COMMANDS = (
         QUEUE,
         False,
         id="tab_recurring",
-        synonyms="cron, crontab",
     ),
     Command(
         "tab('reservations')",
@@ -158,7 +148,6 @@ PANE_COMMANDS = (
         "Give the whole screen to the focused pane, and back.",
         VIEW,
         in_footer=False,
-        synonyms="maximize, full screen, fullscreen",
     ),
     Command("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane larger.", VIEW, False),
     Command("grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane smaller.", VIEW, False, id="shrink"),
@@ -173,7 +162,6 @@ PANE_COMMANDS = (
         GPUS,
         False,
         id="gpu_view",
-        synonyms="layout, compact, rows, cards",
     ),
     Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False, id="pane_next"),
     Command("pane(-1)", ("shift+tab",), "pane", "Go to the previous pane.", MOVE, False, False, id="pane_before"),
@@ -217,7 +205,6 @@ LOG_COMMANDS = (
         "Search the log for a regular expression; case-sensitive if it has capitals.",
         LOGS,
         id="log_search",
-        synonyms="find, grep",
     ),
     Command("found(1)", ("n",), "next", "To the next match.", LOGS, True, False, "n/N", "log_next"),
     Command("found(-1)", ("N",), "previous", "To the previous match.", LOGS, False, False, id="log_previous"),
@@ -260,7 +247,6 @@ LOG_COMMANDS = (
         LOGS,
         False,
         id="log_wrap",
-        synonyms="line wrap, long lines",
     ),
     Command(
         "toggle_stamps",
@@ -270,7 +256,6 @@ LOG_COMMANDS = (
         LOGS,
         False,
         id="log_times",
-        synonyms="time, timestamps, date",
     ),
     Command(
         "pick",
@@ -296,7 +281,6 @@ LOG_COMMANDS = (
         "Save the whole log to a file; asks where.",
         LOGS,
         False,
-        synonyms="download, export, write log",
     ),
     Command("clear_log", ("escape",), "show all", "End selection, search and filter.", LOGS, True, False),
     Command("sideways(1)", ("right", "l"), "right", "Scroll to the right.", LOGS, False, False, id="log_right"),

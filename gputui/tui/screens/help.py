@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -50,6 +51,8 @@ _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
 """Minimum widths of the columns, and their gap."""
 _BESIDE, _INDENT = 26, 4
 """Minimum cells of descriptions beside their keys, and their indentation below the keys."""
+_SHORT = 4
+"""Minimum number of letters that are found anywhere; fewer are in too many words."""
 
 
 class Context(Struct, frozen=True):
@@ -169,8 +172,14 @@ def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> li
 def _matches(command: Command, heading: str, wanted: str) -> bool:
     if len(wanted) == 1:
         return wanted in command.key_names.split()
-    text = f"{command.key_names} {command.title} {command.help} {command.name} {heading} {command.synonyms}".lower()
-    return all(word in text for word in wanted.lower().split())
+    names = f"{command.key_names} {command.title} {command.name} {' '.join(command.synonyms)}"
+    text = f"{names} {command.help} {heading}".lower()
+    return all(_has(text, word) for word in wanted.lower().split())
+
+
+def _has(text: str, word: str) -> bool:
+    """Return whether the word is in the text; a short one, such as `ls`, only where a word begins."""
+    return word in text if len(word) >= _SHORT else re.search(rf"(?<!\w){re.escape(word)}", text) is not None
 
 
 def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order: str) -> list[Cell]:
