@@ -8,7 +8,7 @@ from datetime import timedelta
 import click
 from msgspec import NODEFAULT, Struct, structs
 
-from gputui.cli.lazy import COMMANDS
+from gputui.cli.lazy import GROUPS
 from gputui.cli.main import cli
 from gputui.config import SIZES, TABLES
 from gputui.domain.units import format_duration, format_size
@@ -33,21 +33,28 @@ def root_context() -> click.Context:
 
 
 def commands() -> Iterator[str]:
-    """Return a heading, a synopsis and a table of options for each command."""
+    """Return the groups of commands: a heading, a synopsis and a table of options for each command."""
+    for heading, names in GROUPS.items():
+        yield f"### {heading}"
+        yield ""
+        for name in names:
+            yield from _with_those_below(name)
+
+
+def _with_those_below(name: str) -> Iterator[str]:
     root = root_context()
-    for name in COMMANDS:
-        command = cli.get_command(root, name)
-        assert command is not None
-        context = click.Context(command, info_name=name, parent=root)
-        yield from _command(command, context, f"gputui {name}")
-        if isinstance(command, click.Group):
-            for word, inner in command.commands.items():
-                below = click.Context(inner, info_name=word, parent=context)
-                yield from _command(inner, below, f"gputui {name} {word}")
+    command = cli.get_command(root, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=root)
+    yield from _command(command, context, f"gputui {name}")
+    if isinstance(command, click.Group):
+        for word, inner in command.commands.items():
+            below = click.Context(inner, info_name=word, parent=context)
+            yield from _command(inner, below, f"gputui {name} {word}")
 
 
 def _command(command: click.Command, context: click.Context, words: str) -> Iterator[str]:
-    yield f"### `{words}`"
+    yield f"#### `{words}`"
     yield ""
     yield (command.help or "").partition("\n")[0]
     yield ""

@@ -6,54 +6,66 @@ import importlib
 
 import click
 
-COMMANDS = {
-    "submit": "put a job, or a file of jobs, into the queue",
-    "queue": "live jobs, in the order they will start",
-    "show": "details of a job",
-    "run": "submit a job, wait for it, and attach to it",
-    "attach": "attach to a job again",
-    "exec": "run a command in a running job",
-    "explain": "why a job waits, and when it starts",
-    "logs": "output of a job",
-    "wait": "return when jobs have ended, with their exit code",
-    "cancel": "cancel waiting or running jobs",
-    "hold": "keep waiting jobs from starting",
-    "release": "release held jobs",
-    "requeue": "run jobs again",
-    "priority": "move jobs forward or back in the queue",
-    "edit": "change a waiting job, or the time limit of a running one",
-    "suspend": "stop the processes of running jobs; they keep their GPUs",
-    "unsuspend": "continue suspended jobs",
-    "signal": "send running jobs a signal, such as USR1",
-    "gpus": "the GPUs, and the jobs on them",
-    "ps": "processes on the GPUs, and signals to foreign ones",
-    "top": "the console as plain text, for scripts",
-    "drain": "start no more jobs on GPUs",
-    "resume": "start jobs on GPUs again",
-    "reserve": "reserve GPUs for a time",
-    "tenant": "weights and caps of tenants",
-    "cron": "submit jobs at regular times, as in a crontab",
-    "pause": "start no more jobs",
-    "unpause": "start jobs again after a pause",
-    "serve": "schedule without a screen",
-    "web": "the console in a browser, by a link that works once",
-    "metrics": "dashboards and alert rules for Prometheus and Grafana",
-    "remote": "the server's end of a console over several servers",
-    "probe": "readings of this machine's GPUs, for a console elsewhere",
-    "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
-    "report": "GPU-hours, waits, energy and cost of a period",
-    "history": "jobs that have ended, the latest first",
-    "replay": "compare schedulers on a trace of jobs",
-    "doctor": "check driver, engine, permissions and disk",
-    "state": "back up, check, repair and move the queue",
-    "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
-    "migrate": "move waiting jobs to the configured cluster",
-    "install": "systemd units that run the scheduler as a service",
-    "cluster": "prepare and check a cluster: Slurm's nodes, or rights in Kubernetes",
-    "schema": "JSON schemas of settings and job files",
-    "completions": "print the completion script of a shell",
+GROUPS = {
+    "Jobs": {
+        "submit": "put a job, or a file of jobs, into the queue",
+        "run": "submit a job, wait for it, and attach to it",
+        "queue": "live jobs, in the order they will start",
+        "show": "details of a job",
+        "explain": "why a job waits, and when it starts",
+        "logs": "output of a job",
+        "cancel": "cancel waiting or running jobs",
+        "requeue": "run jobs again",
+        "edit": "change a waiting job, or the time limit of a running one",
+        "priority": "move jobs forward or back in the queue",
+        "hold": "keep waiting jobs from starting",
+        "release": "release held jobs",
+        "wait": "return when jobs have ended, with their exit code",
+        "attach": "attach to a job again",
+        "exec": "run a command in a running job",
+        "history": "jobs that have ended, the latest first",
+        "cron": "submit jobs at regular times, as in a crontab",
+        "suspend": "stop the processes of running jobs; they keep their GPUs",
+        "unsuspend": "continue suspended jobs",
+        "signal": "send running jobs a signal, such as USR1",
+    },
+    "GPUs": {
+        "gpus": "the GPUs, and the jobs on them",
+        "ps": "processes on the GPUs, and signals to foreign ones",
+        "drain": "start no more jobs on GPUs",
+        "resume": "start jobs on GPUs again",
+        "reserve": "reserve GPUs for a time",
+        "top": "the console as plain text, for scripts",
+    },
+    "Operate": {
+        "doctor": "check driver, engine, permissions and disk",
+        "serve": "schedule without a screen",
+        "pause": "start no more jobs",
+        "unpause": "start jobs again after a pause",
+        "report": "GPU-hours, waits, energy and cost of a period",
+        "tenant": "weights and caps of tenants",
+        "web": "the console in a browser, by a link that works once",
+        "install": "systemd units that run the scheduler as a service",
+        "state": "back up, check, repair and move the queue",
+        "metrics": "dashboards and alert rules for Prometheus and Grafana",
+    },
+    "Cluster": {
+        "cluster": "prepare and check a cluster of Slurm or Kubernetes",
+        "migrate": "move waiting jobs to the configured cluster",
+        "export": "jobs as batch scripts of Slurm or manifests of Kubernetes",
+        "probe": "readings of this machine's GPUs, for a console elsewhere",
+        "remote": "the server's end of a console over several servers",
+    },
+    "Tools": {
+        "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
+        "replay": "compare schedulers on a trace of jobs",
+        "completions": "print the completion script of a shell",
+        "schema": "JSON schemas of settings and job files",
+    },
 }
-"""Table of commands, in the order of the help, with short help. Each is `command` in a module of its name."""
+"""Groups of commands with short help, in the order of the help; the rarer ones come last."""
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+"""All commands with short help. Each is `command` in a module of its name."""
 
 
 class Group(click.Group):
@@ -102,5 +114,7 @@ class LazyGroup(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing any."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        room = max(map(len, COMMANDS))
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(f"{name:<{room}}", about) for name, about in commands.items()])

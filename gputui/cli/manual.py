@@ -10,7 +10,7 @@ import click
 
 from gputui import __version__
 from gputui.cli.document import root_context
-from gputui.cli.lazy import COMMANDS
+from gputui.cli.lazy import COMMANDS, GROUPS
 from gputui.cli.main import cli
 
 _WEB = "https://github.com/gputui/gputui/tree/main/docs"
@@ -32,8 +32,10 @@ def _main() -> Iterator[str]:
     yield from _head("gputui", "console and scheduler for GPU servers")
     yield from _body(cli, context)
     yield ".SH COMMANDS"
-    for name, about in COMMANDS.items():
-        yield from (".TP", rf"\fBgputui\-{_roff(name)}\fR(1)", _roff(about))
+    for heading, commands in GROUPS.items():
+        yield f".SS {_roff(heading)}"
+        for name, about in commands.items():
+            yield from (".TP", rf"\fBgputui\-{_roff(name)}\fR(1)", _roff(about))
     yield from (".SH FILES", ".TP", r"\fI/etc/gputui/config.toml\fR", "Settings of the site.")
     yield from (".TP", r"\fI~/.config/gputui/config.toml\fR", "Settings of a user.")
     yield from (".TP", r"\fI/var/lib/gputui\fR, \fI~/.local/state/gputui\fR", "State directory of root, and of others.")

@@ -15,7 +15,7 @@ import click
 import pytest
 
 from gputui import __version__, bootstrap
-from gputui.cli.lazy import COMMANDS
+from gputui.cli.lazy import COMMANDS, GROUPS
 from gputui.cli.main import cli
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFullError
@@ -37,6 +37,14 @@ def test_help_lists_every_command(run: Run) -> None:
     out = run("--help").out
     assert all(f"\n  {name} " in out for name in COMMANDS)
     assert run("-h").out == out
+
+
+def test_help_groups_commands_and_has_each_on_one_line_of_80_cells(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    sections = run("--help").out.split("\n\n")[-len(GROUPS) :]
+    shown = [(heading, [line.split()[0] for line in lines]) for heading, *lines in map(str.splitlines, sections)]
+    assert shown == [(f"{heading}:", list(commands)) for heading, commands in GROUPS.items()]
+    assert [heading for heading, _ in shown] == ["Jobs:", "GPUs:", "Operate:", "Cluster:", "Tools:"]
 
 
 def test_help_needs_no_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

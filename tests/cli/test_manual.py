@@ -12,7 +12,7 @@ from gputui.cli.lazy import COMMANDS
 from gputui.cli.manual import pages
 
 FILES = Path(__file__).parents[2] / "man"
-MACROS = frozenset({".TH", ".SH", ".TP", ".PP", ".nf", ".fi"})
+MACROS = frozenset({".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi"})
 
 
 @cache
