@@ -26,7 +26,7 @@ from gputui.domain.snapshot import Controls, Leader, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.observer import Observation
 from gputui.engine.tick.snapshot_builder import Observations, QueueView, leader_snapshot, with_plan
-from gputui.gpus.simulated import SimulatedProbe
+from gputui.gpus.simulated import SimulatedProbe, ticks_of
 
 NOW = datetime(2026, 3, 2, 14, 32, 7, tzinfo=UTC)
 STORE = "k3v9x2m7q4ta"
@@ -54,20 +54,30 @@ class Clock:
 class Scene:
     """Eight GPUs, a queue, and the time of day."""
 
-    def __init__(self, *, lost: int | None = None) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
         self.probe = SimulatedProbe(8, clock=self.clock, seed=SEED, store_id=STORE)
         uuids = [gpu.uuid for gpu in self.probe.gpus]
         self.jobs = tuple(_jobs(uuids))
         self.probe.follow([job for job in self.jobs if job.gpus])
-        self.foreign = (ForeignContainer("4be1" * 16, "jupyter-carol", "carol", (uuids[6],), "jupyter/pytorch:2026"),)
+        self.foreign: tuple[ForeignContainer, ...] = (
+            ForeignContainer("4be1" * 16, "jupyter-carol", "carol", (uuids[6],), "jupyter/pytorch:2026"),
+        )
         process = GpuProcess(30112, 21 * GIB, "carol", "python", container_id="4be1" * 16)
         self.probe.foreign(6, process)
         self.probe.want_pcie(uuids[0])  # as its screen does
         drain = Drain("fan noise, ticket 812", "alice", NOW - timedelta(hours=1))
         self.controls = Controls(drains={uuids[7]: drain})
-        if lost is not None:
-            self.probe.lose(lost)
+
+    @classmethod
+    def first_day(cls) -> Scene:
+        """Return the server as gputui finds it: an empty queue, and processes of five users on all GPUs."""
+        scene = cls()
+        scene.jobs, scene.foreign, scene.controls = (), (), Controls()
+        scene.probe.follow(())
+        for gpu, load, *processes in FOREIGN:
+            scene.probe.foreign(gpu, *(_process(*values) for values in processes), load=load)
+        return scene
 
     def at(self, now: datetime, **changes: object) -> Snapshot:
         """Return the snapshot at that time."""
@@ -91,6 +101,28 @@ class Scene:
         while now < NOW:
             yield self.at(now)
             now += every
+
+
+FOREIGN: tuple[tuple[int, float, *tuple[tuple[int, str, str, float, float], ...]], ...] = (
+    (0, 0.97, (41213, "alice", "python -m torch.distributed.run train.py --config llama-7b.yaml", 62, 52)),
+    (1, 0.96, (41214, "alice", "python -m torch.distributed.run train.py --config llama-7b.yaml", 61, 52)),
+    (2, 0.91, (77120, "bob", "python finetune.py --model whisper-large --lr 3e-5", 34, 5.4)),
+    (3, 0.0, (22110, "carol", "/opt/conda/bin/python -m ipykernel_launcher -f kernel-8c1.json", 38, 79)),
+    (4, 0.0, (22931, "carol", "/opt/conda/bin/python -m ipykernel_launcher -f kernel-d07.json", 11, 77)),
+    (5, 0.43, (90455, "dave", "/usr/bin/vllm serve Qwen/Qwen2.5-32B-Instruct --port 8000", 71, 312)),
+    (
+        6,
+        0.58,
+        (90460, "dave", "/usr/bin/vllm serve BAAI/bge-m3 --port 8001", 6, 312),
+        (64011, "erin", "./lmp -in melt.in", 9, 1.2),
+    ),
+    (7, 0.0, (13502, "root", "/usr/bin/python3 /root/test.py", 0.4, 505)),
+)
+"""GPU and its load; then of each process pid, user, command, GiB and age in hours."""
+
+
+def _process(pid: int, user: str, command: str, size: float, hours: float) -> GpuProcess:
+    return GpuProcess(pid, int(size * GIB), user, command, ticks=ticks_of(NOW - timedelta(hours=hours)))
 
 
 def _spec(name: str, tenant: str, gpus: int | tuple[int, int] = 1, **changes: object) -> JobSpec:

@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from gputui.domain.audit import Actor
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
@@ -105,39 +104,34 @@ class Shot:
 
     name: str
     size: tuple[int, int]
-    snapshot: Callable[[], Snapshot]
+    scene: Callable[[], _scene.Scene] = _scene.Scene
     keys: tuple[str, ...] = ()
     with_history: bool = False
     line: str = ""
     """Text pasted after the keys."""
-
-
-def _usual() -> Snapshot:
-    return _scene.Scene().at(_scene.NOW)
-
-
-def _lost() -> Snapshot:
-    return _scene.Scene(lost=4).at(_scene.NOW)
+    lost: int | None = None
+    """GPU that falls off the bus at the end."""
 
 
 SHOTS = (
-    Shot("console", WIDE, _usual, with_history=True),
-    Shot("console-80x24", SMALL, _usual, with_history=True),
-    Shot("gpu", (160, 48), _usual, ("shift+tab", "i"), with_history=True),
-    Shot("job", (120, 24), _usual, (*"jjjj", "enter")),
-    Shot("submit", (120, 36), _usual, ("s",), line=LINE),
-    Shot("what-if", (120, 36), _usual, ("j", "j", "j", "j", "j", "plus", "plus", "plus")),
-    Shot("timeline", (120, 24), _usual, ("T",)),
-    Shot("log", (120, 36), _usual, ("tab", "z", "slash", *"eval", "enter")),
-    Shot("error", (120, 24), _usual, ("2", "e", "z")),
-    Shot("queue", (120, 36), _usual, ("space", "j", "space", "S"), with_history=True),
-    Shot("lost-gpu", (120, 36), _lost, with_history=True),
+    Shot("console", WIDE, with_history=True),
+    Shot("console-80x24", SMALL, with_history=True),
+    Shot("gpu", (160, 48), keys=("shift+tab", "i"), with_history=True),
+    Shot("job", (120, 24), keys=(*"jjjj", "enter")),
+    Shot("submit", (120, 36), keys=("s",), line=LINE),
+    Shot("what-if", (120, 36), keys=("j", "j", "j", "j", "j", "plus", "plus", "plus")),
+    Shot("timeline", (120, 24), keys=("T",)),
+    Shot("log", (120, 36), keys=("tab", "z", "slash", *"eval", "enter")),
+    Shot("error", (120, 24), keys=("2", "e", "z")),
+    Shot("queue", (120, 36), keys=("space", "j", "space", "S"), with_history=True),
+    Shot("lost-gpu", (120, 36), with_history=True, lost=4),
+    Shot("first-day", WIDE, _scene.Scene.first_day, with_history=True),
 )
 
 
 async def take(shot: Shot) -> str:
     """Return the screenshot as SVG."""
-    feed, logs, scene = Feed(), Logs(), _scene.Scene()
+    feed, logs, scene = Feed(), Logs(), shot.scene()
     services = Services(logs, Settings(), scene.clock, PAGES, host="atlas", user="alice")
     app = Gputui(feed, Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")), services)
     app.animation_level = "none"
@@ -145,7 +139,9 @@ async def take(shot: Shot) -> str:
         if shot.with_history:
             await _live(pilot, feed, scene)
         scene.clock.time = _scene.NOW
-        feed.publish(shot.snapshot())
+        if shot.lost is not None:
+            scene.probe.lose(shot.lost)
+        feed.publish(scene.at(_scene.NOW))
         await pilot.pause()
         await _read_log(pilot, logs)
         await pilot.press(*shot.keys)

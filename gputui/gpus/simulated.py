@@ -88,7 +88,8 @@ class SimulatedProbe:
         self.gpus = make_gpus(count, self._model, seed)
         self._jobs: dict[str, tuple[Job, ...]] = {}
         """Jobs by the UUID of each GPU they hold."""
-        self._foreign: dict[str, tuple[GpuProcess, ...]] = {}
+        self._foreign: dict[str, tuple[float, tuple[GpuProcess, ...]]] = {}
+        """Load and processes that belong to no job, by UUID."""
         self._caps: dict[str, float] = {}
         """Power limits in watts that were set below the board's, by UUID."""
         self._lost: dict[str, datetime] = {}
@@ -169,9 +170,9 @@ class SimulatedProbe:
         self._xid_at[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
 
-    def foreign(self, index: int, *processes: GpuProcess) -> None:
-        """Set the foreign processes on this GPU."""
-        self._foreign[self.gpus[index].uuid] = processes
+    def foreign(self, index: int, *processes: GpuProcess, load: float = 0.35) -> None:
+        """Set the foreign processes on this GPU, and the least load of the GPU, 0 to 1."""
+        self._foreign[self.gpus[index].uuid] = load if processes else 0.0, processes
         self.refresh()
 
     def cap(self, index: int, watts: float) -> None:
@@ -218,13 +219,14 @@ class SimulatedProbe:
 
     def _healthy(self, gpu: Gpu, now: datetime) -> GpuSample:
         loads = [(job, load) for job in self._jobs.get(gpu.uuid, ()) if (load := self._load(gpu, job, now))]
-        processes = (*(self._process(job, load) for job, load in loads), *self._foreign.get(gpu.uuid, ()))
+        others, foreign = self._foreign.get(gpu.uuid, (0.0, ()))
+        processes = (*(self._process(job, load) for job, load in loads), *foreign)
         used = sum(process.memory or 0 for process in processes)
         active = [load for job, load in loads if not job.is_suspended]
         busy = min(1.0, sum(load.utilization for load in active))
         warmth = min(1.0, sum(load.warmth for load in active)) if active else None
-        busy = max(busy, 0.35 if self._foreign.get(gpu.uuid) else 0.0)
         model, tremble = self._model, wave(f"{self._seed} {gpu.uuid}", now.timestamp(), 5)
+        busy = max(busy, others)
         limit = self._caps.get(gpu.uuid, model.power_limit)
         watts = power(model, busy, tremble)
         sample = GpuSample(
@@ -279,7 +281,7 @@ class SimulatedProbe:
             command=" ".join(job.spec.command)[:200] or job.spec.name or None,
             container_id=None if job.spec.is_host else attempt.container_id,
             attempt=self._tag(job, attempt),
-            ticks=_ticks(attempt.started_at),
+            ticks=ticks_of(attempt.started_at),
         )
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
@@ -459,13 +461,14 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
     memory = (gpus[FOREIGN].memory_total or 0) // 4
     began = (probe.latest().taken_at or datetime.now(UTC)) - UPTIME
     command = "python -m ipykernel_launcher"
-    process = GpuProcess(22_110, memory, "carol", command, _CONTAINER, ticks=_ticks(began))
+    process = GpuProcess(22_110, memory, "carol", command, _CONTAINER, ticks=ticks_of(began))
     probe.foreign(FOREIGN, process)
     image = "jupyter/pytorch:cuda12"
     return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image),)
 
 
-def _ticks(at: datetime | None) -> int | None:
+def ticks_of(at: datetime | None) -> int | None:
+    """Return the start time of a simulated process as its ticks."""
     return None if at is None else int(at.timestamp() * _TICKS)  # never after it: no process is younger than its job
 
 

@@ -123,7 +123,7 @@ def test_the_holder_is_named() -> None:
     assert gpu_text(held)["held"] == "#17 train bob"
     process = Holder("process", "python", "eve", 4242)
     foreign = GpuRow(view(1, GpuState.FOREIGN, holders=(process, process)))
-    assert gpu_text(foreign)["held"] == "foreign python eve pid 4242 +1"
+    assert gpu_text(foreign)["held"] == "foreign eve python pid 4242 +1"
     unseen = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("process", "pid 4242", pid=4242),)))
     assert gpu_text(unseen)["held"] == "foreign pid 4242 not seen on this host"
     box = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),)))

@@ -26,7 +26,7 @@ from gputui.tui.present.gpu_gauge import (
 )
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tone import BRAKE, slowed_cell
-from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, short_model
+from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, program_words, short_model
 from gputui.tui.present.graphs import graph, past_graph
 from gputui.tui.present.style import (
     AMBER,
@@ -231,13 +231,14 @@ def _job(job_id: int, job: Job | None) -> Cell:
 
 
 def _foreign(holder: Holder, room: int) -> Cell:
-    """Return a foreign process or container, with its user and process id; without the kind if room is short."""
+    """Return the user of a process and its command, or a container with its user; without the kind if room is short."""
     if holder.kind == "process" and holder.name == f"pid {holder.pid}":
         return ((holder.name, VIOLET), (" not seen on this host", DIM))  # it has ended, or is in another PID namespace
-    user = f" {plain(holder.user, 32)}" if holder.user else ""
-    pid = f" pid {holder.pid}" if holder.pid is not None and holder.kind == "process" else ""
-    kind = "container " if holder.kind == "container" else ""
-    spans: Cell = ((kind, DIM), (plain(holder.name, 80) or "a process", VIOLET), (user + pid, DIM))
+    user = plain(holder.user or "", 32)
+    if holder.kind == "process":
+        words = plain(program_words(holder.name), 80) or "a process"
+        return ((f"{user} " if user else "", PLAIN), (words, VIOLET), (f" pid {holder.pid}" if holder.pid else "", DIM))
+    spans: Cell = (("container ", DIM), (plain(holder.name, 80), VIOLET), (f" {user}" if user else "", DIM))
     return spans if width_of(spans) <= room else spans[1:]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gputui.domain.gpu import GpuState, HealthCode
+from gputui.domain.gpu import GpuProcess, GpuState, HealthCode
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split_at_word, width_of
@@ -16,12 +16,12 @@ from gputui.tui.present.gpu_tone import Tone, slowed_cell
 from gputui.tui.present.gpu_words import (
     elapsed_share,
     elapsed_words,
-    foreign_words,
     model_in,
+    program_words,
     short_model,
 )
 from gputui.tui.present.graphs import past_graph, span_words
-from gputui.tui.present.style import DIM, PLAIN, SICK_ROW, STRONG
+from gputui.tui.present.style import DIM, PLAIN, SICK_ROW, STRONG, VIOLET
 
 _LABEL = 4
 """Cells of a label with its mark."""
@@ -135,6 +135,9 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
 
     A slowed GPU is marked at its bar too, so the elapsed time is more important than that note.
     """
+    if row.view.state is GpuState.FOREIGN and not row.is_held and most > 1:
+        notes = _notes(row, room)
+        return [*([with_dots(notes)] if notes else []), *_users(row, most - 1 - bool(notes))]
     notes, progress = _notes(row, room), _progress(row, room)
     lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
     if len(lines) < max(2, most):
@@ -148,11 +151,30 @@ def _notes(row: GpuRow, room: int) -> list[Cell]:
     parts = [part for part in holder_parts(row, room, has_holder=False) if part]
     if slowed := slowed_cell(row.view.current):
         parts.insert(0, slowed)
-    if row.view.holders and not row.is_held:
-        parts.append(cell(foreign_words(row.view, row.view.holders[0]), DIM))
     while len(parts) > 1 and width_of(with_dots(parts)) > room:
         parts.pop()  # rather than only its first letters
     return parts
+
+
+def _users(row: GpuRow, most: int) -> list[Cell]:
+    """Return the processes on a GPU that no job holds, the largest first; the title names the user of the first one."""
+    listed = (row.view.sample.processes or ()) if row.view.sample else ()
+    found = sorted(listed, key=lambda each: -(each.memory or 0))
+    if len(found) == 1:
+        return [_facts(found[0]), _command(found[0])][:most]
+    lines = [((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each), (" ", DIM), *_command(each)) for each in found]
+    left = len(lines) - most
+    return [*lines[: most - 1], ((f"+{left} ", DIM), *lines[most - 1])] if left > 0 < most else lines[:most]
+
+
+def _facts(process: GpuProcess) -> Cell:
+    """Return its memory and process id."""
+    memory = "" if process.memory is None else f"{format_size(process.memory)} "
+    return ((memory, PLAIN), (f"pid {process.pid}", DIM))
+
+
+def _command(process: GpuProcess) -> Cell:
+    return cell(plain(program_words(process.command or ""), 200), VIOLET)
 
 
 def _progress(row: GpuRow, room: int) -> Cell:

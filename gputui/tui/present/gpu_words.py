@@ -66,6 +66,20 @@ def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
     return None
 
 
+_INTERPRETER = re.compile(r"(python|pypy|ipython|bash|dash|sh|perl|ruby|node|Rscript|julia)[\d.]*")
+
+
+def program_words(command: str) -> str:
+    """Return a command without what many have in common: `train.py --lr 1` of `/opt/bin/python3 -u train.py --lr 1`."""
+    program, *rest = command.split()[:100] or [""]
+    program = program.rpartition("/")[2] or program
+    if _INTERPRETER.fullmatch(program):
+        at = next((n for n, word in enumerate(rest) if not word.startswith("-") or word == "-c"), None)
+        if at is not None and rest[at] != "-c":
+            program, rest = rest[at].rpartition("/")[2] or rest[at], rest[at + 1 :]
+    return " ".join([program, *rest])
+
+
 def foreign_words(view: GpuView, holder: Holder) -> str:
     """Return details beyond name and kind: `pid 22110 python train.py, 31G, image jupyter:7, container f00d…`."""
     process = process_of(view, holder)

@@ -12,7 +12,6 @@ from gputui.domain.conditions import FAILED, Condition
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.gpu_names import index_ranges
 from gputui.domain.job_spec import JobId
-from gputui.domain.keyed import keyed
 from gputui.domain.same import Same
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
@@ -255,31 +254,3 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
         lines += [cell(line) for line in rest]
         lines.append(cell("Jobs without GPUs still run. `gputui doctor` checks driver and toolkit.", DIM))
     return tuple(lines)
-
-
-def empty_queue_words(filtered: str, *, has_keys: bool = True) -> tuple[Cell, ...]:
-    """Return the text that replaces an empty queue."""
-    if filtered:
-        return (cell(f"No job matches '{plain(filtered, 60)}'. {keyed('clear_filter')} shows them all.", DIM),)
-    press = f"Press {keyed('submit')} to submit a job, or from" if has_keys else "From"
-    first = (
-        cell(f"The queue is empty. {press} any shell:", DIM),
-        cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
-        cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
-    )
-    return (*first, *_further_ways()) if has_keys else first
-
-
-def _further_ways() -> tuple[Cell, ...]:
-    """Return further ways to submit, for a queue pane that has room for them."""
-    ways = (
-        ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
-        ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
-        ("gputui submit --after 12 …", "once job 12 has completed"),
-        ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
-    )
-    return (
-        *(((f"  {command:<44}", BLUE), (words, DIM)) for command, words in ways),
-        cell(f"A `docker run` line pasted into the form ({keyed('submit')}) fills it in.", DIM),
-        cell(f"{keyed('finished')} shows finished jobs, {keyed('help')} all keys.", DIM),
-    )

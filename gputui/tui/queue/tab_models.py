@@ -19,8 +19,8 @@ from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, Column, cell
+from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.job import JobContext, gpus_wanted, group_cells, job_cells, moment
-from gputui.tui.present.status import empty_queue_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
 from gputui.tui.queue.ended import FOLD
@@ -89,6 +89,8 @@ class QueueTab:
         self.marks = Marks()
         self.room = 0
         """Cells of the table."""
+        self.others: tuple[Cell, ...] = ()
+        """Lines about foreign use, for an empty queue; empty if there is none."""
         self._living: tuple[Marks, object, Marks] | None = None
         """Marks with their snapshot, and those on jobs that had not ended in it."""
 
@@ -163,7 +165,7 @@ class QueueTab:
 
     def empty(self) -> tuple[Cell, ...]:
         """Return why there is no row."""
-        return empty_queue_words(self.rows.filter) if self.rows.is_read else READING
+        return empty_queue_words(self.rows.filter, self.others) if self.rows.is_read else READING
 
 
 class EndedJobs(Struct):

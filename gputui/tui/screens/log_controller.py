@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from textual.timer import Timer
 
+from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY
@@ -13,6 +14,8 @@ from gputui.domain.text import plain
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.pinned import MOST, LogOf, last_attempts, started_attempt
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.empty_queue import SUBMIT, further_ways
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
@@ -90,12 +93,18 @@ class LogController:
         reason = self._screen.snapshot.reasons.get(job.id)
         return f"{words}: {plain(reason.local(self._services.clock.now()), 300)}" if reason else f"{words}."
 
-    def _no_job(self) -> str:
-        """Return text for the pane while the queue is empty."""
+    def _instead(self) -> tuple[str, tuple[Cell, ...]]:
+        """Return text for the pane while the queue is empty, and how to submit if the queue's pane does not say it."""
+        snapshot = self._screen.snapshot
+        if snapshot.jobs:
+            return "", ()
         if self._services.is_read_only:
-            return "No log, for the queue is empty."
-        key = keymap_of(self._screen).key("submit")
-        return f"No log, for the queue is empty. {key} submits a job, as `gputui submit` does in any shell."
+            return "No log, for the queue is empty.", ()
+        keys = keymap_of(self._screen)
+        words = f"No log, for the queue is empty. {keys.key('submit')} submits a job"
+        if any(view.state is GpuState.FOREIGN for view in snapshot.gpus):
+            return f"{words}, or in any shell:", keys.cells((*SUBMIT, *further_ways()))
+        return f"{words}, as `gputui submit` does in any shell.", ()
 
     def follow_cursor_soon(self) -> None:
         """Show the log of the job under the cursor once the cursor rests, unless a log is pinned."""
@@ -130,7 +139,7 @@ class LogController:
         if log is None:
             self._follow_cursor()
             if self.followed is None and self._screen.snapshot is not EMPTY:
-                self._pane.list_keys("" if self._screen.snapshot.jobs else self._no_job())
+                self._pane.list_keys(*self._instead())
             return
         if self._pane.is_pinned and log not in self._services.pinned.logs:
             self._pane.is_pinned = False  # it was unpinned on the screen of logs

@@ -12,6 +12,7 @@ from gputui.domain.filter import FilterSubject, searched_text
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
+from gputui.tui.present.empty_queue import foreign_use_words
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.queue.ended import LookedAt
 from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
@@ -114,6 +115,7 @@ class QueueController:
             self._show_history()
         self.show_match_count()
         table.live.drop_ended_marks()
+        table.live.others = foreign_use_words(snapshot, table.live.room) if self.is_empty else ()
 
     # filter
 

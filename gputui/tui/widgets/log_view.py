@@ -121,6 +121,7 @@ class LogView(Grip, can_focus=True):
         self._waits = ""
         """Text for a job without a log, instead of a log."""
         self._no_job = ""
+        self._ways: tuple[Cell, ...] = ()
         """Text for an empty queue, instead of a log."""
         self._is_pinned = self._lists_keys = False
         self._shown_title = Strip([])
@@ -408,19 +409,21 @@ class LogView(Grip, can_focus=True):
             return f"The log cannot be read: {plain(self.follower.error, 300)}", RED
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
-    def list_keys(self, no_job: str = "") -> None:
+    def list_keys(self, no_job: str = "", ways: tuple[Cell, ...] = ()) -> None:
         """List the keys of logs from now on while there is no log: the queue has been read.
 
-        `no_job` says that the queue is empty; empty if it has jobs.
+        `no_job` says that the queue is empty; empty if it has jobs. `ways` to submit are listed instead of keys.
         """
-        if not self._lists_keys or no_job != self._no_job:
-            self._lists_keys, self._no_job = True, no_job
+        if not self._lists_keys or (no_job, ways) != (self._no_job, self._ways):
+            self._lists_keys, self._no_job, self._ways = True, no_job, ways
             self.repaint()
 
     def _key_lines(self) -> list[Cell]:
         """Return the keys of a log, for a pane without one: nothing else would be there."""
         if not self._lists_keys or self.follower is not None or self._waits:
             return []
+        if self._ways:
+            return list(self._ways)
         shown = keymap_of(self).footer(_KEYS_SHOWN)
         return [((f" {command.first_key:<8} ", BLUE), (command.help, DIM)) for command in shown]
 

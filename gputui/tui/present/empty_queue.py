@@ -1,0 +1,83 @@
+"""Texts that replace an empty queue: who uses the GPUs meanwhile, and how to submit a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gputui.domain.gpu import GpuState
+from gputui.domain.gpu_processes import JOB, GpuProcessRow, process_rows
+from gputui.domain.keyed import keyed
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.tui.present.cells import Cell, PlacedColumn, cell, fitted, lay_out
+from gputui.tui.present.gpu_words import program_words
+from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
+from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG, VIOLET
+
+SUBMIT: tuple[Cell, ...] = (
+    cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
+    cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
+)
+"""Commands that submit a job with a container, and one without."""
+_FURTHER = (
+    ("gputui run -it --gpus 1 IMAGE bash", "a shell on a GPU, as soon as one is free"),
+    ("gputui submit --sweep lr=1e-3,1e-4 … {lr}", "a job for each value, in one row"),
+    ("gputui submit --after 12 …", "once job 12 has completed"),
+    ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
+)
+_SHOWN = ("gpu", "user", "pid", "gpu_memory", "age", "what", "command")
+_COLUMNS = tuple(column for key in _SHOWN for column in PROCESS_VIEW_COLUMNS if column.key == key)
+_PROCESSES_ONLY = tuple(column for column in _COLUMNS if column.key != "what")
+_MOST = 40
+"""Processes that are listed: more than the tallest pane has lines for."""
+
+
+def empty_queue_words(filtered: str, others: tuple[Cell, ...] = (), *, has_keys: bool = True) -> tuple[Cell, ...]:
+    """Return the text that replaces an empty queue; `others` says who uses the GPUs, and is then all of it."""
+    if filtered:
+        return (cell(f"No job matches '{plain(filtered, 60)}'. {keyed('clear_filter')} shows them all.", DIM),)
+    if others:
+        return others
+    press = f"Press {keyed('submit')} to submit a job, or from" if has_keys else "From"
+    first = (cell(f"The queue is empty. {press} any shell:", DIM), *SUBMIT)
+    return (*first, *further_ways()) if has_keys else first
+
+
+def further_ways() -> tuple[Cell, ...]:
+    """Return further ways to submit, for a pane that has room for them."""
+    return (
+        *(((f"  {command:<44}", BLUE), (words, DIM)) for command, words in _FURTHER),
+        cell(f"A `docker run` line pasted into the form ({keyed('submit')}) fills it in.", DIM),
+        cell(f"{keyed('finished')} shows finished jobs, {keyed('help')} all keys.", DIM),
+    )
+
+
+def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
+    """Return who uses the GPUs of a server with an empty queue, and what to do; empty if nobody does."""
+    held = sum(view.state is GpuState.FOREIGN for view in snapshot.gpus)
+    if not held or len(snapshot.nodes) > 1:
+        return ()
+    free, whole = sum(view.state is GpuState.FREE for view in snapshot.gpus), len(snapshot.gpus)
+    which = f"{held} of {whole} GPUs are" if held < whole else "The GPU is" if whole == 1 else f"All {whole} GPUs are"
+    then = f"{free} {'is' if free == 1 else 'are'} free" if free else "jobs wait for a free one"
+    rows = [row for row in process_rows(snapshot) if row.kind != JOB]
+    placed = lay_out(_COLUMNS if any(row.container_id for row in rows) else _PROCESSES_ONLY, room)
+    titles = [cell(p.column.title, STRONG) for p in placed]
+    table = [titles, *([_cell(row, p.column.key) for p in placed] for row in rows[:_MOST])]
+    opens = f"{keyed('gpu_processes')} opens this list of {len(rows)}"
+    return (
+        cell(f"The queue is empty. {which} in foreign use: {then}.", PLAIN),
+        cell(f"{opens}, to look at a process or end it (as root, anyone's).", DIM),
+        *(_line(made, placed) for made in table),
+    )
+
+
+def _cell(row: GpuProcessRow, column: str) -> Cell:
+    if column == "command":
+        return cell(plain(program_words(row.command or ""), 400), VIOLET)
+    return view_cell(row, column)
+
+
+def _line(made: Sequence[Cell], placed: Sequence[PlacedColumn]) -> Cell:
+    fits = (fitted(each, p.width, right=p.column.right) for each, p in zip(made, placed, strict=True))
+    return tuple(span for spans in fits for span in (*spans, (" ", DIM)))

@@ -1,0 +1,103 @@
+"""A first day: an empty queue beside GPUs that other people use."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.gpu import GpuProcess, GpuState, GpuView, Holder
+from gputui.domain.keyed import with_keys
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.empty_queue import foreign_use_words
+from gputui.tui.present.gpu_card import card_lines
+from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.gpu_words import program_words
+from tests.factories import GIB, view
+from tests.factories import sample as sample_of
+from tests.tui import sample
+from tests.tui.console import Console
+
+TRAIN = GpuProcess(4242, 62 * GIB, "eve", "/opt/conda/bin/python3.11 -u /home/eve/train.py --lr 1")
+SERVE = GpuProcess(77, 9 * GIB, "dave", "/usr/bin/vllm serve Qwen")
+
+
+def used_by(index: int, *processes: GpuProcess) -> GpuView:
+    holders = tuple(Holder("process", p.command or "", p.user, p.pid, memory=p.memory) for p in processes)
+    reading = replace(sample_of(index), processes=processes)
+    return view(index, GpuState.FOREIGN, sample=reading, holders=holders)
+
+
+def first_day(free: int = 0) -> Snapshot:
+    held = (used_by(0, TRAIN), *(used_by(n, replace(SERVE, pid=70 + n)) for n in range(1, 8 - free)))
+    node = sample.empty_queue().nodes[0]
+    gpus = (*held, *(view(n) for n in range(8 - free, 8)))
+    return replace(sample.empty_queue(), nodes=(Node(node.name, gpus, node.probe, None, node.runtimes),))
+
+
+def words(lines: tuple[Cell, ...]) -> list[str]:
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("/opt/conda/bin/python3.11 -u /home/eve/train.py --lr 1", "train.py --lr 1"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run train.py"),
+        ("python -c import\x20torch", "python -c import torch"),
+        ("python", "python"),
+        ("/bin/bash -i", "bash -i"),
+        ("/usr/bin/vllm serve a/b", "vllm serve a/b"),
+        ("", ""),
+    ],
+)
+def test_a_command_is_named_by_what_it_runs(command: str, told: str) -> None:
+    assert program_words(command) == told
+
+
+@pytest.mark.parametrize(("height", "lines"), [(10, ["62G pid 4242", "train.py --lr 1"]), (7, ["62G pid 4242"])])
+def test_a_card_ends_with_the_process_on_its_gpu(height: int, lines: list[str]) -> None:
+    told = words(card_lines(GpuRow(used_by(0, TRAIN)), 48, height))
+    assert "eve train.py --lr 1 pid 4242 " in told[0]
+    assert told[-len(lines) :] == lines
+
+
+def test_a_card_lists_several_processes_the_largest_first() -> None:
+    row = GpuRow(used_by(0, SERVE, TRAIN))
+    assert words(card_lines(row, 48, 10))[-2:] == ["eve 62G pid 4242 train.py --lr 1", "dave 9G pid 77 vllm serve Qwen"]
+    assert words(card_lines(row, 48, 7))[-1] == "+1 eve 62G pid 4242 train.py --lr 1"
+
+
+@pytest.mark.parametrize(
+    ("free", "told"),
+    [
+        (0, "The queue is empty. All 8 GPUs are in foreign use: jobs wait for a free one."),
+        (1, "The queue is empty. 7 of 8 GPUs are in foreign use: 1 is free."),
+        (8, None),
+    ],
+)
+def test_an_empty_queue_says_who_uses_the_gpus(free: int, told: str | None) -> None:
+    picture = first_day(free) if free < 8 else sample.empty_queue()
+    found = [with_keys(line, lambda name: "U") for line in words(foreign_use_words(picture, 79))]
+    assert (found[0] if found else None) == told
+    assert all(len(line) <= 79 for line in found)
+    if told:
+        assert found[2].split() == ["GPU", "USER", "PID", "GPU", "MEM", "AGE", "COMMAND"]
+        assert found[3].split() == ["0", "eve", "4242", "62G", "train.py", "--lr", "1"]
+
+
+async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
+    console = Console(first_day())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        told = console.screen_text
+        assert "foreign eve train.py" in told
+        assert "U opens this list of 8, to look at a process or end it" in told
+        assert re.search(r"\n 0 +eve +4242 +62G +train.py --lr 1", told)
+        assert told.index("COMMAND") < told.index("s submits a job, or in any shell:")
+        assert told.index("s submits a job") < told.index("gputui submit --host --gpus 1 -- python train.py")
+        await console.show(pilot, sample.empty_queue())
+        assert "The queue is empty. Press s to submit a job" in console.screen_text
+        assert "in foreign use" not in console.screen_text
