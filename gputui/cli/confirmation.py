@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ from gputui.domain.units import plural
 from gputui.ports import JobStore
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 _NAMED = 10
 """Maximum number of jobs named in one sentence."""
 
@@ -23,6 +24,12 @@ _NAMED = 10
 def quiet_option(function: Callable[..., R]) -> Callable[..., R]:
     """Add `--quiet` to a command function, as the argument `quiet`."""
     return click.option("-q", "--quiet", is_flag=True, help="Print no confirmation on stderr.")(function)
+
+
+def dry_run_option(function: F) -> F:
+    """Add `--dry-run` to a command or its function, as the argument `dry_run`."""
+    words = "Print which jobs would start earlier or later, and change nothing."
+    return click.option("--dry-run", is_flag=True, help=words)(function)
 
 
 def confirm(sentence: str, *, quiet: bool = False) -> None:

@@ -22,6 +22,7 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.text import plain
+from gputui.domain.units import local_time
 from gputui.domain.verb import Order, Verb
 from gputui.domain.verbs import RECURRING_VERBS
 from gputui.engine.actions.recurring import local_zone_name
@@ -89,6 +90,7 @@ class AddCommand(click.Command):
     "--name", metavar="NAME", help="Name of the recurring job and, unless submit's --name differs, of its jobs."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the id as JSON.")
+@quiet_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [SUBMIT OPTIONS] IMAGE [COMMAND...]")
 @pass_session
 @click.pass_context
@@ -102,6 +104,7 @@ def add(
     overlap: str,
     name: str | None,
     as_json: bool,
+    quiet: bool,
     arguments: tuple[str, ...],
 ) -> None:
     """Add a recurring job, and print its id (ids of jobs are separate)."""
@@ -110,8 +113,17 @@ def add(
     submission = _submission(ctx, session, arguments, named)
     with session.store() as store:
         recurring = bootstrap.actions(store, session.options).add_recurring(recurrence, submission)
+        next_at = store.recurring()[recurring].next_at
+    confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)
     text = json_text({"id": recurring}) if as_json else str(recurring)
     print_done(text, f"recurring job {recurring} is added")
+
+
+def _understood(recurring: JobId, next_at: datetime, submission: Submission) -> str:
+    """Return `recurring job 3: next run Tue 2026-03-03 02:30 CET; time limit 1h30m`."""
+    now = bootstrap.clock().now()
+    times = submit.times_understood(submission.spec, now)
+    return f"recurring job {recurring}: next run {local_time(next_at, now)}" + (f"; {times}" if times else "")
 
 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:

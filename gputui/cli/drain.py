@@ -6,8 +6,10 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, readings
-from gputui.cli.confirmation import confirm, named, quiet_option
+from gputui.cli.confirmation import confirm, dry_run_option, named, quiet_option
 from gputui.cli.session import Session, pass_session
+from gputui.cli.verb_command import show_shifts
+from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
 from gputui.ports import JobStore
 from gputui.request import texts
@@ -16,7 +18,7 @@ from gputui.request import texts
 @click.command("drain", help=BY_NAME["drain"].shell_help)
 @click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
 @click.option("-r", "--reason", default="", metavar="TEXT", help="Reason, shown to all users.")
-@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@dry_run_option
 @quiet_option
 @pass_session
 def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, quiet: bool) -> None:
@@ -25,7 +27,7 @@ def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool,
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
         if dry_run:
-            _show(session, store, uuids)
+            show_shifts(session, store, BY_NAME["drain"], Order(uuids=uuids))
             return
         bootstrap.actions(store, session.options).drain(uuids, words)
         if not quiet:
@@ -39,10 +41,3 @@ def _words(session: Session, store: JobStore, uuids: tuple[str, ...]) -> str:
     left = [job for job in running if job.attempt and not set(uuids).isdisjoint((*job.attempt.gpus, job.attempt.node))]
     rest = f"; {named(left)} {'continues' if len(left) == 1 else 'continue'}" if left else ""
     return f"drained {gpus}: no new jobs start there{rest}"
-
-
-def _show(session: Session, store: JobStore, uuids: tuple[str, ...]) -> None:
-    from gputui.cli import start_times  # imports the policy, which the change itself does not need
-    from gputui.domain.policy.whatif import drained
-
-    start_times.print_shifts(session, store, drained(uuids, bootstrap.clock().now()))

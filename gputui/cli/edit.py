@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.cli import completing
-from gputui.cli.confirmation import confirm, jobs_of, named, quiet_option
+from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_arguments import OneJobId, is_live
 from gputui.cli.job_ids import Named, resolve_all
 from gputui.cli.output import json_text
@@ -26,7 +26,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.eligible_wait import asks_for_more
 from gputui.domain.state import JobState
-from gputui.domain.units import quoted
+from gputui.domain.units import local_time, quoted
 from gputui.engine.actions.running_jobs import check_editable
 from gputui.ports import JobStore
 from gputui.request import draft as drafts
@@ -55,7 +55,7 @@ Without options the job opens in $EDITOR as a job file; changes there are change
 @click.option("--editor", is_flag=True, help="Open the job in $EDITOR.")
 @click.option("--anyway", is_flag=True, help="Accept GPUs that this server does not have.")
 @click.option("--json", "as_json", is_flag=True, help="Print the id and the changes as JSON.")
-@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@dry_run_option
 @quiet_option
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
@@ -179,23 +179,24 @@ def _confirmation(before: Job, after: Job, by: Submitter, who: str) -> str:
     names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
     if not names:
         return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
-    told = [_change(name, was.get(name, ""), now.get(name, "")) for name in names]
+    told = [_change(name, was.get(name, ""), now.get(name, ""), by.now) for name in names]
     anew = asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
     rest = "; its wait starts again, because it asks for more" if anew else ""
+    if "time_limit" in names and after.limit_at and ":" not in who:
+        rest += f"; it ends by {local_time(after.limit_at, by.now)}"
     return f"edited {who}: {', '.join(told)}{rest}"
 
 
-def _change(name: str, was: str, now: str) -> str:
+def _change(name: str, was: str, now: str, at: datetime) -> str:
     option = name.replace("_", "-")
     if was == now:  # another value behind the same mask
         return option
-    was, now = (_clock(text) if name == "begin" else _short(text) for text in (was, now))
+    was, now = (_clock(text, at) if name == "begin" else _short(text) for text in (was, now))
     return f"{option} {now or 'none'} (was {was})" if was else f"{option} {now or 'none'}"
 
 
-def _clock(text: str) -> str:
-    """Return an ISO time as `2026-11-24 09:00` in the local zone."""
-    return f"{datetime.fromisoformat(text).astimezone():%Y-%m-%d %H:%M}" if text else ""
+def _clock(text: str, now: datetime) -> str:
+    return local_time(datetime.fromisoformat(text), now) if text else ""
 
 
 def _short(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli.confirmation import changed, confirm, jobs_of, named, quiet_option
+from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
 from gputui.cli.job_arguments import JobIds, check_known, flat
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
@@ -19,7 +19,7 @@ from gputui.request import job_values
 @click.command("priority", help=PRIORITY_HELP, context_settings={"ignore_unknown_options": True})
 @click.argument("names", type=JobIds(), metavar="ID[,ID…]")
 @click.argument("value", metavar="VALUE|+N|-N|top")
-@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@dry_run_option
 @quiet_option
 @pass_session
 def command(session: Session, names: tuple[Named, ...], value: str, dry_run: bool, quiet: bool) -> None:

@@ -8,21 +8,27 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, readings
-from gputui.cli.confirmation import confirm, quiet_option
+from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
 from gputui.cli.session import Session, pass_session
+from gputui.cli.verb_command import show_shifts
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
+from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
 
 
 @click.command("resume", help=BY_NAME["resume"].shell_help)
 @click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.drained)
+@dry_run_option
 @quiet_option
 @pass_session
-def command(session: Session, gpus: tuple[str, ...], quiet: bool) -> None:
+def command(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool) -> None:
     """Resume the GPUs named, and report on stderr why one of them still takes no jobs."""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
+        if dry_run:
+            show_shifts(session, store, BY_NAME["resume"], Order(uuids=uuids))
+            return
         bootstrap.actions(store, session.options).resume(uuids)
         snapshot = bootstrap.current_snapshot(session.options, store)
         confirm(f"resumed {readings.gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)

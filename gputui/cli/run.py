@@ -16,7 +16,15 @@ from gputui.cli.attached import detach_keys
 from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
-from gputui.cli.submit import check_gpus, check_runtime, new_submitter, submit_command, tell, with_elements
+from gputui.cli.submit import (
+    check_gpus,
+    check_runtime,
+    confirm_times,
+    new_submitter,
+    submit_command,
+    tell,
+    with_elements,
+)
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.request import options
@@ -92,6 +100,7 @@ def _attend(
     """Submit the job and attach to it; `view` returns what its start waits for."""
     with session.store() as store:
         (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
+        confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         viewer = view(job_id)
         attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
@@ -105,6 +114,7 @@ def _follow_in_cluster(session: Session, found: Tidied, submission: Submission, 
         tell(found, submission)
     with session.store() as store:
         (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
+        confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         return cluster_run.run(session, store, job_id, is_quiet=quiet)
 
 

@@ -18,15 +18,20 @@ from gputui.cli.streams import print_done
 from gputui.config import Options
 from gputui.domain.cluster import array_of
 from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.recovery import id_ranges
 from gputui.domain.text import plain
+from gputui.domain.units import local_time
 from gputui.request import command_line, options
 from gputui.request import submitter as request
 from gputui.request.job_options import BY_NAME
+from gputui.request.numbers import duration_text
 from gputui.request.options import SubmitCommand
 
 if TYPE_CHECKING:
-    from gputui.domain.job_spec import JobId, Submission
+    from datetime import datetime
+
+    from gputui.domain.job_spec import JobId, JobSpec, Submission
     from gputui.ports import JobStore
 
 MOST_TOLD = 5
@@ -82,7 +87,7 @@ def submit_command(name: str, short_help: str, epilog: str) -> Callable[[Callabl
 @click.option(
     "--dry-run", is_flag=True, help="Print when it would start and which jobs it would delay; submit nothing."
 )
-@click.option("--quiet", is_flag=True, help="Do not print the expected start on stderr; only terminals show it.")
+@click.option("--quiet", is_flag=True, help="Print on stderr neither the times asked for nor the expected start.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
 @pass_session
 @click.pass_context
@@ -115,12 +120,15 @@ def command(
     if not anyway and not dry_run:
         check_gpus(submissions, session.options)
     with session.store() as store:
+        is_told = not (file or as_json or quiet)
         if dry_run:
+            confirm_times("the new job", submissions[0].spec, quiet=not is_told)
             _show(session, store, submissions)
             return
         ids = bootstrap.actions(store, session.options).submit(submissions)
         told = _first_ids(ids, submissions, in_cluster=session.options.in_cluster)
         _print_ids(told, as_json, tuple(job_id for job_id, _ in told) if session.options.in_cluster else ids)
+        confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
         if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
             _tell_starts(session, store, [job_id for job_id, _ in told])
 
@@ -155,6 +163,26 @@ def tell(found: command_line.Tidied, submission: Submission) -> None:
         notes.append(f"{', '.join(odd)}: not UTF-8 text, and so not passed")
     if notes:
         click.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
+
+
+def confirm_times(named: str, spec: JobSpec, *, quiet: bool) -> None:
+    """Print on stderr the times that a job asks for, as they were understood, if there are any."""
+    if not quiet and (times := times_understood(spec, bootstrap.clock().now())):
+        from gputui.cli.confirmation import confirm  # few jobs have times
+
+        confirm(f"{named}: {times}")
+
+
+def times_understood(spec: JobSpec, now: datetime) -> str:
+    """Return the times that a job asks for, in one line: `not before Tue 2026-03-03 09:00 CET; time limit 1h30m`."""
+    lengths = {
+        "time limit {}": spec.time_limit,
+        "signal {} before it": spec.warning.before if spec.warning else None,
+        "idle timeout {}": spec.idle_timeout,
+        "backoff {}": spec.backoff if spec.backoff != DEFAULT_BACKOFF else None,
+    }
+    told = [f"not before {local_time(spec.begin_at, now)}"] if spec.begin_at else []
+    return "; ".join(told + [words.format(duration_text(each)) for words, each in lengths.items() if each is not None])
 
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
 from gputui import bootstrap
-from gputui.cli.confirmation import changed, confirm, jobs_of, quiet_option
-from gputui.cli.job_arguments import flat, ids_argument, is_live
+from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
+from gputui.cli.job_arguments import check_known, flat, ids_argument, is_live
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.verb import Order, Verb
+from gputui.ports import JobStore
 
 
 def verb_command(verb: Verb[Job], suits: Callable[[Job], bool] = is_live) -> click.Command:
@@ -22,10 +25,30 @@ def verb_command(verb: Verb[Job], suits: Callable[[Job], bool] = is_live) -> cli
     @ids_argument
     @quiet_option
     @pass_session
-    def command(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool) -> None:
+    def command(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, dry_run: bool = False) -> None:
         with session.store() as store:
-            done = verb.call(bootstrap.actions(store, session.options), Order(flat(store, ids, suits)))
+            asked = flat(store, ids, suits)
+            if dry_run:
+                show_jobs(session, store, verb, asked)
+                return
+            done = verb.call(bootstrap.actions(store, session.options), Order(asked))
             if not quiet:
                 confirm(changed(verb.name, jobs_of(store, done or ())))
 
-    return command
+    return dry_run_option(command) if verb.preview else command
+
+
+def show_jobs(session: Session, store: JobStore, verb: Verb[Job], ids: tuple[JobId, ...]) -> None:
+    """Print which of the jobs a verb would change, and which would start at another time."""
+    check_known(store, ids)
+    jobs = [job for job in jobs_of(store, ids) if verb.may(job)]
+    click.echo(f"would {verb.name}: {named(jobs)}" if jobs else "nothing would be changed")
+    show_shifts(session, store, verb, Order(ids))
+
+
+def show_shifts(session: Session, store: JobStore, verb: Verb[Any], order: Order) -> None:
+    """Print which jobs would start at another time."""
+    from gputui.cli import start_times  # imports the policy, which the change itself does not need
+
+    assert verb.preview is not None
+    start_times.print_shifts(session, store, verb.preview(order, bootstrap.clock().now()))

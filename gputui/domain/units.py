@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gputui.domain.errors import InputError
 
@@ -134,6 +134,12 @@ def format_duration(duration: timedelta | None) -> str:
     if minute:
         return f"{minute}m{second:02}s"
     return f"{second}s"
+
+
+def local_time(at: datetime, now: datetime) -> str:
+    """Return `18:00` for a time of today, else `Tue 2026-03-03 18:00 CET`, in the local zone."""
+    here = at.astimezone()
+    return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %Y-%m-%d %H:%M %Z}"
 
 
 def plural(count: int, noun: str) -> str:

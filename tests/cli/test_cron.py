@@ -40,9 +40,10 @@ def only(store: KeptStore) -> RecurringJob:
     return entry
 
 
-def test_add_prints_only_the_id(run: Run, store: KeptStore) -> None:
+def test_add_prints_only_the_id_and_on_stderr_the_next_run(run: Run, store: KeptStore) -> None:
     result = run("cron", "add", "30 2 * * 1-5", "--", "--gpus", "2", "busybox", "echo", "--now")
-    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    assert (result.code, result.out) == (0, "1\n")
+    assert result.err == "recurring job 1: next run Tue 2026-03-03 02:30 EST\n"
     entry = only(store)
     assert (entry.expression, entry.zone, entry.added_by) == ("30 2 * * 1-5", "America/New_York", "alice")
     assert (entry.missed, entry.overlap, entry.name) == (Missed.ONCE, Overlap.SKIP, "")

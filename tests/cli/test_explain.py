@@ -135,6 +135,32 @@ def test_cancel_dry_run_shows_jobs_that_move_up(store: JobStore, capsys: Capture
     assert not store.get(2).cancel_requested
 
 
+@pytest.mark.parametrize(
+    ("words", "first", "last"),
+    [
+        (["cancel", "1-3"], "would cancel: 3 jobs: 1 2 3", "-> cancelled"),
+        (["hold", "2"], "would hold: job 2", "release it to let it start"),
+        (["hold", "1"], "nothing would be changed", "no other job would start earlier or later"),
+        (["release", "2"], "nothing would be changed", "no other job would start earlier or later"),
+    ],
+)
+def test_a_dry_run_names_the_jobs_that_would_change(
+    store: JobStore, capsys: Captured, words: list[str], first: str, last: str
+) -> None:
+    before = dict(store.jobs())
+    assert run([*words, "--dry-run"]) == 0
+    told, *_, end = capsys.readouterr().out.splitlines()
+    assert told == first
+    assert end.endswith(last)
+    assert dict(store.jobs()) == before
+
+
+def test_resume_dry_run_shows_jobs_that_start_earlier(store: JobStore, capsys: Captured) -> None:
+    assert run(["resume", "0", "--dry-run"]) == 0
+    assert capsys.readouterr() == ("no other job would start earlier or later\n", "")
+    assert not list(store.audit_log("resume"))
+
+
 def test_submit_dry_run_shows_the_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "--time-limit", "1h", "busybox", "true"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -80,12 +80,15 @@ def test_add_prints_only_the_name_and_keeps_it(run: Run, store: KeptStore) -> No
 
 @pytest.mark.usefixtures("in_berlin")
 def test_add_says_which_times_it_has_read(run: Run) -> None:
-    told = "any 4 GPUs from Tue 2026-03-03 00:00 to Tue 2026-03-03 08:00, 8h00m, for alice\n"
+    told = "any 4 GPUs from Tue 2026-03-03 00:00 CET to Tue 2026-03-03 08:00 CET, 8h00m, for alice\n"
     line = ("reserve", "add", "--gpus", "4", "--start", "tomorrow", "--for", "8h")
     assert run(*line, "--dry-run").err == f"reservation r1: {told}"
     assert run(*line).err == f"reservation r1: {told}"
     named = run("reserve", "add", "--gpu", "0,3", "--start", "Mon 9-17", "--nobody").err
-    assert named == "reservation r2: GPU 0, 3 from Mon 2026-03-09 09:00 to Mon 2026-03-09 17:00, 8h00m, for nobody\n"
+    assert (
+        named
+        == "reservation r2: GPU 0, 3 from Mon 2026-03-09 09:00 CET to Mon 2026-03-09 17:00 CET, 8h00m, for nobody\n"
+    )
 
 
 def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptStore, in_berlin: None) -> None:

@@ -221,10 +221,49 @@ def test_moments_of_the_past(run: Run, name: str) -> None:
         assert "not a time of the past" in refusal(run, PAST[name], text)
 
 
+TOLD = {
+    ("submit --begin", "tomorrow 9am"): "job 4: not before Tue 2026-03-03 09:00 UTC",
+    ("submit --begin", "18:00"): "job 4: not before 18:00",
+    ("submit --time-limit", "1:30"): "job 4: time limit 1m30s",
+    ("submit --idle-timeout", "90 minutes"): "job 4: idle timeout 1h30m",
+    ("submit --backoff", "1m"): "job 4: backoff 1m",
+    ("submit --signal", "90"): "job 4: time limit 9d; signal 1m30s before it",
+    ("edit --begin", "Fri 14:00"): "edited job 1: begin Fri 2026-03-06 14:00 UTC",
+    ("edit --time-limit", "90m"): "edited job 1: time-limit 1h30m",
+    ("edit --time-limit of a running job", "1h30"): "edited job 2: time-limit 1h30m; it ends by 13:29",
+    ("edit --idle-timeout", "90m"): "edited job 1: idle-timeout 1h30m",
+    ("reserve add --start", "Tue"): "from Tue 2026-03-03 00:00 UTC to Tue 2026-03-03 01:00 UTC, 1h00m",
+    ("reserve add --end", "18:00"): "from 12:00 to 18:00, 6h00m",
+    ("reserve add --for", "12:30:00"): "from 12:00 to Tue 2026-03-03 00:30 UTC, 12h30m",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), TOLD)
+def test_a_command_that_sets_a_time_says_which_it_understood(
+    run: Run, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    monkeypatch.setenv("GPUTUI_PROBE", "sim:1")
+    found = run(*(word.replace("{}", text) for word in {**DURATIONS, **MOMENTS}[name]))
+    assert TOLD[name, text] in found.err.splitlines()[0]
+    assert found.err.count("\n") == 1
+    assert "20" not in found.out
+
+
+def test_only_people_are_told_the_times(run: Run, tmp_path: Path) -> None:
+    line = ("submit", "--begin", "tomorrow", "busybox")
+    for silent in ("--quiet", "--json"):
+        assert run(line[0], silent, *line[1:]).err == ""
+    assert run(line[0], "--dry-run", *line[1:]).err == "the new job: not before Tue 2026-03-03 00:00 UTC\n"
+    path = tmp_path / "job.toml"
+    path.write_text('[[job]]\nimage = "busybox"\nbegin = "tomorrow"\n')
+    assert run("submit", "-f", str(path)).err == ""
+    assert run("submit", "busybox").err == ""
+
+
 @pytest.mark.parametrize("text", ["30 minutes", "1h 30m", "abc", "in 2h", "0", "4000d", "-5", ""])
 def test_forms_job_files_and_settings_read_them_like_the_options(run: Run, text: str, tmp_path: Path) -> None:
     code, err = tried(run, DURATIONS["submit --time-limit"], text)
-    told = err.removeprefix("gputui: error: --time-limit: ").strip()
+    told = err.removeprefix("gputui: error: --time-limit: ").strip() if code else ""
     path = tmp_path / "job.toml"
     path.write_text(f'[[job]]\nimage = "busybox"\ntime_limit = "{text}"\n')
     by_file = run("submit", "-f", str(path))
