@@ -70,6 +70,15 @@ def test_a_card_lists_several_processes_the_largest_first() -> None:
     assert words(card_lines(row, 48, 7))[-1] == "+1 eve 62G pid 4242 train.py --lr 1"
 
 
+def test_a_card_names_the_image_of_a_container_even_without_a_process() -> None:
+    holder = Holder("container", "jupyter-bob", "bob", container_id="f00d" * 16, image="jupyter:7")
+    inside = replace(sample_of(0), processes=(replace(TRAIN, container_id="f00d" * 16),))
+    held = view(0, GpuState.FOREIGN, sample=inside, holders=(holder,))
+    assert words(card_lines(GpuRow(held), 48, 10))[-2:] == ["62G pid 4242  jupyter:7", "train.py --lr 1"]
+    empty = replace(held, sample=replace(inside, processes=()))
+    assert words(card_lines(GpuRow(empty), 48, 10))[-1] == "image jupyter:7, container f00df00df00d"
+
+
 @pytest.mark.parametrize(
     ("free", "told"),
     [

@@ -16,6 +16,7 @@ from gputui.tui.present.gpu_tone import Tone, slowed_cell
 from gputui.tui.present.gpu_words import (
     elapsed_share,
     elapsed_words,
+    foreign_words,
     model_in,
     program_words,
     short_model,
@@ -158,10 +159,14 @@ def _notes(row: GpuRow, room: int) -> list[Cell]:
 
 def _users(row: GpuRow, most: int) -> list[Cell]:
     """Return the processes on a GPU that no job holds, the largest first; the title names the user of the first one."""
-    listed = (row.view.sample.processes or ()) if row.view.sample else ()
+    view = row.view
+    listed = (view.sample.processes or ()) if view.sample else ()
     found = sorted(listed, key=lambda each: -(each.memory or 0))
+    image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
     if len(found) == 1:
-        return [_facts(found[0]), _command(found[0])][:most]
+        return [(*_facts(found[0]), (image, DIM)), _command(found[0])][:most]
+    if not found:
+        return [cell(foreign_words(view, holder), DIM) for holder in view.holders][:most]
     lines = [((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each), (" ", DIM), *_command(each)) for each in found]
     left = len(lines) - most
     return [*lines[: most - 1], ((f"+{left} ", DIM), *lines[most - 1])] if left > 0 < most else lines[:most]
