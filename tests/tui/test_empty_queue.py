@@ -57,11 +57,15 @@ def test_a_command_is_named_by_what_it_runs(command: str, told: str) -> None:
     assert program_words(command) == told
 
 
-@pytest.mark.parametrize(("height", "lines"), [(10, ["62G pid 4242", "train.py --lr 1"]), (7, ["62G pid 4242"])])
-def test_a_card_ends_with_the_process_on_its_gpu(height: int, lines: list[str]) -> None:
-    told = words(card_lines(GpuRow(used_by(0, TRAIN)), 48, height))
-    assert "eve train.py --lr 1 pid 4242 " in told[0]
-    assert told[-len(lines) :] == lines
+@pytest.mark.parametrize(
+    ("room", "height", "last"),
+    [(48, 10, "62G pid 4242"), (24, 10, "train.py --lr 1"), (24, 7, "62G pid 4242")],
+)
+def test_a_card_ends_with_what_its_title_lacks_of_the_process(room: int, height: int, last: str) -> None:
+    told = words(card_lines(GpuRow(used_by(0, TRAIN)), room, height))
+    assert ("eve train.py --lr 1 pid 4242 " if room > 40 else "0 eve train.py … foreign") in told[0]
+    assert "62G pid 4242" in told
+    assert told[-1] == last
 
 
 def test_a_card_lists_several_processes_the_largest_first() -> None:
@@ -93,8 +97,8 @@ def test_an_empty_queue_says_who_uses_the_gpus(free: int, told: str | None) -> N
     assert (found[0] if found else None) == told
     assert all(len(line) <= 79 for line in found)
     if told:
-        assert found[2].split() == ["GPU", "USER", "PID", "GPU", "MEM", "AGE", "COMMAND"]
-        assert found[3].split() == ["0", "eve", "4242", "62G", "train.py", "--lr", "1"]
+        assert found[2].split() == ["GPU", "USER", "PID", "UTIL", "GPU", "MEM", "AGE", "COMMAND"]
+        assert found[3].split() == ["0", "eve", "4242", "0%", "62G", "train.py", "--lr", "1"]
 
 
 async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
@@ -104,7 +108,7 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
         told = console.screen_text
         assert "foreign eve train.py" in told
         assert "U opens this list of 8, to look at a process or end it" in told
-        assert re.search(r"\n 0 +eve +4242 +62G +train.py --lr 1", told)
+        assert re.search(r"\n 0 +eve +4242 +\d+% +62G +train.py --lr 1", told)
         assert told.index("COMMAND") < told.index("s submits a job, or in any shell:")
         assert told.index("s submits a job") < told.index("gputui submit --host --gpus 1 -- python train.py")
         await console.show(pilot, sample.empty_queue())

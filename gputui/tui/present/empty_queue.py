@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.gpu_processes import JOB, GpuProcessRow, process_rows
+from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
 from gputui.domain.keyed import keyed
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.tui.present.cells import Cell, PlacedColumn, cell, fitted, lay_out
+from gputui.tui.present.cells import UNKNOWN, Cell, Column, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu_words import program_words
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG, VIOLET
@@ -25,8 +25,9 @@ _FURTHER = (
     ("gputui submit --after 12 …", "once job 12 has completed"),
     ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
 )
-_SHOWN = ("gpu", "user", "pid", "gpu_memory", "age", "what", "command")
-_COLUMNS = tuple(column for key in _SHOWN for column in PROCESS_VIEW_COLUMNS if column.key == key)
+_LOAD = Column("load", "UTIL", 4, right=True)
+_SHOWN = ("gpu", "user", "pid", "load", "gpu_memory", "age", "what", "command")
+_COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, _LOAD) if column.key == key)
 _PROCESSES_ONLY = tuple(column for column in _COLUMNS if column.key != "what")
 _MOST = 40
 """Processes that are listed: more than the tallest pane has lines for."""
@@ -61,9 +62,10 @@ def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     which = f"{held} of {whole} GPUs are" if held < whole else "The GPU is" if whole == 1 else f"All {whole} GPUs are"
     then = f"{free} {'is' if free == 1 else 'are'} free" if free else "jobs wait for a free one"
     rows = [row for row in process_rows(snapshot) if row.kind != JOB]
+    loads = {gpu_label(view): view.current.utilization for view in snapshot.gpus if view.current}
     placed = lay_out(_COLUMNS if any(row.container_id for row in rows) else _PROCESSES_ONLY, room)
     titles = [cell(p.column.title, STRONG) for p in placed]
-    table = [titles, *([_cell(row, p.column.key) for p in placed] for row in rows[:_MOST])]
+    table = [titles, *([_cell(row, p.column.key, loads) for p in placed] for row in rows[:_MOST])]
     opens = f"{keyed('gpu_processes')} opens this list of {len(rows)}"
     return (
         cell(f"The queue is empty. {which} in foreign use: {then}.", PLAIN),
@@ -72,7 +74,10 @@ def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     )
 
 
-def _cell(row: GpuProcessRow, column: str) -> Cell:
+def _cell(row: GpuProcessRow, column: str, loads: Mapping[str, float | None]) -> Cell:
+    if column == "load":
+        load = max((load for gpu in row.gpus if (load := loads.get(gpu)) is not None), default=None)
+        return cell(UNKNOWN if load is None else f"{load:.0%}", PLAIN if load else DIM)
     if column == "command":
         return cell(plain(program_words(row.command or ""), 400), VIOLET)
     return view_cell(row, column)

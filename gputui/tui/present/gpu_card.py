@@ -138,7 +138,7 @@ def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
     """
     if row.view.state is GpuState.FOREIGN and not row.is_held and most > 1:
         notes = _notes(row, room)
-        return [*([with_dots(notes)] if notes else []), *_users(row, most - 1 - bool(notes))]
+        return [*([with_dots(notes)] if notes else []), *_users(row, room, most - 1 - bool(notes))]
     notes, progress = _notes(row, room), _progress(row, room)
     lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
     if len(lines) < max(2, most):
@@ -157,14 +157,16 @@ def _notes(row: GpuRow, room: int) -> list[Cell]:
     return parts
 
 
-def _users(row: GpuRow, most: int) -> list[Cell]:
-    """Return the processes on a GPU that no job holds, the largest first; the title names the user of the first one."""
+def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
+    """Return the processes on a GPU that no job holds, the largest first; of a single one what the title lacks."""
     view = row.view
     listed = (view.sample.processes or ()) if view.sample else ()
     found = sorted(listed, key=lambda each: -(each.memory or 0))
     image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
     if len(found) == 1:
-        return [(*_facts(found[0]), (image, DIM)), _command(found[0])][:most]
+        facts, command = (*_facts(found[0]), (image, DIM)), _command(found[0])
+        is_told = command[0][0] in "".join(words for words, _ in _title(row, room))
+        return [facts, *([] if is_told else [command])][:most]
     if not found:
         return [cell(foreign_words(view, holder), DIM) for holder in view.holders][:most]
     lines = [((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each), (" ", DIM), *_command(each)) for each in found]

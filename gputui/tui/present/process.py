@@ -82,7 +82,7 @@ def view_cell(row: GpuProcessRow, column: str) -> Cell:
         "gpu": (gpu_words(row.gpus), PLAIN),
         "age": ("" if row.age is None else format_duration(row.age), DIM),
         "sm": (_percent(row.sm), PLAIN),
-        "gpu_memory": ("" if row.gpu_memory is None else format_size(row.gpu_memory), AMBER),
+        "gpu_memory": ("" if row.gpu_memory is None else format_size(row.gpu_memory), PLAIN),
         "memory": ("" if row.memory is None else format_size(row.memory), PLAIN),
         "command": ("  " * min(row.depth, 20) + plain(_bare(row), 400), DIM if row.kind == OTHER else PLAIN),
     }
