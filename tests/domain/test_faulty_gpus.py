@@ -20,7 +20,7 @@ from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.style import RED
 from gputui.tui.present.summary import summary_line
-from gputui.tui.queue.rows import JobLoads
+from gputui.tui.queue.rows import job_loads
 from tests.factories import NOW, running, snapshot, uuid, view
 
 LOST, XID = Health(HealthCode.LOST, "lost: fell off the bus"), Health(HealthCode.XID, "Xid 79")
@@ -81,7 +81,7 @@ def test_the_row_of_a_job_says_that_its_gpu_is_lost_and_shows_no_load() -> None:
     context = JobContext.of(seen, NOW, {uuid(4): "4"})
     assert ("GPU 4 lost", RED) in job_cells(one, "why", context)
     assert [queue.why(job, seen) for job in (one, two)] == ["GPU 4 lost", "GPU 6 sick"]
-    assert 1 not in JobLoads().update(seen.gpus)
+    assert 1 not in job_loads(seen.gpus)
 
 
 def test_a_sample_of_a_lost_gpu_and_an_old_one_are_shown_nowhere_as_current() -> None:

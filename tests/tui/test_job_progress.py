@@ -14,7 +14,7 @@ from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.job_progress import ArrayCounts, array_progress, elapsed_words, limit_words
 from gputui.tui.queue.columns import ChosenColumns, varied_columns
-from gputui.tui.queue.rows import JobLoads, array_counts
+from gputui.tui.queue.rows import array_counts, job_loads
 from tests.factories import NOW, job, running, sample, view
 
 WIDE = JobContext(NOW, room={"state": 9, "progress": 27})
@@ -121,18 +121,16 @@ def test_wide_screens_leave_out_columns_that_are_alike_in_all_rows() -> None:
     assert [column.key for column in own] == ["id", "image"]
 
 
-def test_a_row_shows_utilisation_which_stays_until_it_changes_by_points() -> None:
-    loads = JobLoads()
-
+def test_a_row_shows_the_utilisation_that_its_gpus_have_now() -> None:
     def read(*values: float, stale: bool = False) -> Mapping[int, int]:
-        return loads.update(
+        return job_loads(
             view(number, sample=sample(number, utilization=value), job_id=3, job_ids=(3,), stale=stale)
             for number, value in enumerate(values)
         )
 
     assert read(0.97, 0.95) == {3: 96}
-    assert read(0.92, 0.93) == {3: 96}
-    assert read(0.90, 0.91) == {3: 90}
+    assert read(0.97, 0.94) == {3: 96}
+    assert read(0.96, 0.94) == {3: 95}
     assert read(0.90, stale=True) == {}
     one = running(3, on=["a"])
     names = dict.fromkeys(one.gpus, "0")

@@ -65,7 +65,8 @@ class QueueRows:
         """Those of them that have ended since, and still have their row there."""
         self.varied: frozenset[str] = frozenset()
         """Columns of `ALIKE` in which jobs have differed since the console was opened."""
-        self._loads = JobLoads()
+        self.loads: Mapping[JobId, int] = {}
+        """Utilisation of running jobs in percent."""
         self._is_stale = False
         """True if ended rows have lost the cursor or were viewed since the order was computed."""
         self._matching: Sequence[JobId] = ()
@@ -83,11 +84,6 @@ class QueueRows:
         return self.arranged.keys
 
     @property
-    def loads(self) -> Mapping[JobId, int]:
-        """Return the utilisation of running jobs in percent."""
-        return self._loads.shown
-
-    @property
     def is_read(self) -> bool:
         """Return whether a snapshot was received."""
         return self._snapshot is not EMPTY
@@ -97,7 +93,7 @@ class QueueRows:
         before, self._snapshot = self._snapshot, snapshot
         if snapshot is before:
             return
-        self._loads.update(snapshot.gpus)
+        self.loads = job_loads(snapshot.gpus)
         if snapshot.jobs is not before.jobs:
             self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
@@ -401,28 +397,13 @@ def _begin(job: Job) -> tuple[datetime, JobId]:
     return min(claimed_at or _LAST, job.started_at or _LAST), job.id
 
 
-_STEP = 5
-"""Points by which utilisation must change before a row shows it, since constantly changing figures are useless."""
-
-
-class JobLoads:
-    """Mean utilisation of each job's GPUs in percent, which stays unchanged until it changes by several points."""
-
-    def __init__(self) -> None:
-        self.shown: Mapping[JobId, int] = {}
-        """Utilisation to show; nothing for jobs that share a GPU or have one that was not read."""
-
-    def update(self, views: Iterable[GpuView]) -> Mapping[JobId, int]:
-        """Take over a new reading; return the utilisation to show."""
-        shown = {}
-        for job_id, values in _read(views).items():
-            if any(value is None for value in values):
-                continue
-            now = round(100 * sum(value or 0 for value in values) / len(values))
-            before = self.shown.get(job_id)
-            shown[job_id] = now if before is None or abs(now - before) >= _STEP else before
-        self.shown = shown
-        return shown
+def job_loads(views: Iterable[GpuView]) -> Mapping[JobId, int]:
+    """Return the mean utilisation of each job's GPUs in percent; none if it shares a GPU or one was not read."""
+    return {
+        job_id: round(100 * sum(value or 0 for value in values) / len(values))
+        for job_id, values in _read(views).items()
+        if None not in values
+    }
 
 
 def _read(views: Iterable[GpuView]) -> dict[JobId, list[float | None]]:
