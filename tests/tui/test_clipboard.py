@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +13,19 @@ from pathlib import Path
 import pytest
 
 from gputui.tui.clipboard import through_screen
+from tests.needs import need
 from tests.tui.console import Console
 from tests.tui.foresight import until
 
-SENT = "sent to the terminal's clipboard: 101"
+SENT = "sent to the terminal's clipboard (OSC 52): 101"
+MORE = ", sent to the terminal's clipboard (OSC 52)"
+BETWEEN = "sent to the terminal's clipboard (OSC 52), if tmux or screen between passes it on: 101"
 
 
 @pytest.fixture
 def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Start a tmux with default settings; return the command that asks it."""
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed")
+    need("tmux")
     socket = tmp_path / "tmux"
     ask = ["tmux", "-S", str(socket)]
     subprocess.run([*ask, "-f", "/dev/null", "new-session", "-d", "sleep 600"], check=True)
@@ -41,9 +43,38 @@ async def copied_id(console: Console) -> str:
         return console.told[-1]
 
 
-async def test_in_tmux_its_own_buffer_has_the_text(tmux: list[str]) -> None:
-    assert await copied_id(Console()) == "copied to tmux's buffer: 101"
+@pytest.fixture
+def screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Start a screen with default settings, on a terminal of its own; return the command that asks it."""
+    need("screen", "script")
+    (tmp_path / "screen").mkdir(mode=0o700)
+    monkeypatch.setenv("SCREENDIR", str(tmp_path / "screen"))
+    monkeypatch.setenv("TERM", "screen")
+    monkeypatch.delenv("TMUX", raising=False)
+    os.mkfifo(begun := tmp_path / "begun")
+    command = f"screen -c /dev/null -S copies sh -c 'echo $STY > {begun}; exec sleep 600'"
+    shown = subprocess.DEVNULL
+    with subprocess.Popen(["script", "-qc", command, "/dev/null"], stdin=subprocess.PIPE, stdout=shown) as terminal:
+        session = begun.read_text().strip()
+        monkeypatch.setenv("STY", session)
+        yield ["screen", "-S", session]
+        subprocess.run(["screen", "-S", session, "-X", "quit"], check=True)
+        terminal.communicate()
+
+
+@pytest.mark.parametrize(("setting", "more"), [("external", MORE), ("off", "")])
+async def test_in_tmux_its_own_buffer_has_the_text(tmux: list[str], setting: str, more: str) -> None:
+    await asyncio.to_thread(subprocess.check_call, [*tmux, "set-option", "-s", "set-clipboard", setting])
+    assert await copied_id(Console()) == f"copied to tmux's buffer{more}: 101"
     assert await asyncio.to_thread(subprocess.check_output, [*tmux, "show-buffer"]) == b"101"
+
+
+async def test_in_screen_its_own_buffer_has_the_text(screen: list[str], tmp_path: Path) -> None:
+    assert await copied_id(Console()) == f"copied to screen's buffer{MORE}: 101"
+    out = tmp_path / "buffer"
+    for command in (["-X", "writebuf", str(out)], ["-Q", "lastmsg"]):  # the second is answered after the first
+        await asyncio.to_thread(subprocess.check_call, [*screen, *command], stdout=subprocess.DEVNULL)
+    assert out.read_text() == "101"
 
 
 async def test_a_tmux_that_is_gone_leaves_the_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,8 +87,8 @@ async def test_a_tmux_that_is_gone_leaves_the_terminal(monkeypatch: pytest.Monke
     [
         ({}, SENT),
         ({"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}, SENT),
-        ({"TERM": "tmux-256color"}, "sent to the terminal, if tmux or screen between passes it on: 101"),
-        ({"TERM": "screen", "STY": "1.pts"}, "sent to the terminal, if tmux or screen between passes it on: 101"),
+        ({"TERM": "tmux-256color"}, BETWEEN),
+        ({"TERM": "screen", "STY": "1.gone"}, BETWEEN),
         ({"TERM": "linux"}, "not copied: this terminal takes no copies, select with Shift and the mouse: 101"),
     ],
 )

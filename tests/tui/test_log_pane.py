@@ -244,7 +244,7 @@ async def test_lines_are_picked_by_key_and_copied_without_their_colours() -> Non
         assert "3 lines selected" in console.screen_text
         await pilot.press("y")
         assert console.app.clipboard == "\n".join(f"red {top + i}" for i in range(3))
-        assert "sent to the terminal's clipboard: 3 lines" in console.told
+        assert "sent to the terminal's clipboard (OSC 52): 3 lines" in console.told
         assert not pane.reading.picked.is_on
         await pilot.press("y")
         assert len(console.app.clipboard.splitlines()) == pane.height
