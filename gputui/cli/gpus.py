@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 
 import click
 
@@ -95,7 +96,8 @@ def state(view: GpuView) -> str:
 def story(view: GpuView, names: Names = NO_NAMES) -> str:
     """Return the jobs on the GPU, the reason why it is not free, its faults, and the age of a stale reading."""
     ids = [f"{names.shown(job_id)} " for job_id in view.job_ids] + [""] * len(view.holders)
-    parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
+    at = view.current.sampled_at if view.current else None
+    parts = [_holder(holder, job_id, at) for holder, job_id in zip(view.holders, ids, strict=False)]
     says_all = view.health.code is HealthCode.OK or view.state is GpuState.ALLOCATED
     parts += [] if view.holders and says_all else [view.why]
     parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
@@ -114,10 +116,12 @@ def _draining(drain: Drain) -> str:
     return f"drained by {drain.by}" + (f": {drain.reason}" if drain.reason else "")
 
 
-def _holder(holder: Holder, job_id: str) -> str:
+def _holder(holder: Holder, job_id: str, at: datetime | None) -> str:
+    """Return the holder; of a foreign one also for how long it has been there at that time."""
     user = f" ({holder.user})" if holder.user else ""
     kind = "" if holder.job_id is not None else f"{holder.kind} "
-    return f"{kind}{job_id}{holder.name}{user}" + (", which does not hold it" if holder.job_id is not None else "")
+    age = f" for {format_duration(at - holder.since)}" if at and holder.since and holder.kind != "job" else ""
+    return f"{kind}{job_id}{holder.name}{user}{age}" + (", which does not hold it" if holder.job_id is not None else "")
 
 
 def _number(value: float | None, unit: str) -> str:

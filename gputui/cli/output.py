@@ -298,7 +298,7 @@ def host_json(host: HostSample | None) -> Json | None:
 
 
 def _holder(holder: Holder) -> Json:
-    return asdict(holder)
+    return asdict(holder) | {"since": _time(holder.since)}
 
 
 def _time(at: datetime | None) -> str | None:

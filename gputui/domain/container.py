@@ -115,6 +115,7 @@ class ForeignContainer(Struct, frozen=True):
     devices: tuple[str, ...]
     """Devices that it requested, as written: `all`, `0`, `GPU-…`, `MIG-…`, `minor:3`."""
     image: str = ""
+    started_at: datetime | None = None
 
 
 class RuntimeFeatures(Struct, frozen=True):

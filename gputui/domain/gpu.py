@@ -130,6 +130,7 @@ class GpuProcess(Struct, frozen=True):
     """0 to 1: the share of time in which it kept the multiprocessors busy; only when asked for."""
     ticks: int | None = None
     """Start time in clock ticks since boot, which distinguishes it from a later process with the same pid."""
+    started_at: datetime | None = None
     used: Consumption | None = None
     """Use of the machine by its container or its job of Slurm, on nodes of a cluster; read every few seconds."""
     used_age: float = 0.0
@@ -286,6 +287,8 @@ class Holder(Struct, frozen=True):
     """The image of a foreign container."""
     job_id: int | None = None
     """Job that a process belongs to which does not hold the GPU; its name is that of the job."""
+    since: datetime | None = None
+    """Start of the job's attempt, the container or the process; None: unknown."""
 
 
 class Sharer(Struct, frozen=True):
@@ -333,6 +336,11 @@ class GpuView(Struct, frozen=True):
     """Jobs that use the GPU without holding it."""
     idle_since: datetime | None = None
     """Time since which its jobs have not used it; None: not long enough to be reported, or unknown."""
+
+    @property
+    def foreign_since(self) -> datetime | None:
+        """The earliest start of the foreign processes and containers on it; None: there are none, or it is unknown."""
+        return min((each.since for each in self.holders if each.kind != "job" and each.since), default=None)
 
     @property
     def current(self) -> GpuSample | None:

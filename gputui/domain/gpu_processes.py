@@ -81,9 +81,12 @@ def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
         label, containers = gpu_label(view), _containers(view)
         for process in (view.sample.processes or ()) if view.sample else ():
             row = _row(process, view, jobs, containers)
+            row = replace(row, age=_age(process.started_at, snapshot.taken_at))
             found[process.pid] = _with_gpu(found.get(process.pid, row), label, process if view.current else None)
         for holder in containers.values():
-            found[holder.container_id] = _with_gpu(found.get(holder.container_id, _of_container(holder)), label)
+            found[holder.container_id] = _with_gpu(
+                found.get(holder.container_id, _of_container(holder, snapshot.taken_at)), label
+            )
     inhabited = {row.container_id for row in found.values() if row.pid is not None}
     return tuple(row for row in found.values() if row.pid is not None or row.container_id not in inhabited)
 
@@ -134,7 +137,11 @@ def _row(process: GpuProcess, view: GpuView, jobs: Mapping[JobId, Job], named: M
     )
 
 
-def _of_container(holder: Holder) -> GpuProcessRow:
+def _age(since: datetime | None, now: datetime) -> timedelta | None:
+    return None if since is None else max(now - since, timedelta(0))
+
+
+def _of_container(holder: Holder, now: datetime) -> GpuProcessRow:
     return GpuProcessRow(
         None,
         CONTAINER,
@@ -142,6 +149,7 @@ def _of_container(holder: Holder) -> GpuProcessRow:
         container_id=holder.container_id,
         container=holder.name,
         image=holder.image or "",
+        age=_age(holder.since, now),
     )
 
 
@@ -168,7 +176,7 @@ def _with_host(row: GpuProcessRow, seen: ProcessRow | None) -> GpuProcessRow:
         user=seen.user or row.user,
         command=seen.command or row.command,
         parent=seen.parent,
-        age=seen.age,
+        age=row.age if seen.age is None else seen.age,
         memory=seen.memory,
         cpu=seen.cpu,
     )

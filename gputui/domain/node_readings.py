@@ -204,4 +204,5 @@ def _holder(process: GpuProcess) -> Holder:
         pid=process.pid,
         container_id=process.container_id,
         memory=process.memory,
+        since=process.started_at,
     )

@@ -172,7 +172,8 @@ class SimulatedProbe:
 
     def foreign(self, index: int, *processes: GpuProcess, load: float = 0.35) -> None:
         """Set the foreign processes on this GPU, and the least load of the GPU, 0 to 1."""
-        self._foreign[self.gpus[index].uuid] = load if processes else 0.0, processes
+        known = tuple(replace(process, started_at=started_at(process)) for process in processes)
+        self._foreign[self.gpus[index].uuid] = load if known else 0.0, known
         self.refresh()
 
     def cap(self, index: int, watts: float) -> None:
@@ -282,6 +283,7 @@ class SimulatedProbe:
             container_id=None if job.spec.is_host else attempt.container_id,
             attempt=self._tag(job, attempt),
             ticks=ticks_of(attempt.started_at),
+            started_at=attempt.started_at,
         )
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
@@ -464,7 +466,7 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
     process = GpuProcess(22_110, memory, "carol", command, _CONTAINER, ticks=ticks_of(began))
     probe.foreign(FOREIGN, process)
     image = "jupyter/pytorch:cuda12"
-    return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image),)
+    return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image, began),)
 
 
 def ticks_of(at: datetime | None) -> int | None:

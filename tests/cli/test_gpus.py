@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.cli import gpus
+from gputui.cli.output import gpu_json
 from gputui.config import resolve
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
 from gputui.domain.settings import Window
@@ -28,6 +29,16 @@ def test_a_shared_gpu_lists_its_jobs_and_says_why_it_is_closed() -> None:
     assert gpus.story(replace(shared, holders=holders[:2])) == jobs
     told = gpus.story(replace(shared, holders=holders, closed="process 7 (python) of eve"))
     assert told == f"{jobs}; process python (eve); no job may join: process 7 (python) of eve"
+
+
+def test_foreign_holders_say_for_how_long_they_have_been_there() -> None:
+    since = NOW - timedelta(hours=3)
+    holders = (Holder("process", "python", "eve", since=since), Holder("process", "pid 7"))
+    seen = view(0, GpuState.FOREIGN, holders=holders, sample=sample(0))
+    assert gpus.story(seen) == "process python (eve) for 3h00m; process pid 7"
+    told = gpu_json(seen)["holders"]
+    assert isinstance(told, list)
+    assert [each["since"] for each in told] == [since.isoformat().replace("+00:00", "Z"), None]
 
 
 def test_an_old_reading_is_told_once() -> None:

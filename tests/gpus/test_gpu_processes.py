@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gputui.gpus.probe.gpu_processes import ProcessFacts, attempt_of, container_ids, short_command, stat_fields
+from tests.foreign import idle_process
 
 ONE, TWO = "1a" * 32, "2b" * 32
 
@@ -106,3 +108,10 @@ def test_this_process_is_described() -> None:
     facts = ProcessFacts().facts(os.getpid())
     assert facts["session"] == os.getsid(0)
     assert facts["user"]
+
+
+def test_the_start_of_a_process_is_told_by_the_clock() -> None:
+    before = datetime.now(UTC)
+    with idle_process() as process:
+        started_at = datetime.fromisoformat(str(ProcessFacts().facts(process.pid)["started_at"]))
+    assert before - timedelta(seconds=2) <= started_at <= datetime.now(UTC) + timedelta(seconds=1)

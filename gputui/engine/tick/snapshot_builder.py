@@ -152,7 +152,10 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
         if seen.foreign is None or seen.records is None:
             return None
         found += seen.foreign
-        found += [ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus) for r in find_strays(jobs, seen.records)]
+        found += [
+            ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus, started_at=r.started_at)
+            for r in find_strays(jobs, seen.records)
+        ]
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ import ctypes
 import os
 import pwd
 import re
+import time
 
 import pynvml
 
@@ -36,6 +37,7 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _OF_HOST = 4026531836
 """Inode of the kernel's first PID namespace: PROC_PID_INIT_INO."""
 _LONGEST = 200
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def list_processes(
@@ -116,7 +118,7 @@ class ProcessFacts:
         session, started = fields
         known = self._known.get(pid)
         if known is None or known[0] != started:
-            known = self._known[pid] = (started, self._read_facts(pid, session) | {"ticks": int(started)})
+            known = self._known[pid] = (started, self._read_facts(pid, session) | _start(int(started)))
         return known[1]
 
     def forget_unseen(self) -> None:
@@ -156,6 +158,13 @@ class ProcessFacts:
 
     def _text(self, pid: int | str, name: str) -> str:
         return text_of(f"{self._root}/{pid}/{name}")
+
+
+def _start(ticks: int) -> dict[str, object]:
+    """Return the start as ticks since boot, and as the time that the clock shows for it, in whole seconds."""
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / _TICKS
+    started = time.gmtime(round(time.time() - age))
+    return {"ticks": ticks, "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", started)}
 
 
 def stat_fields(text: str) -> tuple[int, str] | None:

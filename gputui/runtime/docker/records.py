@@ -143,6 +143,7 @@ def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer 
         user=labels.get(USER) or None,
         devices=devices,
         image=str(inspected["Config"].get("Image", "")),
+        started_at=parse_time(inspected["State"].get("StartedAt")),
     )
 
 

@@ -26,7 +26,7 @@ from gputui.tui.present.gpu_gauge import (
 )
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tone import BRAKE, slowed_cell
-from gputui.tui.present.gpu_words import elapsed_share, elapsed_words, model_in, program_words, short_model
+from gputui.tui.present.gpu_words import age_words, elapsed_share, elapsed_words, model_in, program_words, short_model
 from gputui.tui.present.graphs import graph, past_graph
 from gputui.tui.present.style import (
     AMBER,
@@ -330,7 +330,9 @@ def _power_limit(row: GpuRow, room: int) -> Cell:
 
 
 def _time(row: GpuRow, room: int) -> Cell:
-    """Return for how long its job has run, with the limit if there is room."""
+    """Return for how long its job has run, with the limit if there is room, or since when it is in foreign use."""
+    if row.now is not None and not row.is_held and (since := row.view.foreign_since):
+        return cell(age_words(row.now - since), PLAIN)
     if row.job is None or row.now is None or len(row.view.job_ids) > 1:
         return ()
     words = elapsed_words(row.job, row.now)

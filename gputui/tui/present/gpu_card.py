@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from gputui.domain.gpu import GpuProcess, GpuState, HealthCode
 from gputui.domain.text import plain
@@ -14,6 +15,7 @@ from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tiles import LINE_FULL
 from gputui.tui.present.gpu_tone import Tone, slowed_cell
 from gputui.tui.present.gpu_words import (
+    age_words,
     elapsed_share,
     elapsed_words,
     foreign_words,
@@ -164,20 +166,24 @@ def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
     found = sorted(listed, key=lambda each: -(each.memory or 0))
     image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
     if len(found) == 1:
-        facts, command = (*_facts(found[0]), (image, DIM)), _command(found[0])
+        facts, command = (*_facts(found[0], row.now), (image, DIM)), _command(found[0])
         is_told = command[0][0] in "".join(words for words, _ in _title(row, room))
         return [facts, *([] if is_told else [command])][:most]
     if not found:
-        return [cell(foreign_words(view, holder), DIM) for holder in view.holders][:most]
-    lines = [((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each), (" ", DIM), *_command(each)) for each in found]
+        return [cell(foreign_words(view, holder, row.now), DIM) for holder in view.holders][:most]
+    lines = [
+        ((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each, row.now), (" ", DIM), *_command(each))
+        for each in found
+    ]
     left = len(lines) - most
     return [*lines[: most - 1], ((f"+{left} ", DIM), *lines[most - 1])] if left > 0 < most else lines[:most]
 
 
-def _facts(process: GpuProcess) -> Cell:
-    """Return its memory and process id."""
+def _facts(process: GpuProcess, now: datetime | None) -> Cell:
+    """Return its memory, age and process id."""
     memory = "" if process.memory is None else f"{format_size(process.memory)} "
-    return ((memory, PLAIN), (f"pid {process.pid}", DIM))
+    age = f"{age_words(now - process.started_at)} " if now and process.started_at else ""
+    return ((f"{memory}{age}", PLAIN), (f"pid {process.pid}", DIM))
 
 
 def _command(process: GpuProcess) -> Cell:

@@ -194,7 +194,7 @@ def _now(page: GpuPage) -> list[Cell]:
     if view.job_id is None:
         for holder in view.holders:
             told = gpu_cells(GpuRow(GpuView(view.gpu, view.state, view.health, holders=(holder,))), "who", 100)
-            lines.append(_line("held by", *told, (f"  {foreign_words(view, holder)}", DIM)))
+            lines.append(_line("held by", *told, (f"  {foreign_words(view, holder, page.row.now)}", DIM)))
     lines += _windows(page)
     return lines
 

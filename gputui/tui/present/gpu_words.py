@@ -34,9 +34,14 @@ def running_words(job: Job, now: datetime) -> str:
     """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
     if job.started_at is None:
         return "starting"
-    passed = now - job.started_at
-    taken = "<1m" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
-    return taken + (f" / {_round_duration(job.spec.time_limit)}" if job.spec.time_limit else "")
+    return age_words(now - job.started_at) + (
+        f" / {_round_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
+    )
+
+
+def age_words(passed: timedelta) -> str:
+    """Return `<1m`, `7m`, `2h14m` or `3d04h`, to the minute."""
+    return "<1m" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
 
 
 def elapsed_words(job: Job, now: datetime) -> str:
@@ -80,8 +85,8 @@ def program_words(command: str) -> str:
     return " ".join([program, *rest])
 
 
-def foreign_words(view: GpuView, holder: Holder) -> str:
-    """Return details beyond name and kind: `pid 22110 python train.py, 31G, image jupyter:7, container f00d…`."""
+def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) -> str:
+    """Return details beyond name and kind: `for 6h, pid 22110 python train.py, 31G, image jupyter:7, container f0…`."""
     process = process_of(view, holder)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
@@ -91,7 +96,8 @@ def foreign_words(view: GpuView, holder: Holder) -> str:
     memory = holder.memory if holder.memory is not None else (process.memory if process else None)
     container = holder.container_id or (process.container_id if process else None)
     user = process.user if process and process.user and not holder.user else None
-    words = [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
+    age = f"for {age_words(now - holder.since)}" if now and holder.since else ""
+    words = [age, " ".join(part for part in parts if part), format_size(memory) if memory else ""]
     words.append(f"user {plain(user, 32)}" if user else "")
     words.append(f"image {plain(holder.image, 100)}" if holder.image else "")
     words.append(f"container {_short_id(container)}" if container else "")

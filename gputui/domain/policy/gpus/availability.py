@@ -361,7 +361,10 @@ def _holders(
     uses: Mapping[JobId, MeasuredUse],
 ) -> tuple[Holder, ...]:
     holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
-    holders += [Holder("container", c.name, c.user, container_id=c.id, image=c.image or None) for c in claims]
+    holders += [
+        Holder("container", c.name, c.user, container_id=c.id, image=c.image or None, since=c.started_at)
+        for c in claims
+    ]
     known = {c.id for c in claims}
     holders += [
         Holder(
@@ -372,6 +375,7 @@ def _holders(
             container_id=p.container_id,
             memory=p.memory,
             job_id=owners.get(p.pid),
+            since=p.started_at,
         )
         for p in strangers
         if p.container_id not in known
@@ -393,4 +397,5 @@ def _used(job: Job, sample: GpuSample | None, uses: Mapping[JobId, MeasuredUse],
 def _job_holder(job: Job, memory: int | None = None) -> Holder:
     attempt = job.attempt
     container_id = attempt.container_id if attempt else None
-    return Holder("job", job.name, user=job.spec.tenant, container_id=container_id, memory=memory)
+    since = attempt.started_at if attempt else None
+    return Holder("job", job.name, user=job.spec.tenant, container_id=container_id, memory=memory, since=since)
