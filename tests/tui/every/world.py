@@ -95,13 +95,13 @@ def _again(job: Job) -> Job:
     return job.evolve(attempts=(first, replace(job.attempts[0], number=2)))
 
 
-def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None) -> Console:
-    """Return a console that writes actions without a preview."""
+def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None, what_if: str = "off") -> Console:
+    """Return a console that writes actions without a preview, unless that is set."""
     preferences = NotedPreferences()
     keep_submission(preferences, {"image": "earlier", "gpus": "1", "command": ""})
     console = Console(
         picture(),
-        console=ConsoleSettings("off", read_only=read_only, keys=keys or {}),
+        console=ConsoleSettings(what_if, read_only=read_only, keys=keys or {}),
         preferences=preferences,
         forms=FormSources(templates=Path("no-such-directory")),
         job_access=Inside(),
