@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gputui.cli import cluster_check
-from gputui.cli.lazy import Group
+from gputui.cli.lazy import CommandGroup
 from gputui.cli.offered_files import agreed, changes, listing, write
 from gputui.cli.session import Session, pass_session
 from gputui.domain.text import plain
@@ -19,7 +19,7 @@ EPILOGS = "/etc/slurm/epilog.d"
 _NAME = "50-gputui"
 
 
-@click.group("cluster", cls=Group)
+@click.group("cluster", cls=CommandGroup)
 def command() -> None:
     """Prepare and check a cluster: Slurm's nodes, or rights in Kubernetes."""
 

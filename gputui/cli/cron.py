@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.cli import queue, submit, table
 from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.lazy import Group
+from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import json_text, print_json, recurring_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
@@ -50,7 +50,7 @@ After -- come the options and arguments of submit:
 """
 
 
-@click.group("cron", cls=Group)
+@click.group("cron", cls=CommandGroup)
 def command() -> None:
     """Submit jobs at regular times, written as in a crontab."""
 

@@ -68,7 +68,7 @@ COMMANDS = {name: about for group in GROUPS.values() for name, about in group.it
 """All commands with short help. Each is `command` in a module of its name."""
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Group that suggests its commands by what other programs and people call them."""
 
     def resolve_command(
@@ -84,7 +84,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gputui.cli.lazy import Group
+from gputui.cli.lazy import CommandGroup
 from gputui.cli.session import Session, pass_session
 from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError
 from gputui.domain.text import plain
 
 
-@click.group("metrics", cls=Group)
+@click.group("metrics", cls=CommandGroup)
 def command() -> None:
     """Write files for Prometheus and Grafana. `gputui serve --metrics` serves the metrics."""
 

@@ -74,12 +74,12 @@ def _show(session: Session, store: JobStore, ids: tuple[JobId, ...] | list[JobId
     from gputui.domain.policy.whatif import requeued
     from gputui.domain.snapshot import Snapshot
 
-    jobs = jobs_of(store, ids)
+    jobs = [job for job in jobs_of(store, ids) if JOB_VERB["requeue"].may(job)]
 
     def change(snapshot: Snapshot) -> Snapshot:
         known = start_times.entries(snapshot)
         past = tuple(job for job in jobs if job.id not in known)
         return requeued(ids, bootstrap.clock().now())(replace(snapshot, jobs=(*snapshot.jobs, *past)))
 
-    click.echo(f"would run again: {named(jobs)}")
-    start_times.print_shifts(session, store, change)
+    first = f"would run again: {named(jobs)}" if jobs else "nothing would be changed"
+    start_times.print_shifts(session, store, change, first)

@@ -83,8 +83,8 @@ def _clock(at: datetime, now: datetime) -> str:
     return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
 
 
-def print_shifts(session: Session, store: JobStore, change: SnapshotChange) -> None:
-    """Print which waiting jobs would start earlier or later, and which would not start at all."""
+def print_shifts(session: Session, store: JobStore, change: SnapshotChange, first: str = "") -> None:
+    """Print a first line, which waiting jobs would start earlier or later, and which would not start at all."""
     if session.options.in_cluster:
         cluster_starts.need(store, Capability.WHAT_IF)
     snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
@@ -94,7 +94,8 @@ def print_shifts(session: Session, store: JobStore, change: SnapshotChange) -> N
     told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
     stuck = list(without_start(snapshot, changed, found))
     told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
-    sys.stdout.writelines(f"{line}\n" for line in told or ["no other job would start earlier or later"])
+    told = [*filter(None, [first]), *(told or ["no other job would start earlier or later"])]
+    sys.stdout.writelines(f"{line}\n" for line in told)
 
 
 def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:

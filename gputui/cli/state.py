@@ -9,7 +9,7 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import upkeep
-from gputui.cli.lazy import Group
+from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
@@ -25,7 +25,7 @@ _MOST_FINDINGS = 20
 """Findings about a new backup that are printed."""
 
 
-@click.group("state", cls=Group)
+@click.group("state", cls=CommandGroup)
 def command() -> None:
     """Back up, check, repair and move the state directory."""
 

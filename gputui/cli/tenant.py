@@ -13,7 +13,7 @@ import click
 from gputui import bootstrap
 from gputui.cli import table
 from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.lazy import Group
+from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
@@ -40,7 +40,7 @@ COLUMNS = (
 )
 
 
-@click.group("tenant", cls=Group)
+@click.group("tenant", cls=CommandGroup)
 def command() -> None:
     """Weights and caps of tenants. What a tenant leaves unused is lent to others."""
 

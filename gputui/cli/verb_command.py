@@ -42,13 +42,13 @@ def show_jobs(session: Session, store: JobStore, verb: Verb[Job], ids: tuple[Job
     """Print which of the jobs a verb would change, and which would start at another time."""
     check_known(store, ids)
     jobs = [job for job in jobs_of(store, ids) if verb.may(job)]
-    click.echo(f"would {verb.name}: {named(jobs)}" if jobs else "nothing would be changed")
-    show_shifts(session, store, verb, Order(ids))
+    first = f"would {verb.name}: {named(jobs)}" if jobs else "nothing would be changed"
+    show_shifts(session, store, verb, Order(ids), first)
 
 
-def show_shifts(session: Session, store: JobStore, verb: Verb[Any], order: Order) -> None:
-    """Print which jobs would start at another time."""
+def show_shifts(session: Session, store: JobStore, verb: Verb[Any], order: Order, first: str = "") -> None:
+    """Print a first line, and which jobs would start at another time."""
     from gputui.cli import start_times  # imports the policy, which the change itself does not need
 
     assert verb.preview is not None
-    start_times.print_shifts(session, store, verb.preview(order, bootstrap.clock().now()))
+    start_times.print_shifts(session, store, verb.preview(order, bootstrap.clock().now()), first)

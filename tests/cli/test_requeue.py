@@ -78,6 +78,11 @@ def test_a_dry_run_names_them_and_changes_nothing(run: Run, sweep: KeptStore) ->
         assert not list(sweep.audit_log("job 8"))
 
 
+def test_a_dry_run_names_no_job_that_waits_already(run: Run, store: KeptStore) -> None:
+    put(store, job())
+    assert run("requeue", "1", "--dry-run").out.splitlines()[0] == "nothing would be changed"
+
+
 def cancelled(*after: int, code: CauseCode = CauseCode.DEPENDENCY_NEVER_MET) -> Job:
     return job(after=after).evolve(state=CANCELLED, ended_at=NOW, cause=Cause(code, "can never start"))
 

@@ -25,7 +25,7 @@ def state(cluster: FakeCluster, job_id: int) -> JobState:
 
 def test_submit_prints_the_engines_id(run: Run, cluster: FakeCluster) -> None:
     result = run("submit", "--gpus", "2", "--time-limit", "1h", "busybox", "true")
-    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    assert (result.code, result.out, result.err) == (0, "1\n", "job 1: time limit 1h\n")
     assert state(cluster, 1) is JobState.RUNNING
 
 
@@ -179,6 +179,8 @@ def test_an_unknown_job_is_refused_before_any_is_changed(run: Run, cluster: Fake
         (["resume", "gpu1"], Capability.DRAIN_NODE),
         (["submit", "--dry-run", "busybox"], Capability.TEST_ONLY),
         (["cancel", "--dry-run", "1"], Capability.WHAT_IF),
+        (["hold", "--dry-run", "2"], Capability.WHAT_IF),
+        (["requeue", "--dry-run", "1"], Capability.WHAT_IF),
         (["priority", "1", "+5", "--dry-run"], Capability.WHAT_IF),
         (["drain", "gpu1", "--dry-run"], Capability.WHAT_IF),
         (["edit", "1", "--time-limit", "5h", "--dry-run"], Capability.WHAT_IF),
@@ -270,7 +272,8 @@ def test_the_time_limit_of_a_running_job_and_the_priority_of_a_waiting_one_are_e
     run: Run, cluster: FakeCluster
 ) -> None:
     run("submit", "--time-limit", "1h", "busybox")
-    assert run("edit", "1", "--time-limit", "+2h").err == "edited job 1: time-limit 3h (was 1h)\n"
+    told = run("edit", "1", "--time-limit", "+2h").err
+    assert told.startswith("edited job 1: time-limit 3h (was 1h); it ends by ")
     run("submit", "--hold", "--time-limit", "1h", "busybox")
     assert run("edit", "2", "--priority", "70").code == 0
     assert cluster.job(2).priority == 70
