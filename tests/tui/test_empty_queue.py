@@ -114,3 +114,28 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
         await console.show(pilot, sample.empty_queue())
         assert "The queue is empty. Press s to submit a job" in console.screen_text
         assert "in foreign use" not in console.screen_text
+
+
+async def test_a_log_pane_without_a_log_lends_rows_to_the_list_until_there_is_a_job() -> None:
+    console = Console(first_day())
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        queue, log = console.app.screen.query_one("#list"), console.app.screen.query_one("#log")
+        assert all(f" {70 + n} " in console.screen_text for n in range(1, 8))
+        assert "gputui submit --host --gpus 1 -- python train.py" in console.screen_text
+        rows = queue.size.height, log.size.height
+        await console.show(pilot, sample.rich_snapshot())
+        assert queue.size.height < rows[0]
+        assert log.size.height > rows[1]
+
+
+async def test_rows_that_the_user_gives_to_the_log_stay_there() -> None:
+    console = Console(first_day())
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        log = console.app.screen.query_one("#log")
+        await pilot.press("tab")
+        before = log.size.height
+        await pilot.press("right_square_bracket", "right_square_bracket")
+        await console.show(pilot, first_day(free=1))
+        assert log.size.height == before + 2

@@ -168,7 +168,7 @@ class Main(GpuScreen):
         room = self.panes.room_for_gpus(self.size.height - 2 - self.around.rows, is_idle=self.is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
-        self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows)
+        self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows, self.jobs.rows_wanted)
         names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()

@@ -27,6 +27,8 @@ LEAST = 3
 """Minimum rows of a visible pane: a title and two of its content."""
 _IDLE = 6
 """Rows of an empty queue: tabs, titles, and words."""
+_LEAST_LOG = 4
+"""Rows of a log pane without a log: a title, words, and the two commands that submit a job."""
 _TALL = 56
 """Rows from which GPUs get those that an empty queue leaves: graphs cost the terminal more the higher they are."""
 _QUEUE = 6 / 11
@@ -148,6 +150,8 @@ class Panes:
         self._redraw = redraw
         self.layout = PaneLayout.of(self._preferences.get(_SECTION), services.settings.console.log_place)
         """Current sizes of the panes."""
+        self._lent: tuple[int, int] | None = None
+        """Rows of queue and log while the queue has some of a log pane without a log."""
 
     def pane(self, name: str) -> Widget:
         """Return the pane of that name."""
@@ -181,6 +185,8 @@ class Panes:
         is_beside = self.layout.is_beside(self._screen.size.width)
         self._screen.set_class(is_beside, "-beside")
         queue = round(_PARTS * (self.layout.beside if is_beside else self.layout.queue))
+        if self._lent and not is_beside:
+            queue = round(_PARTS * (self._lent[0] + 0.5) / sum(self._lent))
         for name, parts in (("queue", queue), ("log", _PARTS - queue)):
             styles = self._box(name).styles
             styles.width, styles.height = (f"{parts}fr", "1fr") if is_beside else ("1fr", f"{parts}fr")
@@ -192,12 +198,16 @@ class Panes:
         most = self.layout.most_for_gpus(room, is_beside=self.layout.is_beside(width), is_idle=is_idle)
         return GridRoom(width, most, fixed, self._pace.grid(self.layout.grid))
 
-    def settle(self, rows: int) -> None:
+    def settle(self, rows: int, wanted: int = 0) -> None:
         """Put the log beside the queue, or show only one of them, depending on the size of the screen.
 
-        `rows` are for both: rows below the screen's edge are invisible.
+        `rows` are for both: rows below the screen's edge are invisible. `wanted` are those that an empty queue's words
+        need; the log has none to show then, and lends what it can unless the user has sized the panes.
         """
-        if self.layout.is_beside(self._screen.size.width) != self.is_beside:
+        usual, queue = round(_QUEUE * rows), min(wanted, rows - _LEAST_LOG)
+        lent = (queue, rows - queue) if queue > usual and self.layout.queue == _QUEUE else None
+        if self.layout.is_beside(self._screen.size.width) != self.is_beside or lent != self._lent:
+            self._lent = lent
             self.lay_out()
         both = {"queue", "log"} <= set(self.layout.shown)
         least = LEAST if self.is_beside else 2 * LEAST

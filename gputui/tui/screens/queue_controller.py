@@ -80,6 +80,12 @@ class QueueController:
         """Return whether the tab of the queue is shown, and empty."""
         return self.table.sheet is self.table.live and not self.rows.keys
 
+    @property
+    def rows_wanted(self) -> int:
+        """Return the rows that the list of foreign processes needs, with the titles above it; 0 if it is not shown."""
+        others = self.table.live.others
+        return len(others) + 2 if others else 0
+
     def subjects(self) -> Sequence[Job]:
         """Return the marked jobs; if there are none, the jobs of the row under the cursor."""
         table = self.table
