@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from gputui.tui.present.empty_queue import foreign_use_words
 from gputui.tui.present.gpu_card import card_lines
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_words import program_words
-from tests.factories import GIB, view
+from tests.factories import GIB, NOW, view
 from tests.factories import sample as sample_of
 from tests.tui import sample
 from tests.tui.console import Console
@@ -97,8 +98,21 @@ def test_an_empty_queue_says_who_uses_the_gpus(free: int, told: str | None) -> N
     assert (found[0] if found else None) == told
     assert all(len(line) <= 79 for line in found)
     if told:
-        assert found[2].split() == ["GPU", "USER", "PID", "UTIL", "GPU", "MEM", "AGE", "COMMAND"]
+        assert found[2].split() == ["GPU", "USER", "PID", "UTIL", "IDLE", "GPU", "MEM", "AGE", "COMMAND"]
         assert found[3].split() == ["0", "eve", "4242", "0%", "62G", "train.py", "--lr", "1"]
+
+
+def test_a_process_is_listed_with_its_age_and_how_long_all_its_gpus_have_been_idle() -> None:
+    picture = first_day(free=6)
+    both = replace(TRAIN, started_at=NOW - timedelta(days=2, hours=4))
+    held = tuple(replace(used_by(n, both), idle_since=NOW - timedelta(minutes=47 + n)) for n in range(2))
+    node = picture.nodes[0]
+    idle, half = (
+        words(foreign_use_words(replace(picture, taken_at=NOW, nodes=(replace(node, gpus=gpus),)), 79))[3].split()
+        for gpus in (held, (held[0], replace(held[1], idle_since=None)))
+    )
+    assert idle[:7] == ["0,1", "eve", "4242", "0%", "47m", "124G", "2d04h"]
+    assert half[:6] == ["0,1", "eve", "4242", "0%", "124G", "2d04h"]
 
 
 async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 
-from gputui.domain.gpu import GpuState
+from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_rows
 from gputui.domain.keyed import keyed
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, PlacedColumn, cell, fitted, lay_out
-from gputui.tui.present.gpu_words import program_words
+from gputui.tui.present.gpu_words import age_words, program_words
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
-from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG, VIOLET
+from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG, VIOLET
 
 SUBMIT: tuple[Cell, ...] = (
     cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
@@ -25,9 +26,9 @@ _FURTHER = (
     ("gputui submit --after 12 …", "once job 12 has completed"),
     ("gputui cron add '30 2 * * 1-5' -- …", "at regular times"),
 )
-_LOAD = Column("load", "UTIL", 4, right=True)
-_SHOWN = ("gpu", "user", "pid", "load", "gpu_memory", "age", "what", "command")
-_COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, _LOAD) if column.key == key)
+_OF_GPU = (Column("load", "UTIL", 4, right=True), Column("idle", "IDLE", 6, right=True))
+_SHOWN = ("gpu", "user", "pid", "load", "idle", "gpu_memory", "age", "what", "command")
+_COLUMNS = tuple(column for key in _SHOWN for column in (*PROCESS_VIEW_COLUMNS, *_OF_GPU) if column.key == key)
 _PROCESSES_ONLY = tuple(column for column in _COLUMNS if column.key != "what")
 _MOST = 40
 """Processes that are listed: more than the tallest pane has lines for."""
@@ -62,10 +63,12 @@ def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     which = f"{held} of {whole} GPUs are" if held < whole else "The GPU is" if whole == 1 else f"All {whole} GPUs are"
     then = f"{free} {'is' if free == 1 else 'are'} free" if free else "jobs wait for a free one"
     rows = [row for row in process_rows(snapshot) if row.kind != JOB]
-    loads = {gpu_label(view): view.current.utilization for view in snapshot.gpus if view.current}
+    views = {gpu_label(view): view for view in snapshot.gpus if view.current}
     placed = lay_out(_COLUMNS if any(row.container_id for row in rows) else _PROCESSES_ONLY, room)
-    titles = [cell(p.column.title, STRONG) for p in placed]
-    table = [titles, *([_cell(row, p.column.key, loads) for p in placed] for row in rows[:_MOST])]
+    table = [[cell(p.column.title, STRONG) for p in placed]]
+    for row in rows[:_MOST]:
+        its = [views[gpu] for gpu in row.gpus if gpu in views]
+        table.append([_cell(row, p.column.key, its, snapshot.taken_at) for p in placed])
     opens = f"{keyed('gpu_processes')} opens this list of {len(rows)}"
     return (
         cell(f"The queue is empty. {which} in foreign use: {then}.", PLAIN),
@@ -74,10 +77,17 @@ def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     )
 
 
-def _cell(row: GpuProcessRow, column: str, loads: Mapping[str, float | None]) -> Cell:
+def _cell(row: GpuProcessRow, column: str, views: Sequence[GpuView], now: datetime) -> Cell:
+    """Return the content of a cell; `views` are the GPUs of the row that are read now."""
     if column == "load":
-        load = max((load for gpu in row.gpus if (load := loads.get(gpu)) is not None), default=None)
-        return cell(UNKNOWN if load is None else f"{load:.0%}", PLAIN if load else DIM)
+        loads = [view.current.utilization for view in views if view.current and view.current.utilization is not None]
+        return cell(f"{max(loads):.0%}", PLAIN if max(loads) else DIM) if loads else cell(UNKNOWN, DIM)
+    if column == "idle":
+        times = [view.idle_since for view in views]
+        known = [since for since in times if since is not None]
+        return cell(age_words(now - max(known)), AMBER) if known and len(known) == len(times) else ()
+    if column == "age":
+        return cell("" if row.age is None else age_words(row.age), DIM)  # to the minute, not to be drawn each second
     if column == "command":
         return cell(plain(program_words(row.command or ""), 400), VIOLET)
     return view_cell(row, column)
