@@ -14,7 +14,7 @@ from textual.dom import DOMNode
 from gputui.domain.errors import InputError
 from gputui.domain.keyed import with_keys
 from gputui.domain.text import plain
-from gputui.tui.commands import BY_NAME, Command
+from gputui.tui.commands import BY_NAME, COMMANDS, Command
 from gputui.tui.commands.places import places
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.present.cells import Cell
@@ -113,8 +113,8 @@ def _key(text: str, name: str) -> str:
 
 
 def _nearest(name: str) -> str:
-    near = get_close_matches(name, BY_NAME, n=3)
-    return f"did you mean {', '.join(near)}?" if near else "docs/keys.md lists their names"
+    near = [each.name for each in COMMANDS if name.lower() in each.synonyms] or get_close_matches(name, BY_NAME)
+    return f"did you mean {' or '.join(near[:3])}?" if near else "docs/keys.md lists their names"
 
 
 def _refuse_clashes(keymap: Keymap) -> None:

@@ -102,6 +102,14 @@ def test_conflicts_are_refused_in_a_sentence_that_names_both(
     assert all(word in str(raised.value) for word in words), str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("kill", "cancel"), ("settings", "themes"), ("extend", "edit"), ("hol", "hold")]
+)
+def test_an_unknown_name_is_answered_by_what_it_may_mean(name: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"did you mean .*{meant}.*\?"):
+        Keymap.of({name: ("f9",)})
+
+
 def test_keys_may_be_swapped_and_opposites_may_share_one() -> None:
     swapped = Keymap.of({"hold": ("c",), "cancel": ("h",), "drain": ("f7",), "resume": ("f7",)})
     assert swapped.key("hold") == "c"
