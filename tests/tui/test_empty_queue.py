@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuProcess, GpuState, GpuView, Holder
 from gputui.domain.keyed import with_keys
+from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.empty_queue import foreign_use_words
@@ -153,3 +154,11 @@ async def test_rows_that_the_user_gives_to_the_log_stay_there() -> None:
         await pilot.press("right_square_bracket", "right_square_bracket")
         await console.show(pilot, first_day(free=1))
         assert log.size.height == before + 2
+
+
+async def test_a_read_only_console_offers_to_look_only() -> None:
+    console = Console(first_day(), console=ConsoleSettings("off", read_only=True))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        assert "U opens this list of 8, to look at a process." in console.screen_text
+        assert "submit" not in console.screen_text

@@ -54,7 +54,7 @@ def further_ways() -> tuple[Cell, ...]:
     )
 
 
-def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
+def foreign_use_words(snapshot: Snapshot, room: int, *, may_end: bool = True) -> tuple[Cell, ...]:
     """Return who uses the GPUs of a server with an empty queue, and what to do; empty if nobody does."""
     held = sum(view.state is GpuState.FOREIGN for view in snapshot.gpus)
     if not held or len(snapshot.nodes) > 1:
@@ -69,10 +69,11 @@ def foreign_use_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     for row in rows[:_MOST]:
         its = [views[gpu] for gpu in row.gpus if gpu in views]
         table.append([_cell(row, p.column.key, its, snapshot.taken_at) for p in placed])
+    end = " or end it (as root, anyone's)" if may_end else ""
     opens = f"{keyed('gpu_processes')} opens this list of {len(rows)}"
     return (
         cell(f"The queue is empty. {which} in foreign use: {then}.", PLAIN),
-        cell(f"{opens}, to look at a process or end it (as root, anyone's).", DIM),
+        cell(f"{opens}, to look at a process{end}.", DIM),
         *(_line(made, placed) for made in table),
     )
 

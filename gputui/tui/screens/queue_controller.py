@@ -121,7 +121,8 @@ class QueueController:
             self._show_history()
         self.show_match_count()
         table.live.drop_ended_marks()
-        table.live.others = foreign_use_words(snapshot, table.live.room) if self.is_empty else ()
+        may_end = not self._services.is_read_only
+        table.live.others = foreign_use_words(snapshot, table.live.room, may_end=may_end) if self.is_empty else ()
 
     # filter
 
