@@ -351,7 +351,7 @@ def _check(target: ProcessTarget) -> None:
 def _check_not_above(target: ProcessTarget) -> None:
     """Raise GputuiError for this process and its parents: the console would end with them."""
     pid, seen = os.getpid(), set[int]()
-    while pid > 1 and pid not in seen:
+    while pid and pid not in seen:
         if pid == target.pid:
             raise GputuiError(f"gputui itself runs in pid {pid}", hint="quit gputui instead")
         seen.add(pid)

@@ -160,14 +160,14 @@ def test_no_file_is_changed_for_another_engine_that_does_not_answer(
 
 
 def test_sudo_changes_no_file_of_an_engine_that_its_user_does_not_use(
-    run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user with a rootless engine who follows advice for the machine's: sudo drops DOCKER_HOST."""
     monkeypatch.setenv("SUDO_UID", "4000000")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(engine_config, "own_engine", lambda uid: f"unix:///run/user/{uid}/docker.sock")
     monkeypatch.delenv("DOCKER_HOST")
-    refused = run("doctor", "--fix", "--yes")
+    refused = run("--state", str(tmp_path), "doctor", "--fix", "--yes")
     assert (refused.code, settings.exists()) == (1, False)
     assert "uses the engine unix:///run/user/4000000/docker.sock" in refused.err
     assert "without sudo" in refused.err

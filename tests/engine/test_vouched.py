@@ -24,7 +24,7 @@ from tests.factories import NOW, FakeClock
 
 SPEC = JobSpec(image="busybox", command=("true",))
 ME = Actor(os.geteuid(), "me")
-OTHER = Actor(54321, "other")
+OTHER = Actor(os.geteuid() + 1, "other")
 
 
 @pytest.fixture
