@@ -152,10 +152,12 @@ def expected_start(store: JobStore, submission: Submission) -> datetime | None:
 def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
     """Return the poll that feeds a console, and does these duties."""
     from gputui.bootstrap import nodes
+    from gputui.domain.idle_gpus import IdleTracker
     from gputui.engine.cluster.poll import ClusterPoll
 
+    idle = IdleTracker(options.settings)
     every, reader = options.settings.cluster.poll_interval, nodes.make_reader(options)
-    return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties)
+    return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties, idle)
 
 
 def measured(store: JobStore, job: Job) -> dict[int, Measured]:

@@ -258,7 +258,7 @@ def _faulty(job: Job, snapshot: Snapshot) -> str:
 
 
 def _idle(job: Job, snapshot: Snapshot) -> str:
-    """Return `idle 45m` for a job that leaves its GPUs idle."""
+    """Return `GPU 2 idle 45m` for a job that leaves GPUs idle."""
     mine = [view for view in snapshot.gpus if job.id in view.job_ids]
     return idle_gpus(mine, snapshot.taken_at).get(job.id, "")
 

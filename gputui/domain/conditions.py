@@ -14,6 +14,7 @@ from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
 from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse, HostSample
+from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
 from gputui.domain.keyed import keyed
 from gputui.domain.notices import pressing, standing
@@ -24,7 +25,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
-DISK_LOW, FAILED, TRESPASS = "disk low", "failed", "trespass"
+DISK_LOW, FAILED, TRESPASS, IDLE = "disk low", "failed", "trespass", "idle"
 
 
 class Condition(Struct, frozen=True):
@@ -49,6 +50,8 @@ class Condition(Struct, frozen=True):
     """Displayed index of the GPU; empty: it concerns no GPU."""
     count: int = 1
     """Number of jobs that it represents."""
+    place: tuple[str, str] = ("", "")
+    """Where to look: a kind, `job`, `process`, `container` or `gpu`, and its id, pid or UUID; empty: nowhere."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -68,12 +71,27 @@ class Condition(Struct, frozen=True):
 
 RECENT = timedelta(hours=1)
 """Time for which a failed job is shown."""
+_MOST_IDLE = 2
+"""Maximum number of holders of idle GPUs that the status line names."""
 MOST_FAILURES = 10
 """Maximum number of failures that are listed singly."""
 _FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 _RANK = {"error": 0, "warning": 1, "information": 2}
 _PLACES = (
-    *("lost", "sick", "not read", "throttled", DISK_LOW, FAILED, TRESPASS, "intruder", "foreign", "capped", "drained"),
+    *(
+        "lost",
+        "sick",
+        "not read",
+        "throttled",
+        DISK_LOW,
+        FAILED,
+        TRESPASS,
+        "intruder",
+        IDLE,
+        "foreign",
+        "capped",
+        "drained",
+    ),
 )
 """Order of the kinds of one severity; others come first among errors, else last."""
 
@@ -87,6 +105,7 @@ def conditions(snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
     found = [
         *(_of_notice(notice) for notice in others if not (disks and notice.short == DISK_LOW)),
         *gpu_conditions(snapshot),
+        *idle_conditions(snapshot, now),
         *disks,
         *recent_failures(snapshot, now),
     ]
@@ -130,6 +149,42 @@ def _disk(disk: DiskUse, host: HostSample) -> Condition:
     }
     todo = "; ".join(holds[role] for role in disk.roles if role in holds)
     return Condition("error" if disk.free == 0 else "warning", text, DISK_LOW, short, subject=disk.mount, todo=todo)
+
+
+def idle_conditions(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
+    """Yield who leaves GPUs idle, the longest first; all have one text for the status line."""
+    uses = idle_uses(snapshot)
+    if not uses:
+        return
+    gpus = {view.gpu.uuid: view for use in uses for view in use.gpus}
+    who = ", ".join(use.who for use in uses[:_MOST_IDLE]) + (f" +{len(uses) - _MOST_IDLE}" if uses[_MOST_IDLE:] else "")
+    count = uses[0].labels if len(gpus) == 1 else f"{len(gpus)} GPUs"
+    short = f"{count} {idle_words(now - uses[0].since)}: {who}"
+    for use in uses:
+        told = f"{use.who} leaves {use.labels} idle" if use.holder is None else f"{use.who} holds {use.labels} idle"
+        job = snapshot.job(use.job_id) if use.job_id is not None else None
+        yield Condition(
+            "warning",
+            f"job {use.who} {plain(job.name, 60)} ({plain(job.spec.tenant, 40)}){told.removeprefix(use.who)}"
+            if job
+            else told,
+            IDLE,
+            short,
+            subject=f"{use.job_id} {use.holder.container_id or use.holder.pid if use.holder else ''}",
+            since=use.since,
+            todo=f"{keyed('alarm')} goes there",
+            place=_place_of(use),
+        )
+
+
+def _place_of(use: IdleUse) -> tuple[str, str]:
+    if use.job_id is not None:
+        return "job", str(use.job_id)
+    if use.holder is not None and use.holder.pid is not None:
+        return "process", str(use.holder.pid)
+    if use.holder is not None and use.holder.container_id is not None:
+        return "container", use.holder.container_id
+    return "gpu", use.gpus[0].gpu.uuid
 
 
 def recent_failures(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:

@@ -335,7 +335,7 @@ class GpuView(Struct, frozen=True):
     trespassers: tuple[int, ...] = ()
     """Jobs that use the GPU without holding it."""
     idle_since: datetime | None = None
-    """Time since which its jobs have not used it; None: not long enough to be reported, or unknown."""
+    """Time since which its jobs, or the foreign processes on it, have left it idle; None: not for long, or unknown."""
 
     @property
     def foreign_since(self) -> datetime | None:

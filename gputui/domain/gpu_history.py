@@ -98,22 +98,6 @@ class GpuPast(Struct, frozen=True, eq=False):
             end = start
         return [total / read if read else None for total, read in zip(sums, reads, strict=True)]
 
-    def idle_for(self, below: float) -> timedelta:
-        """Return for how long utilisation has been below that share without a break; unread time does not count."""
-        idle = 0
-        for reading in reversed(self.seconds):
-            if reading.utilization is not None and reading.utilization >= below:
-                return timedelta(seconds=idle)
-            idle += reading.utilization is not None
-        begin, end = self.second - len(self.seconds) + 1 if self.seconds else self.ended, self.ended
-        for step in reversed(self.steps):
-            if end <= begin:
-                if step.utilization is not None and step.utilization >= below:
-                    break
-                idle += _SECONDS * (step.utilization is not None)
-            end -= _SECONDS
-        return timedelta(seconds=idle)
-
 
 NO_PAST = GpuPast()
 

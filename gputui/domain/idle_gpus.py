@@ -6,35 +6,168 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.attempt import BootTime
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.gpu import GpuView
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, Holder
+from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import shown_id
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.telemetry import MAX_GAP
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 
 _MINUTE = timedelta(minutes=1)
 
 
 def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
-    """Return `idle 45m`, or `2 of 8 idle 45m`, for each job that leaves some of these GPUs idle."""
-    held: dict[JobId, list[datetime | None]] = {}
+    """Return `GPU 2 idle 45m` for each job that leaves some of these GPUs idle."""
+    found: dict[JobId, list[GpuView]] = {}
     for view in views:
-        for job_id in view.job_ids:
-            held.setdefault(job_id, []).append(view.idle_since)
-    found = {}
-    for job_id, times in held.items():
-        if idle := [since for since in times if since is not None]:
-            some = "" if len(idle) == len(times) else f"{len(idle)} of {len(times)} "
-            found[job_id] = f"{some}{idle_words(now - max(idle))}"
-    return found
+        for job_id in view.job_ids if view.idle_since is not None else ():
+            found.setdefault(job_id, []).append(view)
+    return {job_id: _idle_of(idle, now) for job_id, idle in found.items()}
+
+
+def _idle_of(views: list[GpuView], now: datetime) -> str:
+    since = max(view.idle_since for view in views if view.idle_since is not None)
+    return f"GPU {index_ranges([index_of(view) for view in views])} {idle_words(now - since)}"
 
 
 def idle_words(idle: timedelta) -> str:
     """Return `idle 12m`, in whole minutes: seconds would redraw the line all the time."""
     return f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
+
+
+class IdleTrack(Struct):
+    """Period in which the holders of a GPU hardly use it."""
+
+    users: frozenset[object]
+    since: datetime
+    read_at: datetime
+    busy: float = 0.0
+    """Seconds of use: a tenth of the unused time is taken off, so that the mean decides and not single readings."""
+
+
+_OVER = 10.0
+"""Seconds of use that end a period."""
+
+
+class IdleTracker:
+    """Time since which each held GPU has been idle, by the readings that this process has seen.
+
+    The one rule for jobs, foreign processes and containers: utilisation below `console.idle_below` percent for
+    `console.idle_after`. A GPU that only a request of a container holds, without memory in use, is not idle but unused.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._below = settings.console.idle_below / 100
+        self._after = settings.console.idle_after
+        self._floor = settings.scheduler.memory_floor
+        self._tracks: dict[str, IdleTrack] = {}
+
+    def marked(self, nodes: Iterable[Node], jobs: Mapping[JobId, Job], now: datetime) -> tuple[Node, ...]:
+        """Return the nodes with idle GPUs marked; marks of a longer time, as telemetry knows it, stay."""
+        told = tuple(replace(node, gpus=tuple(self._marked(view, jobs, now) for view in node.gpus)) for node in nodes)
+        known = {view.gpu.uuid for node in told for view in node.gpus}
+        self._tracks = {uuid: track for uuid, track in self._tracks.items() if uuid in known}
+        return told
+
+    def _marked(self, view: GpuView, jobs: Mapping[JobId, Job], now: datetime) -> GpuView:
+        running = [job for job_id in view.job_ids if (job := jobs.get(job_id)) is not None and _may_use(job)]
+        track = self._followed(view, frozenset(job.id for job in running), now)
+        if track is None:
+            self._tracks.pop(view.gpu.uuid, None)
+            return view
+        self._tracks[view.gpu.uuid] = track
+        began = max((job.started_at for job in running if job.started_at is not None), default=track.since)
+        since = max(track.since, began)
+        if view.current is None or now - since < self._after or (view.idle_since and view.idle_since <= since):
+            return view
+        return replace(view, idle_since=since)
+
+    def _followed(self, view: GpuView, running: frozenset[object], now: datetime) -> IdleTrack | None:
+        """Return the period up to the last reading; None if there is none."""
+        track, sample = self._tracks.get(view.gpu.uuid), view.current
+        if track is not None and (now - track.read_at).total_seconds() > MAX_GAP:
+            track = None
+        if sample is None or sample.utilization is None:
+            return track
+        users = running if view.job_ids else self._foreign(view, sample)
+        if not users:
+            return None
+        is_used = sample.utilization >= self._below
+        if track is None or track.users.isdisjoint(users):
+            return None if is_used else IdleTrack(users, sample.sampled_at, sample.sampled_at)
+        passed = max(0.0, (sample.sampled_at - track.read_at).total_seconds())
+        track.busy = track.busy + passed if is_used else max(0.0, track.busy - passed / 10)
+        track.users, track.read_at = users, sample.sampled_at
+        return track if track.busy < _OVER else None
+
+    def _foreign(self, view: GpuView, sample: GpuSample) -> frozenset[object]:
+        """Return the foreign processes and containers that keep memory in use."""
+        holds = bool(sample.processes) or (sample.memory_used or 0) > self._floor
+        if not holds or view.state not in {GpuState.FOREIGN, GpuState.DRAINED}:
+            return frozenset()
+        named = frozenset(holder.container_id or holder.pid for holder in view.holders)
+        return named or frozenset({"unknown"} if view.state is GpuState.FOREIGN else ())
+
+
+def _may_use(job: Job) -> bool:
+    return job.state is JobState.RUNNING and not job.suspended and not job.is_suspended
+
+
+class IdleUse(Struct, frozen=True):
+    """A job, process or container that leaves GPUs idle."""
+
+    gpus: tuple[GpuView, ...]
+    since: datetime
+    """Time since which all of them are idle."""
+    job_id: JobId | None = None
+    holder: Holder | None = None
+    """The foreign holder; None: a job, or an unknown process."""
+
+    @property
+    def who(self) -> str:
+        """Return `#5`, `pid 22110 root` or `jupyter-carol carol`."""
+        if self.job_id is not None:
+            return f"#{shown_id(self.job_id)}"
+        if self.holder is None:
+            return "an unknown process"
+        is_process = self.holder.kind == "process" and self.holder.pid is not None
+        name = f"pid {self.holder.pid}" if is_process else plain(self.holder.name, 30)
+        return f"{name} {plain(self.holder.user, 20)}" if self.holder.user else name
+
+    @property
+    def labels(self) -> str:
+        """Return `GPU 2` or `GPUs 2,3`."""
+        return f"{'GPU' if len(self.gpus) == 1 else 'GPUs'} {index_ranges([index_of(view) for view in self.gpus])}"
+
+
+def idle_uses(snapshot: Snapshot) -> tuple[IdleUse, ...]:
+    """Return who leaves GPUs idle, the longest first."""
+    found: dict[object, list[GpuView]] = {}
+    for view in snapshot.gpus:
+        if view.idle_since is None or view.current is None:
+            continue
+        foreign = next((each for each in view.holders if each.kind != "job"), None)
+        for job_id in view.job_ids:
+            found.setdefault(job_id, []).append(view)
+        if not view.job_ids:
+            found.setdefault(foreign and (foreign.kind, foreign.container_id, foreign.pid), []).append(view)
+    uses = [_use(views, key if isinstance(key, int) else None) for key, views in found.items()]
+    return tuple(sorted(uses, key=lambda use: use.since))
+
+
+def _use(views: list[GpuView], job_id: JobId | None) -> IdleUse:
+    since = max(view.idle_since for view in views if view.idle_since is not None)
+    foreign = next((each for each in views[0].holders if each.kind != "job"), None) if job_id is None else None
+    return IdleUse(tuple(views), since, job_id, foreign)
 
 
 def idle_times(tracks: Mapping[str, tuple[float, float]], after: timedelta, now: datetime) -> dict[str, datetime]:

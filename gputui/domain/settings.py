@@ -297,7 +297,10 @@ class ConsoleSettings(Struct, frozen=True):
     gpu_colours: str = "judgement"
     """Colours of GPUs: `judgement` (busy is green, an idle job amber) or `intensity` (more load is redder)."""
     idle_below: int = 10
-    """Utilisation in percent below which the GPU of a running job counts as idle; 0: never."""
+    """Utilisation in percent below which a GPU counts as idle that a running job or a foreign process holds; 0: never.
+
+    The scheduler judges by its own settings, so that all consoles and commands tell the same.
+    """
     idle_after: timedelta = timedelta(minutes=5)
     """Time after which such an idle GPU is shown as an alarm."""
     memory_high: int = 90
@@ -486,3 +489,9 @@ class Settings(Struct, frozen=True):
     traces: TracesSettings = TracesSettings()
     servers: tuple[ServerSettings, ...] = ()
     """Servers that the console shows together; empty: this machine's queue alone."""
+
+    @property
+    def idle_marked_after(self) -> timedelta:
+        """Time without any use after which a GPU is marked as idle; zero: never."""
+        console = self.console.idle_after if self.console.idle_below else timedelta()
+        return min(filter(None, (console, self.scheduler.idle_gpus_after)), default=timedelta())

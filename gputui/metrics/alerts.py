@@ -48,7 +48,7 @@ ALERTS = (
     Alert(
         "GputuiJobLeavesGpuIdle",
         "(time() - gputui_gpu_idle_since_timestamp_seconds) * on (instance, UUID) group_right () "
-        "max by (instance, hostname, UUID, job_id, tenant) (gputui_gpu_job_info) > 0",
+        "max by (instance, hostname, UUID, job_id, tenant) (gputui_gpu_job_info) > 1800",
         "30m",
         "info",
         "Job {{ $labels.job_id }} of {{ $labels.tenant }} leaves a GPU of {{ $labels.hostname }} idle",

@@ -144,7 +144,8 @@ GPU_HEALTHY = _gpu("healthy", "Whether its health allows jobs to start on it; le
 GPU_HEALTH = _gpu("health", "The GPU's health, as a label; always 1.", more=("code",))
 GPU_STATE = _gpu("state", "The GPU's state for the scheduler, as a label; always 1.", more=("state",))
 GPU_IDLE = _gpu(
-    "idle_since_timestamp_seconds", "Time since which its jobs have not used it, once the scheduler reports it as idle."
+    "idle_since_timestamp_seconds",
+    "Time since which its jobs or foreign processes have left it idle, after `console.idle_after`.",
 )
 GPU_JOB = _gpu(
     "job_info",

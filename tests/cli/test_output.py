@@ -33,7 +33,7 @@ GPU_KEYS = words(
     "uuid index model state health job_id holders memory_total memory_used utilization temperature power power_limit "
     "age"
 )
-HOLDER_KEYS = {"kind", "name", "user", "pid", "container_id", "memory", "image", "job_id"}
+HOLDER_KEYS = {"kind", "name", "user", "pid", "container_id", "memory", "image", "job_id", "since"}
 SECRET = "hunter2"
 
 

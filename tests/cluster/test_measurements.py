@@ -256,7 +256,7 @@ def test_idle_gpus_are_marked_in_every_process_while_they_are_idle(site: Site) -
     site.load["gpu1:1"] = 0.0
     site.passes(320)
     shown = site.new_store().snapshot()
-    assert idle_gpus(shown.gpus, site.clock.now()) == {job_id: "1 of 2 idle 5m"}
+    assert idle_gpus(shown.gpus, site.clock.now()) == {job_id: "GPU 1 idle 5m"}
     assert [notice.text for notice in shown.notices] == [f"job {job_id} train (alice) leaves 1 of its 2 GPUs idle"]
     site.load["gpu1:1"] = 0.3
     site.passes(STEP)

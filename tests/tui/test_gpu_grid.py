@@ -427,27 +427,18 @@ class TestTones:
         return GpuRow(seen, job, history.past_of(uuid(0)), now=NOW, look=look or GpuLook())
 
     def test_an_idle_job_is_the_alarm_and_a_busy_one_is_not(self) -> None:
-        for share, style, mark in ((0.99, GREEN, " "), (0.3, LIGHT_GREEN, " "), (0.02, AMBER, "!")):
+        for share, style, mark in ((0.99, GREEN, " "), (0.3, LIGHT_GREEN, " ")):
             judged = tone_of(self.row(sample.at_load(sample_of(), share)), "utilization", share)
             assert (judged.style, judged.mark) == (style, mark)
-        idle = self.row(replace(sample_of(), utilization=0.02))
-        assert idle.idle == 20 * timedelta(minutes=1)
+        since = NOW - timedelta(minutes=20)
+        idle = self.row(replace(sample_of(), utilization=0.02), idle_since=since)
+        assert self.row(sample_of(), idle_since=since, stale=True).idle is None
+        assert (tone_of(idle, "utilization", 0.02).style, tone_of(idle, "utilization", 0.02).mark) == (AMBER, "!")
         told = words(card_lines(idle, 48, 8))
         assert "idle 20m" in told
         assert "UTL!" in told
         assert "░" in told
         assert "idle 20m #101" in words((gpu_cells(idle, "held", 40),))
-
-    @pytest.mark.parametrize(
-        "rules", [ConsoleSettings(idle_below=0), ConsoleSettings(idle_after=30 * timedelta(minutes=1))]
-    )
-    def test_the_settings_define_idle(self, rules: ConsoleSettings) -> None:
-        assert self.row(replace(sample_of(), utilization=0.02), GpuLook(rules)).idle is None
-
-    def test_a_gpu_is_not_idle_if_it_was_busy_lately_or_not_read(self) -> None:
-        assert self.row(replace(sample_of(), utilization=0.02), minutes=3).idle is None
-        assert self.row(replace(sample_of(), utilization=None)).idle is None
-        assert self.row(replace(sample_of(), utilization=0.02), stale=True).idle is None
 
     @pytest.mark.parametrize(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (0.97, RED)])
     def test_memory_has_colours_by_its_fill(self, share: float, style: Style) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputui.domain.errors import ClusterError
+from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 
 if TYPE_CHECKING:
@@ -44,14 +45,19 @@ class ClusterPoll:
         every: timedelta,
         reader: NodeReader | None = None,
         duties: Sequence[Duty] = (),
+        idle: IdleTracker | None = None,
     ) -> None:
-        """`reader` has the nodes read; None: nobody reads them. `duties` are done with each snapshot."""
+        """`reader` has the nodes read; None: nobody reads them. `duties` are done with each snapshot.
+
+        `idle` marks idle GPUs for this console, sooner than the process that measures marks them for all.
+        """
         self._store = store
         self._feed = feed
         self._clock = clock
         self._every = every.total_seconds()
         self._reader = reader
         self._duties = duties
+        self._idle = idle
         self._failures = 0
         self._silent_since: datetime | None = None
         self._wanted = threading.Event()
@@ -98,7 +104,7 @@ class ClusterPoll:
             self._feed.publish(self._done(self._silent(error)))
             return
         self._failures, self._silent_since = 0, None
-        self._feed.publish(self._done(self._joined(snapshot)))
+        self._feed.publish(self._marked(self._done(self._joined(snapshot))))
 
     def _done(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with notices of the duties, which have been done with it."""
@@ -114,6 +120,13 @@ class ClusterPoll:
     def _joined(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the readings of nodes."""
         return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
+
+    def _marked(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with idle GPUs marked."""
+        if self._idle is None:
+            return snapshot
+        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+        return replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, self._clock.now()))
 
     def _silent(self, error: ClusterError) -> Snapshot:
         """Return the last snapshot, marked as out of date."""

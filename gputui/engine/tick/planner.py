@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.plan import Plan, plan
@@ -39,6 +40,7 @@ class Planner:
         self._snapshot = Snapshot()
         self._planned_for: object = None
         self._next_at = datetime.min.replace(tzinfo=UTC)
+        self._idle = IdleTracker(context.settings)
 
     @property
     def next_at(self) -> datetime:
@@ -86,9 +88,9 @@ class Planner:
             usage=self._past_usage.at(now),
             idle_since=context.idle_since,
         )
-        self._snapshot = leader_snapshot(
-            context.store.store_id, context.queue, observed, self._leader, context.settings, now
-        )
+        seen = leader_snapshot(context.store.store_id, context.queue, observed, self._leader, context.settings, now)
+        active = {job.id: job for job in context.queue.active}
+        self._snapshot = replace(seen, nodes=self._idle.marked(seen.nodes, active, now))
 
 
 def _plan_inputs(version: object, snapshot: Snapshot) -> object:

@@ -209,13 +209,14 @@ class IdleGpus:
     def enforce(self, now: datetime, boot: BootTime) -> None:
         """Find idle GPUs, report each once, and end the jobs that the settings want ended."""
         running = [job for job in self._context.queue.active if job.state is JobState.RUNNING and job.gpus]
-        found = {job.id: self._idle_of(job, now) for job in running}
-        self._context.idle_since = idle_by_gpu(running, found)
+        settings = self._context.settings
+        found = {job.id: self._idle_of(job, settings.scheduler.idle_gpus_after, now) for job in running}
+        marked = {job.id: self._idle_of(job, settings.idle_marked_after, now) for job in running}
+        self._context.idle_since = idle_by_gpu(running, marked)
         for job, spell in self._spells.update(running, found, boot):
             self._announce(gpus_idle(job, spell.words, spell.gpus, spell.since, now), now)
         begin_stops(self._context, self._spells.causes(running, boot, now), now)
 
-    def _idle_of(self, job: Job, now: datetime) -> dict[str, datetime]:
-        """Return the time since which each idle GPU of the job has been idle."""
-        after = self._context.settings.scheduler.idle_gpus_after
+    def _idle_of(self, job: Job, after: timedelta, now: datetime) -> dict[str, datetime]:
+        """Return the time since which each GPU of the job has been unused, if that is longer than `after`."""
         return idle_times(self._context.telemetry.idle_since(job), after, now)

@@ -13,7 +13,6 @@ from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
 from gputui.tui.present.gpu_look import GpuLook
 from gputui.tui.present.gpu_words import Labels
@@ -45,19 +44,9 @@ class GpuRow(Struct, frozen=True, dict=True):
 
     @cached_property
     def idle(self) -> timedelta | None:
-        """Time for which its job has hardly used it, if that is an alarm."""
-        if self.now is None or self.is_old:
-            return None
-        told = self.now - self.view.idle_since if self.view.idle_since else None
-        return self._watched_idle(self.now) or told
-
-    def _watched_idle(self, now: datetime) -> timedelta | None:
-        """Return that time, as seen by this console."""
-        rules, job = self.look.rules, self.job
-        if not rules.idle_below or job is None or job.state is not JobState.RUNNING or job.started_at is None:
-            return None
-        idle = min(self.past.idle_for(rules.idle_below / 100), now - job.started_at)
-        return idle if idle >= rules.idle_after else None
+        """Time for which its holder has hardly used it, if that is an alarm."""
+        since = None if self.is_old else self.view.idle_since
+        return self.now - since if self.now is not None and since is not None else None
 
     @property
     def is_old(self) -> bool:

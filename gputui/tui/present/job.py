@@ -274,7 +274,7 @@ def _where_it_runs(job: Job, context: JobContext, where: str) -> Cell:
     if job.suspended:
         return ((f"{where} · " if where else "", DIM), ("suspended", AMBER))
     if (idle := context.idle.get(job.id)) and job.state is JobState.RUNNING:
-        return ((f"{where} · ", DIM), (idle, AMBER))
+        return cell(f"! {idle}", AMBER)
     if where and job.state is JobState.RUNNING and (load := context.loads.get(job.id)) is not None:
         where += f" · {load}%"
     return cell(where or ("no GPU" if job.state is JobState.RUNNING else ""), DIM)
