@@ -69,7 +69,7 @@ def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> No
     code, text = why(site, head)
     assert code == "Resources"
     assert re.fullmatch(f"needs 4 GPUs: {here}; {ends}", text)
-    assert why(site, behind) == ("Priority", f"2 jobs ahead of it; needs 3 GPUs: {here}")
+    assert why(site, behind) == ("Priority", f"needs 3 GPUs: {here}; 2 jobs ahead of it")
     assert why(site, big) == ("Resources", "needs 1 GPU with 900G: none of 8 here is suitable")
     assert why(site, strange) == ("Resources", "needs 1 GPU of model B999: none of 8 here is suitable")
     code, sentence = why(site, held)

@@ -31,7 +31,7 @@ from gputui.domain.state import PendingReason, Reason, utc_moment
 from gputui.domain.units import format_duration, format_size, listed, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
-"""End of a reason's sentence, after the place in the queue, and the times in it."""
+"""Reason's sentence up to the place in the queue, and the times in it."""
 
 
 class Gated(NamedTuple):
@@ -170,7 +170,8 @@ class Reasons(Mapping[JobId, Reason]):
         entry = entry._replace(item=entry.item._replace(id=job_id))
         refused = turn.refused if job_id == turn.first else turn.behind
         reason = self._why(entry, turn.ahead + job_id - turn.first, refused)
-        reason = replace(reason, text=reason.text + self._taken(entry, refused))
+        remedy, because = self._missing_limit(entry, refused)
+        reason = replace(reason, text=remedy + reason.text + because)
         if not (entry.job.attempts and was_preempted(entry.job)):
             return reason
         words, at = describe_preemption(entry.job, self._context.now)
@@ -179,7 +180,7 @@ class Reasons(Mapping[JobId, Reason]):
     def _why(self, entry: QueuedJob, ahead: int, refused: Refused) -> Reason:
         tail = self._tails.get((entry.key, refused))
         if tail is not None and entry.item.id not in self._firsts:
-            return Reason(PendingReason.PRIORITY, f"{plural(ahead, 'job')} ahead of it; {tail[0]}", tail[1])
+            return Reason(PendingReason.PRIORITY, f"{tail[0]}; {plural(ahead, 'job')} ahead of it", tail[1])
         if refused.why in _QUOTAS:
             return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refused))
         if self._blind:
@@ -193,7 +194,7 @@ class Reasons(Mapping[JobId, Reason]):
         if code is PendingReason.PRIORITY and refused.need == entry.key.ask.minimum:
             self._tails[entry.key, refused] = (text, times)
         if code is PendingReason.PRIORITY:
-            text = f"{plural(ahead, 'job')} ahead of it; {text}"
+            text += f"; {plural(ahead, 'job')} ahead of it"
         return Reason(code, text, times)
 
     def _remedy(self, entry: QueuedJob) -> str:
@@ -254,15 +255,19 @@ class Reasons(Mapping[JobId, Reason]):
         job = self._context.job(job_id)
         return str(job_id) if job is None else (job.element(job_id) if job.runs else job).shown_id
 
-    def _taken(self, entry: QueuedJob, refused: Refused) -> str:
-        """Return advice for the user of a job that waits because of its long planned runtime."""
+    def _missing_limit(self, entry: QueuedJob, refused: Refused) -> tuple[str, str]:
+        """Return begin and end of the sentence of a job that waits only as it has no limit: the remedy, and why."""
         hold, second, planned = self._outcome.hold, self._context.second, self._context.durations.planned_for(entry.job)
         backfill = refused.why is Refusal.BACKFILL and hold is not None and not hold.is_firm
         window = refused.why is Refusal.WINDOW and any(second < keep.start for keep in self._against(entry))
         if self._blind or planned.source is not DurationSource.DEFAULT or not (backfill or window):
-            return ""
+            return "", ""
         lasts = format_duration(timedelta(seconds=planned.seconds))
-        return f"; planned to run {lasts}, the longest time allowed, as it has no limit: give it a --time-limit"
+        wanted = "backfill" if backfill else "end before the reservation"
+        return (
+            f"needs a --time-limit to {wanted}; ",
+            f"; planned to run {lasts}, the longest time allowed, without one",
+        )
 
     def _windows(self, entry: QueuedJob) -> str:
         end = self._context.second + entry.key.duration

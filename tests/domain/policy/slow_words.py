@@ -133,16 +133,16 @@ def _check_quota(facts: Facts, told: Told, text: str) -> None:
         assert int(holds) + int(promised or 0) + facts.width(job)[0] > int(most)
 
 
-_AHEAD = r"(?:(?P<ahead>\d+) jobs? ahead of it; )?"
 _TURN = re.compile(
-    _AHEAD
-    + r"(?P<needs>needs .*?|wants [^;]*)[:;] (?P<counts>[^:;]*)"
-    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job "
-    + r"(?P<head>\d+(?:_\d+)?))?"
-    + r"(?P<windows>(?:; \d+ GPUs? reserved by [^;]*)*)"
-    + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+(?:_\d+)?) ends (?P<by>[^;]+))?)?"
-    + r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
-    + r"(?:; planned to run (?P<lasts>\w+), the longest time allowed, as it has no limit: give it a --time-limit)?"
+    r"(?:needs a --time-limit to (?P<wanted>backfill|end before the reservation); )?"
+    r"(?P<needs>needs .*?|wants [^;]*)[:;] (?P<counts>[^:;]*)"
+    rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job "
+    r"(?P<head>\d+(?:_\d+)?))?"
+    r"(?P<windows>(?:; \d+ GPUs? reserved by [^;]*)*)"
+    rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+(?:_\d+)?) ends (?P<by>[^;]+))?)?"
+    r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
+    r"(?:; (?P<ahead>\d+) jobs? ahead of it)?"
+    r"(?:; planned to run (?P<lasts>\w+), the longest time allowed, without one)?"
 )
 
 
@@ -181,7 +181,7 @@ def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
     lasts, unlimited = facts.planned(told.job), told.job.spec.time_limit is None
     later = any(window.start > facts.now for window in facts.against(told.job, facts.now))
     helps = found["past"] is not None or (bool(found["windows"]) and later)
-    assert (found["lasts"] is not None) == (unlimited and helps)
+    assert (found["lasts"] is not None) == (found["wanted"] is not None) == (unlimited and helps)
     if found["lasts"]:
         assert found["lasts"] == _left(facts.now + lasts, facts.now)
 

@@ -214,13 +214,18 @@ def test_a_window_that_begins_when_the_job_would_have_ended_is_not_named() -> No
 def test_a_job_that_waits_because_it_has_no_limit_is_advised_to_set_one() -> None:
     """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
     begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
-    hint = "planned to run 3d00h, the longest time allowed, as it has no limit: give it a --time-limit"
+    because = "planned to run 3d00h, the longest time allowed, without one"
     jobs = [job(1, gpus=8, age=99), job(2, gpus=4, tenant="bob"), job(3, gpus=4, tenant="bob", time_limit=HOUR)]
     found = planned(jobs, reservations=(begun,))
     assert starts(found) == {3: 4}
-    assert found.reasons[2].text.endswith(f"would run past 17:00 UTC, when 8 GPUs are reserved for job 1; {hint}")
-    assert hint not in found.reasons[1].text
-    assert planned([job(1, gpus=4)], reservations=(WINDOW,)).reasons[1].text.endswith(hint)
+    text = found.reasons[2].text
+    assert text.startswith("needs a --time-limit to backfill; needs 4 GPUs: 4 free")
+    past = "would run past 17:00 UTC, when 8 GPUs are reserved for job 1"
+    assert text.endswith(f"; {past}; 1 job ahead of it; {because}")
+    assert because not in found.reasons[1].text
+    text = planned([job(1, gpus=4)], reservations=(WINDOW,)).reasons[1].text
+    assert text.startswith("needs a --time-limit to end before the reservation; needs 4 GPUs: ")
+    assert text.endswith(because)
 
 
 def test_an_unclaimed_window_is_released_after_its_grace() -> None:
@@ -336,7 +341,7 @@ def test_each_job_of_a_lane_has_its_own_reason() -> None:
     found = planned(jobs)
     assert starts(found) == {4: 1}
     assert "would run past 14:00 UTC" in found.reasons[3].text
-    assert found.reasons[5].text == "2 jobs ahead of it; needs 1 GPU: 0 free, 8 held by jobs"
+    assert found.reasons[5].text == "needs 1 GPU: 0 free, 8 held by jobs; 2 jobs ahead of it"
 
 
 def test_a_cap_counts_gpus_that_were_drained_under_a_running_job() -> None:

@@ -93,7 +93,8 @@ def test_the_rest_of_an_entry_is_an_entry() -> None:
     assert [start.job_id for start in found.starts] == [10]
     assert list(found.reasons) == [11]
     assert 10 not in found.reasons
-    assert found.reasons[13].text.startswith("2 jobs ahead of it; needs 1 GPU")
+    assert found.reasons[13].text.startswith("needs 1 GPU")
+    assert found.reasons[13].text.endswith("2 jobs ahead of it")
     assert set(found.forecast) == {11, 12, 13}
     assert found.order == (10,)
 

@@ -135,7 +135,8 @@ def test_later_jobs_wait_for_earlier_ones() -> None:
     held = [view(0, GpuState.ALLOCATED), *(view(i) for i in range(1, 4))]
     found = planned([job(1, gpus=4, age=2), job(2, gpus=4, age=1), running(9, on=[uuid(0)])], held)
     assert why(found, 2)[0] is PendingReason.PRIORITY
-    assert why(found, 2)[1].startswith("1 job ahead of it; needs 4 GPUs")
+    assert why(found, 2)[1].startswith("needs 4 GPUs: ")
+    assert why(found, 2)[1].endswith("; 1 job ahead of it")
 
 
 SOON = NOW + timedelta(seconds=90)

@@ -271,7 +271,7 @@ def test_no_job_is_backfilled_onto_gpus_of_the_first_victim() -> None:
     ]
     found = planned(jobs)
     assert (found.starts, victims(found)) == ((), ())
-    assert found.reasons[4].text.endswith("; 4 GPUs are reserved for job 3, for which others make way")
+    assert found.reasons[4].text.endswith("for job 3, for which others make way; 1 job ahead of it")
 
 
 def test_the_forecast_includes_the_victim() -> None:
