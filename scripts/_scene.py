@@ -18,6 +18,7 @@ from gputui.domain.container import ForeignContainer, RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.entries import Entries
 from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
+from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
 from gputui.domain.policy.plan import plan
@@ -56,6 +57,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.idle = IdleTracker(Settings())
         self.probe = SimulatedProbe(8, clock=self.clock, seed=SEED, store_id=STORE)
         uuids = [gpu.uuid for gpu in self.probe.gpus]
         self.jobs = tuple(_jobs(uuids))
@@ -92,7 +94,7 @@ class Scene:
         jobs = Entries({job.id: job for job in self.jobs})
         queue = QueueView(jobs, tuple(job for job in self.jobs if job.state.is_active), controls=self.controls)
         snapshot = leader_snapshot(STORE, queue, world, LEADER, Settings(), now)
-        snapshot = replace(snapshot, **changes)
+        snapshot = replace(snapshot, nodes=self.idle.marked(snapshot.nodes, jobs, now), **changes)
         return with_plan(snapshot, plan(snapshot, Settings(), now))
 
     def minutes_before(self, minutes: int, every: timedelta) -> Iterator[Snapshot]:

@@ -182,7 +182,7 @@ def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
 def _facts(process: GpuProcess, now: datetime | None) -> Cell:
     """Return its memory, age and process id."""
     memory = "" if process.memory is None else f"{format_size(process.memory)} "
-    age = f"{age_words(now - process.started_at)} " if now and process.started_at else ""
+    age = f"for {age_words(now - process.started_at)} " if now and process.started_at else ""
     return ((f"{memory}{age}", PLAIN), (f"pid {process.pid}", DIM))
 
 
