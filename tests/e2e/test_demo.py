@@ -47,10 +47,16 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
     operator.is_back()
 
     # the error in a failed job's log
-    operator.press("1", "g", "e")
+    operator.press("1", "/")
+    operator.type("state:failed")
+    operator.press("Enter")
+    operator.sees(" jobs   Esc shows all", "sdxl-lora-1024")
+    operator.press("e")
     operator.sees("Traceback (most recent call last):", "error 1 of 2")
     operator.press("1")
     operator.is_back()
+    operator.leave("Esc shows all")
+    operator.pressed = 0
 
     # three jobs, each from a line as one would type it in a shell
     for name in ("mine-a", "mine-b", "mine-c"):

@@ -253,7 +253,14 @@ TASKS = (
     Task("all problems", (press("!"), *LISTS_PROBLEMS), (click("GPU 7 lost"), *LISTS_PROBLEMS)),
     Task(
         "the error in the log of a failed job",
-        (press("g", "e"), *SEES_THE_ERROR),
+        (
+            press("/"),
+            types("state:failed"),
+            sees("/state:failed", " jobs   Enter keep"),
+            press("Enter", "e"),
+            *SEES_THE_ERROR,
+            back("/state:failed"),
+        ),
         (click(" 50 bad"), sees("LOG #1 bad", "cleanup 60"), *choose("cleanup 59", "error"), *SEES_THE_ERROR),
     ),
     Task(

@@ -111,7 +111,7 @@ class Frame:
                 ("title {}", before.titles, self.titles),
             )
             for name, now in is_now.items()
-            if was.get(name) != now
+            if was.get(name, now) != now
             for what in [what.format(name)]
         ]
         if self.cursor != before.cursor:

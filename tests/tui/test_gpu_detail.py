@@ -282,7 +282,8 @@ class TestPage:
         views = sample.linked().gpus
         holder = Holder("container", "jupyter-bob", None, container_id="f00d" * 16, image="jupyter/torch:7")
         named = page(sample.with_node(gpus=(*views[:3], replace(views[3], holders=(holder,)), *views[4:])), 3)
-        assert "user bob, image jupyter/torch:7, container f00df00df00d" in named
+        assert "jupyter-bob  image jupyter/torch:7, pid 22110 " in named
+        assert "user bob, container f00df00df00d" in named
 
     def test_the_clock_of_a_gpu_at_rest_is_drawn_low(self) -> None:
         history = GpuHistory()

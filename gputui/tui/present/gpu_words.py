@@ -86,7 +86,7 @@ def program_words(command: str) -> str:
 
 
 def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) -> str:
-    """Return details beyond name and kind: `for 6h, pid 22110 python train.py, 31G, image jupyter:7, container f0…`."""
+    """Return details beyond name and kind: `for 6h, image jupyter:7, pid 22110 python train.py, 31G, container f0…`."""
     process = process_of(view, holder)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
@@ -97,9 +97,9 @@ def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) ->
     container = holder.container_id or (process.container_id if process else None)
     user = process.user if process and process.user and not holder.user else None
     age = f"for {age_words(now - holder.since)}" if now and holder.since else ""
-    words = [age, " ".join(part for part in parts if part), format_size(memory) if memory else ""]
+    words = [age, f"image {plain(holder.image, 100)}" if holder.image else ""]
+    words += [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
     words.append(f"user {plain(user, 32)}" if user else "")
-    words.append(f"image {plain(holder.image, 100)}" if holder.image else "")
     words.append(f"container {_short_id(container)}" if container else "")
     return ", ".join(word for word in words if word)
 
