@@ -57,6 +57,7 @@ def command(
     )
     early.start()
     from gputui.bootstrap.nodes import NodeWatch
+    from gputui.domain.conditions import ConditionTracker
     from gputui.domain.gpu_history import GpuHistory
     from gputui.tui.frame import FrameSize, frame
 
@@ -67,7 +68,7 @@ def command(
         whole(3, 10_000)(height, "--height") if height else None,
     )
     write = writer(session.options.settings.console, no_color=no_color, ascii_only=ascii_only)
-    history, earlier = GpuHistory(), bootstrap.gpu_past(session.options)
+    tracker, history, earlier = ConditionTracker(), GpuHistory(), bootstrap.gpu_past(session.options)
     history.begin_with(earlier, bootstrap.clock().now())
     shown = history if earlier or frames != 1 else None
     with session.store() as store, closing(NodeWatch(session.options)) as nodes:
@@ -75,7 +76,8 @@ def command(
         while True:
             snapshot = nodes.joined(seen(session.options, store, early))
             history.add(snapshot)
-            for line in frame(snapshot, bootstrap.clock().now(), host_name(session.options, store), room, shown):
+            now, host = bootstrap.clock().now(), host_name(session.options, store)
+            for line in frame(snapshot, now, host, room, shown, tracker):
                 write(line)
             sys.stdout.flush()
             number += 1

@@ -59,7 +59,6 @@ _MAY_BE_ZERO = frozenset(
         "preemption_grace",
         "preemption_min_run",
         "idle_below",
-        "power_high",
         "idle_gpus_after",
         "gpu_hour",
         "kwh",

@@ -13,19 +13,32 @@ from gputui.domain.event import ended
 from gputui.domain.faulty_gpus import LOST, NOT_READ, SICK, fault_of
 from gputui.domain.gpu import Drain, GpuState, GpuView, Holder, ProbeCode
 from gputui.domain.gpu_names import index_of, index_ranges
-from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse, HostSample
+from gputui.domain.host import ALMOST_FULL, DOCKER, FULL_SOON, STATE, DiskUse
 from gputui.domain.idle_gpus import IdleUse, idle_uses, idle_words
 from gputui.domain.job import Job
 from gputui.domain.keyed import keyed
 from gputui.domain.notices import pressing, standing
 from gputui.domain.same import Same
 from gputui.domain.server_ids import shown_id
+from gputui.domain.severity import (
+    DISK_FULL,
+    DISK_LOW,
+    DRAINED,
+    FAILED,
+    FOREIGN,
+    IDLE,
+    INTRUDER,
+    KINDS,
+    TRESPASS,
+    place_of,
+    severity_of,
+    slowed_kind,
+)
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.steady import Steady
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
-
-DISK_LOW, FAILED, TRESPASS, IDLE = "disk low", "failed", "trespass", "idle"
 
 
 class Condition(Struct, frozen=True):
@@ -59,41 +72,21 @@ class Condition(Struct, frozen=True):
         return self.kind, self.subject or self.gpu or ("" if self.kind else self.text)
 
     @property
-    def kind_words(self) -> str:
-        """Return the words after the names of GPUs."""
-        words = {
-            TRESPASS: "used by a job that does not hold it",
-            "intruder": "shared with a foreign process",
-            "foreign": "in foreign use",
-        }
-        return words.get(self.kind, self.kind)
+    def fluctuates(self) -> bool:
+        """Return whether it is told only while it holds."""
+        return self.kind in KINDS and KINDS[self.kind].fluctuates
 
 
 RECENT = timedelta(hours=1)
 """Time for which a failed job is shown."""
 _MOST_IDLE = 2
 """Maximum number of holders of idle GPUs that the status line names."""
+_FULL = 0.995
+"""Used share of a disk that is full: as a percentage, 100."""
 MOST_FAILURES = 10
 """Maximum number of failures that are listed singly."""
 _FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 _RANK = {"error": 0, "warning": 1, "information": 2}
-_PLACES = (
-    *(
-        "lost",
-        "sick",
-        "not read",
-        "throttled",
-        DISK_LOW,
-        FAILED,
-        TRESPASS,
-        "intruder",
-        IDLE,
-        "foreign",
-        "capped",
-        "drained",
-    ),
-)
-"""Order of the kinds of one severity; others come first among errors, else last."""
 
 
 def conditions(snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
@@ -118,9 +111,7 @@ def ranked(found: Iterable[Condition]) -> tuple[Condition, ...]:
 
 
 def _rank(condition: Condition) -> tuple[int, int]:
-    otherwise = -1 if condition.severity == "error" else len(_PLACES)
-    place = _PLACES.index(condition.kind) if condition.kind in _PLACES else otherwise
-    return _RANK.get(condition.severity, 1), place
+    return _RANK.get(condition.severity, 1), place_of(condition.severity, condition.kind)
 
 
 def _of_notice(notice: Notice) -> Condition:
@@ -130,7 +121,7 @@ def _of_notice(notice: Notice) -> Condition:
 def disk_conditions(snapshot: Snapshot) -> Iterator[Condition]:
     """Yield the disks that are full, or will be within the hour."""
     for host in [node.host for node in snapshot.nodes if node.host is not None]:
-        yield from (_disk(disk, host) for disk in host.disks if disk.used >= ALMOST_FULL or is_filling(disk))
+        yield from (_disk(disk, kind) for disk in host.disks if (kind := disk_kind(disk)))
 
 
 def is_filling(disk: DiskUse) -> bool:
@@ -138,7 +129,14 @@ def is_filling(disk: DiskUse) -> bool:
     return disk.full_in is not None and disk.full_in < FULL_SOON
 
 
-def _disk(disk: DiskUse, host: HostSample) -> Condition:
+def disk_kind(disk: DiskUse) -> str:
+    """Return the kind of the condition of a disk; empty: it has room."""
+    if disk.free == 0 or disk.used >= _FULL:
+        return DISK_FULL
+    return DISK_LOW if disk.used >= ALMOST_FULL or is_filling(disk) else ""
+
+
+def _disk(disk: DiskUse, kind: str) -> Condition:
     name = plain(disk.mount, 40)
     soon = f"; full in {format_duration(disk.full_in)} at this rate" if is_filling(disk) else ""
     text = f"disk {name} is {disk.used:.0%} full, {format_size(disk.free)} of {format_size(disk.total)} left{soon}"
@@ -148,7 +146,7 @@ def _disk(disk: DiskUse, host: HostSample) -> Condition:
         DOCKER: "`docker system df` shows what Docker could free",
     }
     todo = "; ".join(holds[role] for role in disk.roles if role in holds)
-    return Condition("error" if disk.free == 0 else "warning", text, DISK_LOW, short, subject=disk.mount, todo=todo)
+    return Condition(severity_of(kind), text, kind, short, subject=disk.mount, todo=todo)
 
 
 def idle_conditions(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
@@ -164,7 +162,7 @@ def idle_conditions(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
         told = f"{use.who} leaves {use.labels} idle" if use.holder is None else f"{use.who} holds {use.labels} idle"
         job = snapshot.job(use.job_id) if use.job_id is not None else None
         yield Condition(
-            "warning",
+            severity_of(IDLE),
             f"job {use.who} {plain(job.name, 60)} ({plain(job.spec.tenant, 40)}){told.removeprefix(use.who)}"
             if job
             else told,
@@ -194,12 +192,18 @@ def recent_failures(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
     todo = f"{keyed('detail')} on it shows why, {keyed('requeue')} runs it again"
     for job in jobs[:MOST_FAILURES]:
         yield Condition(
-            "warning", ended(job).text, FAILED, subject=str(job.id), since=job.ended_at, todo=todo, count=job.count
+            severity_of(FAILED),
+            ended(job).text,
+            FAILED,
+            subject=str(job.id),
+            since=job.ended_at,
+            todo=todo,
+            count=job.count,
         )
     if left := sum(job.count for job in jobs[MOST_FAILURES:]):
         text = f"{plural(left, 'other job')} failed in the last hour"
         since = jobs[MOST_FAILURES].ended_at
-        yield Condition("warning", text, FAILED, subject="others", since=since, todo=todo, count=left)
+        yield Condition(severity_of(FAILED), text, FAILED, subject="others", since=since, todo=todo, count=left)
 
 
 @lru_cache(maxsize=1)
@@ -209,12 +213,13 @@ def _failed(jobs: Same) -> tuple[Job, ...]:
 
 
 class ConditionTracker:
-    """Tracks the conditions of one console."""
+    """Tracks the conditions of one console, so that those which fluctuate are shown only while they hold."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], datetime | None] = {}
         """Time at which each was first seen; None: it existed when the console was opened."""
         self._has_begun = False
+        self._steady: Steady[tuple[str, str]] = Steady()
         self.shown: tuple[Condition, ...] = ()
         """Present conditions, worst first, with their start as far as known."""
 
@@ -223,12 +228,19 @@ class ConditionTracker:
         return self.shown if snapshot is EMPTY else self.update(conditions(snapshot, now), now)
 
     def update(self, found: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:
-        """Track the given conditions, and return the shown ones."""
+        """Track the given conditions, and return the shown ones; one that is just over has its last words."""
         told = ranked(found)
+        loose = [each for each in told if each.fluctuates]
+        held = self._steady.update(
+            (each.key for each in loose), now, {each.key: each.since for each in loose if each.since}
+        )
+        present = {each.key for each in told}
+        over = [each for each in self.shown if each.key in held and each.key not in present]
         begun = now if self._has_begun else None
-        self._first = {each.key: self._first.get(each.key, begun) for each in told}
+        self._first = {each.key: self._first.get(each.key, begun) for each in (*told, *over)}
         self._has_begun = True
-        self.shown = ranked(_dated(each, self._first[each.key]) for each in told)
+        kept = (each for each in told if not each.fluctuates or each.key in held)
+        self.shown = ranked([*(_dated(each, self._first[each.key]) for each in kept), *over])
         return self.shown
 
 
@@ -274,7 +286,7 @@ def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
         todo = f"`gputui drain {where.removeprefix(' of ') or 'NODE'}` keeps jobs off its node"
         takes_none = ""
     return Condition(
-        "error",
+        severity_of(fault),
         f"{_name(view, where)} is {fault}{takes_none}{_held(view)}: {text}",
         fault,
         subject=view.gpu.uuid,
@@ -303,7 +315,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
     kind = "GPU" if len(stale) == 1 else "GPUs"
     takes_none = "" if snapshot.is_of_cluster else f" and {'takes' if len(stale) == 1 else 'take'} no job"
     yield Condition(
-        "warning",
+        severity_of(NOT_READ),
         f"{kind} {names}{where} could not be read{since}{takes_none}",
         NOT_READ,
         f"{kind} {names} not read",
@@ -324,7 +336,7 @@ def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
     subject = f"node {names}" if len(unread) == 1 else f"nodes {names}{more}"
     why = plain(first.probe.text.removeprefix("no readings: "), 200)
     yield Condition(
-        "warning",
+        severity_of(NOT_READ),
         f"{subject} not read: {why}" if len(unread) == 1 else f"{subject} not read; {plain(first.name, 40)}: {why}",
         NOT_READ,
         f"node {names} not read" if len(unread) == 1 else f"{plural(len(unread), 'node')} not read",
@@ -339,15 +351,16 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
     if sample is None or not sample.slowed:
         return
     is_fault = sample.has_slowing_fault
+    kind = slowed_kind(is_fault=is_fault)
     reasons = plain(", ".join(sample.slowed), 100)
     power = f" at {sample.power:.0f} of {sample.power_limit:.0f} W" if sample.power and sample.power_limit else ""
     usual = f", {view.gpu.default_power_limit:.0f} W by default" if power and view.gpu.default_power_limit else ""
     heat = f" at {sample.temperature:.0f} °C" if sample.temperature is not None and is_fault else ""
     index = index_of(view)
     yield Condition(
-        "warning" if is_fault else "information",
+        severity_of(kind),
         f"{_name(view, where)} is slowed by the driver: {reasons}{heat or power + usual}",
-        "throttled" if is_fault else "capped",
+        kind,
         subject=view.gpu.uuid,
         todo="check cooling and power supply" if is_fault else f"`nvidia-smi -i {index} -pl WATTS` sets the limit",
         gpu=_label(view, where),
@@ -366,7 +379,7 @@ def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Conditi
     if view.trespassers:
         first = shown_id(view.trespassers[0])
         yield Condition(
-            "warning",
+            severity_of(TRESPASS),
             f"{_name(view, where)} is used by {who}{beside}",
             TRESPASS,
             subject=view.gpu.uuid,
@@ -374,10 +387,11 @@ def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Conditi
             gpu=_label(view, where),
         )
         return
+    kind = INTRUDER if is_held else FOREIGN
     yield Condition(
-        "warning" if is_held else "information",
+        severity_of(kind),
         f"{_name(view, where)} is used by {who}{beside}",
-        "intruder" if is_held else "foreign",
+        kind,
         subject=view.gpu.uuid,
         todo="" if is_engines else f"{keyed('gpu_processes')} shows its processes and ends them",
         gpu=_label(view, where),
@@ -403,7 +417,7 @@ def _drained_node(node: Node) -> Iterator[Condition]:
     if (drain := node.gpus[0].drain) is not None:
         words = f"node {name} is drained {_drain_words(drain)}"
         todo = f"`gputui resume {name}` ends that"
-        yield Condition("information", words, "drained", f"{name} drained", node.name, drain.at, todo=todo)
+        yield Condition(severity_of(DRAINED), words, DRAINED, f"{name} drained", node.name, drain.at, todo=todo)
 
 
 def _drained_gpus(node: Node, where: str) -> Iterator[Condition]:
@@ -412,9 +426,9 @@ def _drained_gpus(node: Node, where: str) -> Iterator[Condition]:
         if view.drain is None:
             continue
         yield Condition(
-            "information",
+            severity_of(DRAINED),
             f"{_name(view, where)} is drained {_drain_words(view.drain)}",
-            "drained",
+            DRAINED,
             subject=view.gpu.uuid,
             since=view.drain.at,
             todo=f"`gputui resume {index_of(view)}` ends that",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuSample
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.steady import holds
 
 STEP = timedelta(seconds=10)
 """Length of a step: a graph of 40 cells shows nearly seven minutes, and needs little terminal output."""
@@ -97,6 +98,12 @@ class GpuPast(Struct, frozen=True, eq=False):
                     add(step[at], place + second // width)
             end = start
         return [total / read if read else None for total, read in zip(sums, reads, strict=True)]
+
+    def holds_from(self, name: str, least: float) -> bool | None:
+        """Return whether a reading is at least that much and has held so; None: it was not read."""
+        at = Step._fields.index(name)
+        values = (reading[at] for reading in reversed(self.seconds))
+        return holds(None if value is None else value >= least for value in values)
 
 
 NO_PAST = GpuPast()

@@ -304,16 +304,9 @@ class ConsoleSettings(Struct, frozen=True):
     idle_after: timedelta = timedelta(minutes=5)
     """Time after which such an idle GPU is shown as an alarm."""
     memory_high: int = 90
-    memory_full: int = 97
-    """Percentages of GPU memory from which it is shown amber and red."""
+    """Percentage of GPU memory from which it is shown amber."""
     temperature_high: int = 80
-    temperature_limit: int = 88
-    """Degrees Celsius from which the temperature is shown amber and red."""
-    power_high: int = 0
-    """Percentage of the power limit from which power is shown amber; 0: never, since a well-used GPU is at its limit.
-
-    It is amber too while a limit below the board's default slows the GPU, and red while its power supply does.
-    """
+    """Degrees Celsius from which the temperature is shown amber; it is red only while heat slows the GPU."""
     load_moderate: int = 10
     load_heavy: int = 75
     """Percentages of utilisation and power that are shown yellow and red in the colours by intensity."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from datetime import datetime, timedelta
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+from types import MappingProxyType
 
-from gputui.domain.gpu import CAP, Health, HealthCode, ProbeCode
+from msgspec.structs import replace
+
+from gputui.domain.gpu import CAP, Health, HealthCode, ProbeCode, ProbeReading
+from gputui.domain.steady import Steady
 from gputui.domain.units import plural
 from gputui.gpus.wire import SlowReadings
 
@@ -125,26 +130,24 @@ def throttle_reasons(bits: int | None, limit: float | None, default: float | Non
     return tuple(word for bit, word in _THROTTLE.items() if kept & bit)
 
 
-HOLD = timedelta(seconds=5)
-"""Time for which a reason for throttling must last until it is told, and be gone until it is no longer told."""
-
-
 class SteadyReasons:
-    """Reasons for throttling of one GPU that hold, so that no screen, list or metric flaps."""
+    """Reasons for throttling that hold, so that no screen, list or metric flaps."""
 
     def __init__(self) -> None:
-        self._told: tuple[str, ...] | None = None
-        self._changing: dict[str, datetime] = {}
-        """Time since which each reason differs from what is told."""
+        self._of_gpus: defaultdict[str, Steady[str]] = defaultdict(Steady)
 
-    def update(self, reasons: Collection[str], now: datetime) -> tuple[str, ...]:
-        """Take the present reasons; return those that hold. At first all do: nothing is known of the time before."""
-        told = set(reasons) if self._told is None else set(self._told)
-        differing = told ^ set(reasons)
-        self._changing = {reason: self._changing.get(reason, now) for reason in differing}
-        changed = {reason for reason, since in self._changing.items() if abs(now - since) >= HOLD}
-        self._told = tuple(word for word in _THROTTLE.values() if word in told ^ changed)
-        return self._told
+    def update(self, uuid: str, reasons: Iterable[str], now: datetime) -> tuple[str, ...]:
+        """Take the present reasons of a GPU; return those that hold."""
+        told = self._of_gpus[uuid].update(reasons, now)
+        return tuple(word for word in _THROTTLE.values() if word in told)
+
+    def in_reading(self, reading: ProbeReading) -> ProbeReading:
+        """Take the reasons of a reading; return it with those that hold."""
+        samples = {
+            uuid: replace(sample, throttle=self.update(uuid, sample.throttle, sample.sampled_at))
+            for uuid, sample in reading.samples.items()
+        }
+        return replace(reading, samples=MappingProxyType(samples))
 
 
 def describe_failure(code: ProbeCode, detail: str = "") -> str:

@@ -31,7 +31,7 @@ class ReadingAssembler:
         self._registry = GpuRegistry()
         self._samples: dict[str, GpuSample] = {}
         self._slow: dict[str, wire.SlowReadings] = {}
-        self._reasons: dict[str, SteadyReasons] = {}
+        self._reasons = SteadyReasons()
         self._xids: dict[str, int] = {}
         self._fatal: dict[str, tuple[int, datetime]] = {}
         """First fatal Xid since the last reset and the time of its report, by UUID."""
@@ -163,7 +163,7 @@ class ReadingAssembler:
         gpu = self._registry.get(uuid)
         usual = gpu.default_power_limit if gpu else None
         reasons = throttle_reasons(bits, limit or (gpu.power_limit if gpu else None), usual)
-        return self._reasons.setdefault(uuid, SteadyReasons()).update(reasons, now)
+        return self._reasons.update(uuid, reasons, now)
 
     def _with_memory(self, sample: GpuSample) -> GpuSample:
         """Return the sample with the memory of a GPU that uses the machine's: what its processes use there."""

@@ -32,7 +32,7 @@ from gputui.domain.gpu_history import STEP, TakenStep, mean
 from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.gpus.health import FATAL_XIDS, LOST, health_of
+from gputui.gpus.health import FATAL_XIDS, LOST, SteadyReasons, health_of
 from gputui.gpus.simulated_containers import UPTIME
 from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
 from gputui.gpus.wire import SlowReadings
@@ -93,6 +93,7 @@ class SimulatedProbe:
         self._caps: dict[str, float] = {}
         """Power limits in watts that were set below the board's, by UUID."""
         self._lost: dict[str, datetime] = {}
+        self._reasons = SteadyReasons()
         self._xids: dict[str, int] = {}
         self._xid_at: dict[str, datetime] = {}
         self._resumed: Mapping[str, datetime] = {}
@@ -202,7 +203,7 @@ class SimulatedProbe:
 
     def _read(self) -> ProbeReading:
         with self._lock:  # so that a reading begun before `follow` does not replace the one made after it
-            self._latest = self.reading_at(self._clock.now())
+            self._latest = self._reasons.in_reading(self.reading_at(self._clock.now()))
             return self._latest
 
     def _publish(self, reading: ProbeReading) -> None:
@@ -446,9 +447,7 @@ def _disk(mount: str, total: int, used: float, role: str, at: float) -> DiskUse:
 
 
 FOREIGN, DRAINED, CAPPED = 5, 6, 2
-"""Indices of the GPU with a foreign container, of the drained one, and of the one with a lower limit."""
-_CAP = 0.65
-"""Share of the board's power limit."""
+"""Indices of the GPU with a foreign container, of the drained one, and of the one with a limit of 65 %."""
 _CONTAINER = ("c4a01" + "5ea51de" * 9)[:64]
 _TICKS = 100
 """Ticks per second; simulated processes count them from 1970."""
@@ -459,7 +458,7 @@ def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
     gpus = probe.gpus
     if len(gpus) <= max(FOREIGN, DRAINED, CAPPED):
         return ()
-    probe.cap(CAPPED, round(_CAP * (gpus[CAPPED].power_limit or 0)))
+    probe.cap(CAPPED, round(0.65 * (gpus[CAPPED].power_limit or 0)))
     memory = (gpus[FOREIGN].memory_total or 0) // 4
     began = (probe.latest().taken_at or datetime.now(UTC)) - UPTIME
     command = "python -m ipykernel_launcher"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.arrays import count
-from gputui.domain.conditions import conditions
+from gputui.domain.conditions import ConditionTracker
 from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
@@ -44,17 +44,24 @@ class FrameSize(Struct, frozen=True):
 
 
 def frame(
-    snapshot: Snapshot, now: datetime, host: str, room: FrameSize, history: GpuHistory | None = None
+    snapshot: Snapshot,
+    now: datetime,
+    host: str,
+    room: FrameSize,
+    history: GpuHistory | None = None,
+    tracker: ConditionTracker | None = None,
 ) -> list[Cell]:
-    """Return lines of at most `width` cells. Rows that do not fit the height are counted in a last line."""
+    """Return lines of at most `width` cells. Rows that do not fit the height are counted in a last line.
+
+    `history` and `tracker` know the frames before this one.
+    """
+    found = (tracker or ConditionTracker()).look(snapshot, now)
     rows = QueueRows()
     rows.ended = EndedRows.HIDDEN
     rows.update(snapshot)
     time = f"{now.astimezone():%H:%M:%S}"
-    words = fitted(
-        status_line(snapshot, host, room.width - len(time) - 1, found=conditions(snapshot, now)),
-        room.width - len(time) - 1,
-    )
+    beside = room.width - len(time) - 1
+    words = fitted(status_line(snapshot, host, beside, found=found), beside)
     lines: list[Cell] = [(*words, (f" {time}", DIM))]
     for notice in pressing(snapshot, now):
         mark = "✗" if notice.severity == "error" else "!"

@@ -37,7 +37,7 @@ class TestFrame:
         result = run("top")
         lines = result.out.splitlines()
         assert (result.code, result.err) == (0, "")
-        assert "scheduler: service" in lines[0]
+        assert "serve schedules" in lines[0]
         assert lines[2].split()[:2] == ["GPU", "MODEL"]
         assert "#1 训练大模型" in lines[3]
         assert lines[5].startswith(" 2 GPUs ")
@@ -72,7 +72,7 @@ class TestFrame:
         monkeypatch.setattr(time, "sleep", pauses.append)
         assert "HISTORY" not in run("top", "--width", "160").out
         several = run("top", "-n", "3", "-i", "5s", "--width", "160").out
-        assert (several.count("scheduler: service"), several.count("HISTORY"), pauses) == (3, 3, [5.0, 5.0])
+        assert (several.count("serve schedules"), several.count("HISTORY"), pauses) == (3, 3, [5.0, 5.0])
 
     def test_one_frame_includes_the_history(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(ago / 10)}) for ago in range(10, 0, -1)]

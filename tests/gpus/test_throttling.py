@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.conditions import conditions
-from gputui.gpus.health import HOLD, SteadyReasons, throttle_reasons
+from gputui.domain.steady import HOLD
+from gputui.gpus.health import SteadyReasons, throttle_reasons
 from tests.factories import NOW, gpu, sample, snapshot, uuid, view
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn
@@ -37,21 +38,21 @@ def test_a_board_at_its_own_power_limit_is_not_slowed(
 
 def test_a_reason_that_comes_and_goes_is_not_told() -> None:
     steady = SteadyReasons()
-    assert steady.update((), NOW) == ()
-    assert not any(steady.update(("too hot",) if n % 2 else (), NOW + n * SECOND) for n in range(60))
+    assert steady.update(uuid(0), (), NOW) == ()
+    assert not any(steady.update(uuid(0), ("too hot",) if n % 2 else (), NOW + n * SECOND) for n in range(60))
 
 
 def test_a_reason_is_told_while_it_holds() -> None:
     steady = SteadyReasons()
-    steady.update((), NOW)
-    on = [bool(steady.update(("too hot",), NOW + n * SECOND)) for n in range(20)]
+    steady.update(uuid(0), (), NOW)
+    on = [bool(steady.update(uuid(0), ("too hot",), NOW + n * SECOND)) for n in range(20)]
     assert on == [n >= HOLD / SECOND for n in range(20)]
-    off = [bool(steady.update((), NOW + n * SECOND)) for n in range(20, 40)]
+    off = [bool(steady.update(uuid(0), (), NOW + n * SECOND)) for n in range(20, 40)]
     assert off == [n < 20 + HOLD / SECOND for n in range(20, 40)]
 
 
 def test_what_a_single_reading_shows_is_told() -> None:
-    assert SteadyReasons().update(("too hot",), NOW) == ("too hot",)
+    assert SteadyReasons().update(uuid(0), ("too hot",), NOW) == ("too hot",)
 
 
 @pytest.mark.nvml
@@ -78,4 +79,4 @@ def test_cards_and_conditions_name_the_same_gpus() -> None:
     slowed = {each.gpu.uuid for each in views if each.current and each.current.slowed}
     assert found.keys() == slowed == {uuid(1), uuid(3)}
     assert found[uuid(1)].text.endswith("power cap at 70 of 350 W, 700 W by default")
-    assert (found[uuid(1)].severity, found[uuid(3)].severity) == ("information", "warning")
+    assert (found[uuid(1)].severity, found[uuid(3)].severity) == ("warning", "error")

@@ -276,8 +276,8 @@ def test_what_the_console_calls_a_problem_is_counted_as_one(name: str) -> None:
 def test_a_throttled_gpu_is_a_problem() -> None:
     slowed = on_node(view(0, sample=sample(0, throttle=("HW thermal slowdown",))))
     monitored = Monitored(now=FakeClock().now)
-    assert monitored.see(on_node(view(0))).value("gputui_notices", severity="warning") == 0
-    assert monitored.see(slowed).value("gputui_notices", severity="warning") == 1
+    assert monitored.see(on_node(view(0))).value("gputui_notices", severity="error") == 0
+    assert monitored.see(slowed).value("gputui_notices", severity="error") == 1
 
 
 def test_dcgm_names_have_its_units_and_a_series_for_each_job_on_a_gpu() -> None:

@@ -23,6 +23,7 @@ from gputui.domain.text import plain, width
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import METERS, card_lines, compact_line, compact_title
+from gputui.tui.present.gpu_gauge import tone
 from gputui.tui.present.gpu_look import GpuLook, LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, gpu_picture
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
@@ -33,7 +34,7 @@ from gputui.tui.present.reserved import kept_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
-from tests.factories import GIB, NOW, running, uuid, view
+from tests.factories import GIB, NOW, running, snapshot, uuid, view
 from tests.tui import sample
 from tests.tui.console import Console
 
@@ -440,7 +441,7 @@ class TestTones:
         assert "░" in told
         assert "idle 20m #101" in words((gpu_cells(idle, "held", 40),))
 
-    @pytest.mark.parametrize(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (0.97, RED)])
+    @pytest.mark.parametrize(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (1.0, AMBER)])
     def test_memory_has_colours_by_its_fill(self, share: float, style: Style) -> None:
         assert tone_of(self.row(sample_of()), "memory_used", share).style == style
 
@@ -457,9 +458,23 @@ class TestTones:
             assert (tone_of(row, "power", 0.98).style, tone_of(row, "temperature", 0.6).style) == (power, heat)
             colours = {style for _, style in slowed_cell(row.view.current)}
             assert colours == ({RED} if RED in {power, heat} else {AMBER} if reasons and power == AMBER else set())
-        strict = GpuLook(ConsoleSettings(power_high=97))
-        assert tone_of(self.row(sample_of(), strict), "power", 0.98).style == AMBER
-        assert tone_of(self.row(sample_of()), "temperature", 0.83).style == AMBER
+        assert tone_of(self.row(sample_of()), "temperature", 0.95).style == AMBER
+
+    def test_memory_and_heat_do_not_flap(self) -> None:
+        history = GpuHistory()
+        told = []
+        for second in range(60):
+            is_high = second % 4 < 2 if second < 30 else True
+            reading = replace(
+                sample_of(), memory_used=(75 if is_high else 60) * GIB, temperature=85.0 if is_high else 60.0
+            )
+            seen = replace(sample.busy(0, 101), sample=reading)
+            now = NOW + second * timedelta(seconds=1)
+            history.add(snapshot(gpus=[seen], taken_at=now))
+            row = GpuRow(seen, past=history.past_of(uuid(0)), now=now)
+            told.append({tone(row, name).mark for name in ("memory_used", "temperature")})
+        assert told[0] == {"!"}, "nothing is known of the time before"
+        assert len(set(map(frozenset, told))) == 1
 
     @pytest.mark.parametrize(("share", "style"), [(0.05, GREEN), (0.10, AMBER), (0.74, AMBER), (0.75, RED)])
     def test_the_intensity_colours_are_those_of_nvitop(self, share: float, style: Style) -> None:
@@ -467,9 +482,11 @@ class TestTones:
         assert tone_of(self.row(sample_of(), look), "utilization", share).style == style
         assert tone_of(GpuRow(view(4), look=look), "utilization", share).style == style
 
-    def test_foreign_use_is_violet_and_a_free_gpu_grey(self) -> None:
+    def test_bars_of_a_foreign_gpu_have_the_colours_of_their_values_and_a_free_gpu_is_grey(self) -> None:
         foreign = GpuRow(sample.gpus()[3])
-        assert {tone_of(foreign, name, 0.95).style for name, _ in METERS} == {VIOLET}
+        assert [tone_of(foreign, name, 0.95).style for name, _ in METERS] == [GREEN, AMBER, GRAPH, AMBER]
+        assert VIOLET not in {style for line in card_lines(foreign, 48, 8)[1:] for _, style in line}
+        assert VIOLET in {style for _, style in card_lines(foreign, 48, 8)[0]}
         assert {tone_of(GpuRow(view(4)), name, 0.2).style for name, _ in METERS} == {DIM}
 
 

@@ -10,6 +10,7 @@ from rich.style import Style
 
 from gputui.domain.host import DiskUse
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.steady import Steady
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.style import AMBER, PLAIN, RED
@@ -75,14 +76,27 @@ def test_instances_of_a_gpu_are_not_counted_twice() -> None:
 def test_values_over_thresholds_are_coloured() -> None:
     disk = HOST.disks[0]
     assert style_of("38%") == PLAIN
-    assert style_of("93%", cpu=0.93) == AMBER
+    assert style_of("93%", cpu=0.93) == PLAIN
     assert style_of("70", load=70.0) == AMBER
-    assert style_of("200", load=200.0) == RED
     assert style_of("/512G", memory_used=470 * GIB) == AMBER
-    assert style_of("/512G", memory_used=505 * GIB) == RED
+    assert style_of("/512G!", memory_used=505 * GIB) == AMBER
     assert style_of("20%", swap_used=8 * GIB // 5) == AMBER
-    assert style_of("92%", disks=(replace(disk, free=disk.total * 8 // 100),)) == AMBER
-    assert style_of("99%", disks=(replace(disk, free=disk.total // 100),)) == RED
+    assert style_of("92%", disks=(replace(disk, free=disk.total * 8 // 100),)) == PLAIN
+    assert style_of("99%!", disks=(replace(disk, free=disk.total // 100),)) == AMBER
+    assert style_of("100%✗", disks=(replace(disk, free=0),)) == RED
+
+
+def test_a_figure_of_the_host_that_comes_and_goes_is_not_marked() -> None:
+    steady: Steady[tuple[str, str]] = Steady()
+
+    def is_marked(second: int, load: float) -> bool:
+        now = NOW + second * timedelta(seconds=1)
+        return "load 70!" in text(summary_line(seen(load=load, sampled_at=now), now, steady=steady))
+
+    assert not is_marked(0, 12.0)
+    assert not any(is_marked(second, 70.0 if second % 3 else 12.0) for second in range(1, 40))
+    told = [is_marked(second, 70.0) for second in range(40, 60)]
+    assert told == [second >= 50 for second in range(40, 60)]
 
 
 def test_a_disk_that_is_full_soon_says_when() -> None:

@@ -27,8 +27,8 @@ from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_tone import slowed_cell
-from gputui.tui.present.graphs import bar, heat_style, load_style
+from gputui.tui.present.gpu_tone import slowed_cell, slowed_style
+from gputui.tui.present.graphs import bar, load_style
 from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED
 from gputui.tui.present.times import in_full, second
@@ -428,10 +428,10 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
     parts += [cell(f"{load * 100:.0f}% on average")] if load is not None else []
     parts += [cell(format_size(sum(used)))] if used else []
     parts += [cell(f"{sum(powers):.0f}W", DIM)] if powers else []
-    parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", heat_style(max(heats))))] if heats else []
+    parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", PLAIN))] if heats else []
     parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
     slowed, is_fault = sum(bool(each.slowed) for each in samples), any(each.has_slowing_fault for each in samples)
-    parts += [cell(f"{slowed} slowed", RED if is_fault else AMBER)] if slowed else []
+    parts += [cell(f"{slowed} slowed", slowed_style(is_fault=is_fault))] if slowed else []
     return f"{len(rows)} GPUs", _apart(parts)
 
 

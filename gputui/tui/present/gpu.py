@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 
 from rich.style import Style
 
-from gputui.domain.gpu import CAP, Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.faulty_gpus import SICK
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.gpu_names import index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.server_ids import shown_id
+from gputui.domain.severity import INTRUDER
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
@@ -18,14 +20,13 @@ from gputui.tui.present.gpu_gauge import (
     charted,
     gauge,
     history_style,
-    memory_total,
     most_of,
     power_limit_of,
     progress_bar,
     tone,
 )
 from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_tone import BRAKE, slowed_cell
+from gputui.tui.present.gpu_tone import slowed_cell, tone_of_kind
 from gputui.tui.present.gpu_words import age_words, elapsed_share, elapsed_words, model_in, program_words, short_model
 from gputui.tui.present.graphs import graph, past_graph
 from gputui.tui.present.style import (
@@ -35,7 +36,6 @@ from gputui.tui.present.style import (
     GPU_STYLES,
     GRAPH,
     PLAIN,
-    RED,
     RED_STRONG,
     SICK_ROW,
     VIOLET,
@@ -102,7 +102,7 @@ def _state(row: GpuRow, room: int) -> Cell:
     if view.gpu.mig_enabled and not view.gpu.mig_parent:
         return cell("MIG", DIM)
     if view.drain is not None and view.state is not GpuState.UNKNOWN:  # who is still on it stands beside
-        return cell(_STATE_WORDS[GpuState.DRAINED], AMBER)
+        return cell(_STATE_WORDS[GpuState.DRAINED], GPU_STYLES[GpuState.DRAINED])
     return cell("shared" if row.beside else _STATE_WORDS[view.state], GPU_STYLES[view.state])
 
 
@@ -155,7 +155,7 @@ def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cel
     view, state = row.view, _state(row, 7)[0][0]
     drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
     holder = _holder(row, room) if has_holder else None
-    parts = [_ill(view.health), holder, _intruder(view), drained, cell(row.kept, VIOLET) if row.kept else None]
+    parts = [_ill(view.health), holder, _intruder(view), drained, cell(row.kept, BLUE) if row.kept else None]
     found = [part for part in parts if part]
     is_told = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
     if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_told:
@@ -166,8 +166,8 @@ def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cel
 def _ill(health: Health) -> Cell | None:
     if health.code is HealthCode.OK or not health.text:
         return None
-    serious = health.code is not HealthCode.REMAP_PENDING
-    return cell(plain(health.reason, 200), RED if serious else DIM)
+    usable = health.is_schedulable or health.code is HealthCode.UNKNOWN
+    return cell(plain(health.reason, 200), DIM if usable else tone_of_kind(SICK).style)
 
 
 def _intruder(view: GpuView) -> Cell | None:
@@ -177,14 +177,19 @@ def _intruder(view: GpuView) -> Cell | None:
         return None
     user = f" {plain(others[0].user, 32)}" if others[0].user else ""
     more = f" +{len(others) - 1}" if len(others) > 1 else ""
-    return cell(f"! also {plain(others[0].name, 80)}{user}{more}", VIOLET)
+    return (
+        ("! ", tone_of_kind(INTRUDER).style),
+        ("also ", DIM),
+        (plain(others[0].name, 80), VIOLET),
+        (user + more, DIM),
+    )
 
 
 def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
     if drain is None:
         return None
     words = f"by {plain(drain.by, 32)}: {plain(drain.reason, 100)}"
-    return cell(words if is_said else f"drained {words}", AMBER)
+    return cell(words if is_said else f"drained {words}", DIM)
 
 
 def _age(row: GpuRow) -> str:
@@ -277,7 +282,7 @@ def _memory_bar(row: GpuRow, room: int) -> Cell:
 
 def _memory(row: GpuRow, room: int) -> Cell:
     """Return `62/80G`, or without the total if there is no room for it."""
-    sample, total = row.view.sample, memory_total(row)
+    sample, total = row.view.sample, row.memory_total
     used = sample.memory_used if sample else None
     if used is None:
         return cell(f"{UNKNOWN}/{format_size(total)}" if total else UNKNOWN, DIM)
@@ -297,25 +302,20 @@ MARKED_ELSEWHERE = 8
 
 
 def _temperature(row: GpuRow, room: int) -> Cell:
-    """Return the temperature, with `!` if anything but power slows the GPU down."""
-    sample = row.view.sample
-    value = sample.temperature if sample else None
-    if value is None or sample is None:
-        return cell(UNKNOWN, DIM)
-    is_slowed = any(word not in {BRAKE, CAP} for word in sample.slowed)
-    is_loud = is_slowed or tone(row, "temperature").is_loud
-    return cell(_short(value, "°", room, is_loud=is_loud), _ink(row, "temperature", RED if is_slowed else DIM))
+    """Return the temperature, with `!` if it is an alarm or anything but power slows the GPU down."""
+    return _marked(row, "temperature", "°", room)
 
 
 def _power(row: GpuRow, room: int) -> Cell:
     """Return the power, with `!` if its supply brakes it or a limit was set."""
-    sample = row.view.sample
-    value = sample.power if sample else None
-    if value is None or sample is None:
+    return _marked(row, "power", "W", room)
+
+
+def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
+    value = getattr(row.view.sample, name) if row.view.sample else None
+    if value is None:
         return cell(UNKNOWN, DIM)
-    alarm = RED if BRAKE in sample.slowed else AMBER if CAP in sample.slowed else None
-    is_loud = alarm is not None or tone(row, "power").is_loud
-    return cell(_short(value, "W", room, is_loud=is_loud), _ink(row, "power", alarm or DIM))
+    return cell(_short(value, unit, room, is_loud=tone(row, name).is_loud), _ink(row, name, DIM))
 
 
 def _short(value: float, unit: str, room: int, *, is_loud: bool) -> str:

@@ -24,7 +24,7 @@ from gputui.tui.present.gpu_tone import slowed_cell
 from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
 from gputui.tui.present.gpu_words import container_of, foreign_words, running_words
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
 _MEANING = {
@@ -182,14 +182,14 @@ def _now(page: GpuPage) -> list[Cell]:
     view = page.row.view
     lines = [_line("state", *gpu_cells(page.row, "state", 7), (_why(page), DIM))]
     if view.health.code is not HealthCode.OK:
-        style = AMBER if view.health.code is HealthCode.REMAP_PENDING else RED
+        style = AMBER if view.health.is_schedulable or view.health.code is HealthCode.UNKNOWN else RED
         lines.append(_line("health", (plain(view.health.text or view.health.code, 300), style)))
     else:
         lines.append(_line("health", ("OK", DIM)))
     if view.drain is not None:
         at = f"{view.drain.at.astimezone():%Y-%m-%d %H:%M}"
         words = f"by {plain(view.drain.by, 32)} on {at}: {plain(view.drain.reason, 200)}"
-        lines.append(_line("drained", (words, AMBER)))
+        lines.append(_line("drained", (words, PLAIN)))
     lines += [_job_line(page, job, number) for number, job in enumerate(page.jobs)]
     if view.job_id is None:
         for holder in view.holders:
@@ -228,7 +228,7 @@ def _window(view: WindowView, now: datetime) -> Cell:
     window = view.window
     start, end = window.start.astimezone(), window.end.astimezone()
     words = kept_words([view], now) or "reserved"
-    return ((words, VIOLET), (f"  {plain(window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}", DIM))
+    return ((words, BLUE), (f"  {plain(window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}", DIM))
 
 
 def _readings(page: GpuPage) -> list[Cell]:
@@ -256,7 +256,7 @@ def _readings(page: GpuPage) -> list[Cell]:
             "Xid",
             (
                 f"{sample.xid}, the last one seen" if sample.xid is not None else "none seen",
-                PLAIN if sample.xid is None else RED,
+                PLAIN if sample.xid is None else AMBER,
             ),
         ),
     )

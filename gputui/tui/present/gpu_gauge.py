@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from rich.style import Style
 
-from gputui.domain.gpu import GpuState
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_tone import QUIET, Tone, tone_of
+from gputui.tui.present.gpu_tone import HOTTEST, Tone, tone_of
 from gputui.tui.present.graphs import block_bar
-from gputui.tui.present.style import AMBER, BLUE, DIM, LIGHT_GREEN, TRACK, VIOLET
+from gputui.tui.present.style import AMBER, BLUE, DIM, LIGHT_GREEN, TRACK
 
 
 def charted(row: GpuRow) -> str:
@@ -20,8 +19,8 @@ def charted(row: GpuRow) -> str:
 
 def graph_style(row: GpuRow) -> Style:
     """Return the colour of a GPU's history: that of its state, but less bright than a bar."""
-    if row.is_old or not row.is_held:
-        return VIOLET if row.view.state is GpuState.FOREIGN and not row.is_old else DIM
+    if row.is_old or not row.is_used:
+        return DIM
     return AMBER if row.idle is not None else LIGHT_GREEN
 
 
@@ -34,13 +33,9 @@ def share_of(row: GpuRow, name: str) -> float | None:
     """Return a reading as a share of its maximum; None if either is unknown."""
     value = getattr(row.view.sample, name) if row.view.sample is not None else None
     if name == "temperature":
-        return None if value is None else value / _HOTTEST
+        return None if value is None else value / HOTTEST
     most = most_of(row, name)
     return None if value is None or not most else value / most
-
-
-_HOTTEST = 100.0
-"""Degrees of a full bar."""
 
 
 def power_limit_of(row: GpuRow) -> float | None:
@@ -52,16 +47,15 @@ def power_limit_of(row: GpuRow) -> float | None:
 def most_of(row: GpuRow, name: str) -> float:
     """Return the maximum of a reading, the top of its graph."""
     if name == "memory_used":
-        return float(memory_total(row) or 0)
+        return float(row.memory_total or 0)
     if name == "power":
         return power_limit_of(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
-    return _HOTTEST if name == "temperature" else 1.0
+    return HOTTEST if name == "temperature" else 1.0
 
 
 def tone(row: GpuRow, name: str) -> Tone:
     """Return the judgement on a reading."""
-    share = share_of(row, name)
-    return QUIET if share is None else tone_of(row, name, share)
+    return tone_of(row, name, share_of(row, name))
 
 
 def gauge(row: GpuRow, name: str, room: int) -> Cell:
@@ -71,11 +65,6 @@ def gauge(row: GpuRow, name: str, room: int) -> Cell:
         return cell(" " * room, DIM)
     is_idle = name == "utilization" and row.idle is not None
     return block_bar(share, room, AMBER if is_idle else tone(row, name).style, is_hatched=is_idle)
-
-
-def memory_total(row: GpuRow) -> int | None:
-    sample = row.view.sample
-    return (sample.memory_total if sample else None) or row.view.gpu.memory_total
 
 
 def progress_bar(share: float, room: int) -> Cell:

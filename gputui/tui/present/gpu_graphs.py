@@ -14,7 +14,7 @@ from gputui.tui.present.cells import UNKNOWN, Cell
 from gputui.tui.present.gpu import gpu_state_words, label_of
 from gputui.tui.present.gpu_gauge import graph_style, most_of, tone
 from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_tone import JUDGED
+from gputui.tui.present.gpu_tone import HOTTEST, JUDGED
 from gputui.tui.present.graphs import past_graph
 from gputui.tui.present.style import BLUE, DIM, GRAPH, PLAIN, STRONG
 
@@ -29,7 +29,6 @@ _MOST_ACROSS = 4
 _HIGHEST = 14
 """Maximum lines of a graph."""
 _GAP = 3
-_HOTTEST = 100.0
 _LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
 """Minimum value at the top of a graph, in its own unit, so that an idle GPU does not fill it."""
 
@@ -149,7 +148,7 @@ def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
     """Return the value of the top of a graph."""
     if name in {"utilization", "memory_utilization", "memory_used", "power"}:
         return most_of(row, name) or 1.0
-    return _HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
+    return HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
 
 
 def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:

@@ -26,7 +26,7 @@ _MARKS = {
     GpuState.FREE: ("·", DIM),
     GpuState.ALLOCATED: ("■", GREEN),
     GpuState.FOREIGN: ("▣", VIOLET),
-    GpuState.DRAINED: ("–", AMBER),
+    GpuState.DRAINED: ("–", DIM),
     GpuState.UNKNOWN: ("?", AMBER),
 }
 """Marks of GPUs without a reading."""
@@ -172,7 +172,7 @@ def _drain(node: GpuNode) -> Iterator[Span]:
     """Yield who drained the node, and why."""
     drain = next((row.view.drain for row in node.rows if row.view.drain), None)
     if drain is not None:
-        yield (f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", AMBER)
+        yield (f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", DIM)
 
 
 def _age(node: GpuNode) -> Iterator[Span]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from msgspec import Struct, field
 
-from gputui.domain.gpu import GpuSample, GpuView, ProbeCode
+from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -41,6 +41,16 @@ class GpuRow(Struct, frozen=True, dict=True):
     def is_held(self) -> bool:
         """Return whether jobs hold it."""
         return self.view.job_id is not None or bool(self.view.job_ids)
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether jobs hold it or others use it."""
+        return self.is_held or self.view.state is GpuState.FOREIGN
+
+    @property
+    def memory_total(self) -> int | None:
+        """Bytes of its memory."""
+        return (self.view.sample.memory_total if self.view.sample else None) or self.view.gpu.memory_total
 
     @cached_property
     def idle(self) -> timedelta | None:

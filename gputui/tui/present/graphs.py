@@ -11,7 +11,7 @@ from rich.style import Style
 
 from gputui.domain.gpu_history import GpuPast
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RAISED, RED, TRACK
+from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RAISED, TRACK
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 
@@ -28,13 +28,6 @@ def bar(share: float | None, room: int, style: Style) -> Cell:
 def load_style(share: float | None) -> Style:
     """Return a quiet style when idle, green when busy."""
     return DIM if share is None or share < 0.05 else GREEN
-
-
-def heat_style(celsius: float | None) -> Style:
-    """Return amber where boards begin to throttle, red where they do."""
-    if celsius is None or celsius < 80:
-        return DIM
-    return AMBER if celsius < 88 else RED
 
 
 def graph(history: Sequence[float | None], room: int) -> str:

@@ -2,78 +2,138 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from types import MappingProxyType
+
+from msgspec import Struct
+from rich.style import Style
 
 from gputui.domain.cluster import ENGINES
-from gputui.domain.conditions import FAILED, Condition
+from gputui.domain.conditions import Condition
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.gpu_names import index_ranges
 from gputui.domain.job_spec import JobId
 from gputui.domain.same import Same
+from gputui.domain.severity import ERROR, FAILED, FOREIGN, IDLE, INFORMATION, KINDS, WARNING
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import broken, plain
+from gputui.domain.text import broken, plain, width
 from gputui.domain.units import format_duration, plural
-from gputui.tui.present.cells import Cell, Span, cell, width_of
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, SEVERITY_STYLES, STRONG, VIOLET
 
-_STYLES = {FAILED: RED, "foreign": VIOLET, "intruder": VIOLET, "drained": AMBER, "capped": AMBER}
+_TOLD = {FOREIGN: VIOLET}
+"""Colours of conditions that only tell; others have none."""
+MARKS = {ERROR: "✗ ", WARNING: "! "}
 _SAID = frozenset({"paused"})
 """Kinds that the status line shows elsewhere."""
 _NAMED = 2
 """Maximum number of GPUs that are named in the status line; more are counted."""
 
 
-def groups(found: Sequence[Condition]) -> list[Cell]:
-    """Return short texts for the status line, worst first, one entry for conditions of one kind."""
+def groups(found: Sequence[Condition]) -> list[list[Condition]]:
+    """Return the conditions of the status line in groups of one kind, worst first."""
     kinds: dict[tuple[str, str], list[Condition]] = {}
     for condition in found:
         if condition.kind and condition.kind not in _SAID:
-            subject = "" if condition.gpu or condition.kind == FAILED else condition.short
+            subject = "" if condition.gpu or condition.kind in {FAILED, IDLE} else condition.short
             kinds.setdefault((condition.kind, subject), []).append(condition)
-    return [(_span(members),) for members in kinds.values()]
+    return list(kinds.values())
 
 
-def uncounted(found: Iterable[Condition]) -> int:
-    """Return the number of warnings without a text in the status line."""
-    return sum(not c.kind and c.severity == "warning" for c in found)
+def _alarms(kinds: Sequence[Sequence[Condition]], found: Sequence[Condition]) -> list[tuple[Span, Span]]:
+    """Return each group in full and in few words, and at last how many warnings have no words of their own."""
+    alarms = [(_span(members, _full_words(members)), _span(members, _few_words(members))) for members in kinds]
+    if others := sum(not each.kind and each.severity == WARNING for each in found):
+        words = f"{MARKS[WARNING]}{plural(others, 'warning')}", SEVERITY_STYLES[WARNING]
+        alarms.append((words, words))
+    return alarms
 
 
-def _span(members: Sequence[Condition]) -> Span:
-    first = members[0]
-    mark = "✗ " if first.severity == "error" else "! " if first.severity == "warning" else ""
-    style = _STYLES.get(first.kind) or SEVERITY_STYLES.get(first.severity, PLAIN)
-    return f"{mark}{_group_words(members)}", style
+def _span(members: Sequence[Condition], words: str) -> Span:
+    severity, kind = members[0].severity, members[0].kind
+    style = _TOLD.get(kind, PLAIN) if severity == INFORMATION else SEVERITY_STYLES.get(severity, PLAIN)
+    return f"{MARKS.get(severity, '')}{words}", style
 
 
-def _group_words(members: Sequence[Condition]) -> str:
+def _full_words(members: Sequence[Condition]) -> str:
     first = members[0]
     if first.kind == FAILED:
         return f"{sum(member.count for member in members)} failed in 1h"
     if not first.gpu:
         return plain(first.short, 60)
+    words = KINDS[first.kind].words or first.kind
     if len(members) > _NAMED:
-        return f"{plural(len(members), 'GPU')} {first.kind_words}"
-    return f"{'GPU' if len(members) == 1 else 'GPUs'} {index_ranges([m.gpu for m in members])} {first.kind_words}"
+        return f"{plural(len(members), 'GPU')} {words}"
+    return f"{'GPU' if len(members) == 1 else 'GPUs'} {index_ranges([m.gpu for m in members])} {words}"
 
 
-def condition_words(found: Sequence[Condition], most: int = 1000) -> Cell:
-    """Return the texts of the `most` worst kinds, and the number of the others."""
-    entries = groups(found)
-    spans: list[Span] = []
-    for entry in entries[:most]:
-        spans += [("  ", DIM)] if spans else []
-        spans += entry
-    left = len(entries[most:]) + uncounted(found)
-    if not left:
-        return tuple(spans)
-    return (*spans, ("  ", DIM), (f"+{left}", AMBER)) if spans else ((f"! {plural(left, 'warning')}", AMBER),)
+def _few_words(members: Sequence[Condition]) -> str:
+    """Return `GPU 7 lost`, `3 lost`, `22 failed`, or the first words of a text that goes on after a colon."""
+    first = members[0]
+    if first.kind == FAILED:
+        return f"{sum(member.count for member in members)} failed"
+    if not first.gpu:
+        head = first.short.partition(": ")[0] if first.kind in KINDS else first.short
+        return plain(_GPUS.sub(r"\1 ", head), 30)
+    words = KINDS[first.kind].short or first.kind
+    return f"{len(members)} {words}" if len(members) > 1 else f"GPU {first.gpu} {words}"
 
 
-_READ_ONLY: Cell = (("read-only", AMBER), (" │ ", DIM))
+_GPUS = re.compile(r"^(\d+) GPUs ")
+
+
+def alarm_words(found: Sequence[Condition], room: int, key: str = "") -> Cell:
+    """Return the alarms as far as there is room, worst first, in words; the last ones are shortened first.
+
+    If some do not fit, the line ends with their number and the key that shows all. What only tells comes last, as far
+    as there is room.
+    """
+    kinds = groups(found)
+    alarms = _alarms([members for members in kinds if members[0].severity != INFORMATION], found)
+    news = [members for members in kinds if members[0].severity == INFORMATION]
+    full, few = [pair[0] for pair in alarms], [pair[1] for pair in alarms]
+    told = [_span(members, _full_words(members)) for members in news]
+    briefly = [_span(members, _few_words(members)) for members in news]
+    tries = [_apart([*full, *told, (f"{key} shows all", DIM)])] if key and (kinds or alarms) else []
+    tries += [_apart([*full, *told])]
+    tries += [_apart([*full, *briefly[:kept]]) for kept in range(len(news), 0, -1)]
+    tries += [_apart([*full[:kept], *few[kept:]]) for kept in range(len(alarms), -1, -1)]
+    for kept in range(len(alarms) - 1, 0, -1):
+        rest = f"and {len(alarms) - kept} more"
+        tries += [_apart([*few[:kept], (words, DIM)]) for words in ((f"{rest}: {key}",) if key else ()) + (rest,)]
+    return next(
+        (line for line in tries if width_of(line) <= room), tuple(fitted((few[0],), max(0, room))) if few else ()
+    )
+
+
+def _apart(spans: Sequence[Span]) -> Cell:
+    return tuple(part for number, span in enumerate(spans) for part in ((("  ", DIM), span) if number else (span,)))
+
+
+class _LinePlaces(Struct, frozen=True):
+    """Widths and words of the fixed places at the left; nothing in them moves the next one."""
+
+    host: int
+    """Cells of the host's name; 0: it has no place."""
+    scheduler: int
+    running: tuple[int, str]
+    """Digits and words of the running jobs; so for those that wait, below."""
+    waiting: tuple[int, str]
+    free: str
+    """Words after the free GPUs, after the number of all."""
+    gap: str
+    least: int
+    """Least cells for alarms beside these places."""
+
+
+_WIDE = _LinePlaces(40, 17, (4, " running"), (5, " waiting"), " GPUs free", " │ ", 40)
+_MIDDLE = _LinePlaces(12, 17, (4, " run"), (5, " wait"), " free", " │ ", 40)
+_NARROW = _LinePlaces(0, 8, (3, " run"), (4, " wait"), " free", " ", 28)
+_LEAST = _LinePlaces(0, 8, (3, " R"), (4, " W"), " free", " ", 0)
+_READ_ONLY: Span = ("read-only ", AMBER)
 
 
 def status_line(
@@ -85,116 +145,115 @@ def status_line(
     read_only: bool = False,
     key: str = "",
 ) -> Cell:
-    """Return the status line: host, scheduler, counts of jobs and GPUs, and the conditions `found`, worst first.
+    """Return the status line: who schedules, running and waiting jobs, free GPUs, then the alarms `found`, worst first.
 
-    `key` shows the conditions in full; empty where there are no keys. If there is no room, words are shortened, then
-    only the worst condition stays and the others are counted.
+    The width of everything left of the alarms depends on the room alone, and on the host and its number of GPUs: no
+    alarm and no count moves it. `key` shows the alarms in full; empty where there are no keys.
     """
-    if read_only:
-        line = status_line(snapshot, host, room - width_of(_READ_ONLY), found=found, key=key)
-        return (*_READ_ONLY, *line)
-    for parts in _ever_shorter(snapshot, host, found, key):
-        line = _separated(parts)
-        if width_of(line) <= room:
-            return line
-    return line
+    head: Cell = (_READ_ONLY,) if read_only else ()
+    for places in (_WIDE, _MIDDLE, _NARROW, _LEAST):
+        left = (*head, *_left(snapshot, host, places))
+        if width_of(left) + places.least <= room:
+            break
+    left = tuple(fitted(left, room)) if width_of(left) > room else left
+    rest = room - width_of(left) - width_of((_BAR,))
+    right = alarm_words(found, rest, key)
+    for extra in (_held_words(snapshot), _stranded_words(snapshot)):
+        joined = (*right, *((("  ", DIM),) if right and extra else ()), *extra)
+        right = joined if width_of(joined) <= rest else right
+    return (*left, _BAR, *right) if right else left
 
 
-_NAME, _SCHEDULER, _JOBS, _GPUS, _CONDITIONS = range(5)
-"""Indices of the parts."""
+_BAR: Span = (" │ ", DIM)
 
 
-def _parts(snapshot: Snapshot, host: str, found: Sequence[Condition], *, short: bool) -> list[Cell]:
-    return [
-        ((plain(host, 12), STRONG),) if short and host else (("gputui", STRONG), (f" {plain(host, 40)}", DIM)),
-        scheduler_words(snapshot, short=short),
-        _job_counts(snapshot, _SHORT if short else {}),
-        _gpu_counts(snapshot, short=short),
-        condition_words(found),
-    ]
+def _left(snapshot: Snapshot, host: str, places: _LinePlaces) -> Cell:
+    """Return the fixed places."""
+    name = plain(host, places.host) if places.host else ""
+    title: Cell = (("gputui", STRONG), (f" {name}", DIM)) if places is _WIDE else ((name, STRONG),)
+    running, waiting, _ = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
+    is_known = snapshot is not EMPTY
+    return (
+        *((*title, (places.gap, DIM)) if places.host else ()),
+        *fitted(scheduler_words(snapshot, places.scheduler), places.scheduler),
+        (places.gap, DIM),
+        *_count(running if is_known else None, *places.running),
+        (" ", DIM),
+        *_count(waiting if is_known else None, *places.waiting),
+        ("  " if places.gap == " " else places.gap, DIM),
+        *_free_words(snapshot, places),
+    )
 
 
-def _ever_shorter(snapshot: Snapshot, host: str, found: Sequence[Condition], key: str) -> Iterator[list[Cell]]:
-    """Yield the parts, each time shorter: the least important part is shortened first."""
-    full, short = _parts(snapshot, host, found, short=False), _parts(snapshot, host, found, short=True)
-    full[_CONDITIONS] = _with_key(full[_CONDITIONS], key)
-    yield _with_stranded(full, snapshot)
-    parts = list(full)
-    yield parts
-    for part in (_SCHEDULER, _CONDITIONS, _JOBS, _NAME, _GPUS):
-        parts = [*parts[:part], short[part], *parts[part + 1 :]]
-        yield parts
-    for most in range(len(groups(found)) - 1, 0, -1):
-        yield [*short[:_CONDITIONS], condition_words(found, most)]
-    least = [(short[_NAME][0],), *short[1:_CONDITIONS], condition_words(found, 1)]
-    yield least
-    yield least[1:]
-    yield [least[_SCHEDULER], _job_counts(snapshot, _LETTERS), *least[_GPUS:]]
-    yield [least[_SCHEDULER], least[_CONDITIONS]]
+def _count(number: int | None, digits: int, words: str) -> Cell:
+    return ((_short_number(number, digits).rjust(digits), PLAIN), (words, DIM))
 
 
-def _with_key(words: Cell, key: str) -> Cell:
-    """Return the text with the key that shows the conditions in full."""
-    return (*words, (f"  {key} shows all", DIM)) if words and key else words
+def _short_number(number: int | None, digits: int) -> str:
+    """Return the number in at most that many cells, in thousands or millions if it is longer."""
+    if number is None:
+        return UNKNOWN
+    told = (f"{number // size}{unit}" for size, unit in ((1, ""), (1000, "k"), (10**6, "M"), (10**9, "G")))
+    return next((words for words in told if len(words) <= digits), "9" * digits)
 
 
-def _with_stranded(parts: list[Cell], snapshot: Snapshot) -> list[Cell]:
-    """Return the parts, with the number of GPUs that are free but useless to all waiting jobs."""
+def _free_words(snapshot: Snapshot, places: _LinePlaces) -> Cell:
+    """Return how many GPUs are free, in as many cells whether all or none are."""
+    gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
+    digits = len(str(len(gpus)))
+    free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
+    of = " of " if places is _WIDE else "/"
+    return ((free.rjust(digits), PLAIN), (f"{of}{len(gpus) or UNKNOWN}{places.free}", DIM))
+
+
+def _held_words(snapshot: Snapshot) -> Cell:
+    _, _, held = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
+    return ((str(held), PLAIN), (" held", DIM)) if held else ()
+
+
+def _stranded_words(snapshot: Snapshot) -> Cell:
+    """Return the number of GPUs that are free but useless to all waiting jobs."""
     count = snapshot.fragmentation
-    words: Cell = ((str(count), AMBER), (" free that no waiting job can use", DIM)) if count else ()
-    return [*parts[:-1], words, parts[-1]]
+    return ((str(count), PLAIN), (" free that no waiting job can use", DIM)) if count else ()
 
 
-def _separated(parts: Sequence[Cell]) -> Cell:
-    spans: list[Span] = []
-    for part in parts:
-        if part and spans:
-            spans.append((" │ ", DIM))
-        spans += part
-    return tuple(spans)
+def scheduler_words(snapshot: Snapshot, room: int = 40) -> Cell:
+    """Return which process schedules, and whether it starts jobs, in words for `room` cells."""
+    words, style = _scheduler(snapshot)
+    return cell(next((each for each in words if width(each) <= room), words[-1]), style)
 
 
-def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
-    """Return which process schedules, and whether it starts jobs."""
+def _scheduler(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
+    """Return the same in words that grow shorter, and their colour."""
+    leader = snapshot.leader
     if snapshot is EMPTY:
-        return cell("starting", DIM)
+        return ("starting",), DIM
     if snapshot.servers:
         return _server_words(snapshot)
     if snapshot.controls.paused:
-        return cell("‖ PAUSED", AMBER)
-    if snapshot.leads_here:
-        return cell("✗ starts nothing", RED) if _is_halted(snapshot) else cell("● scheduling", GREEN)
-    if snapshot.leader is None:
-        return cell("○ no scheduler", RED)
-    engine = ENGINES.get(snapshot.leader.kind)
-    if silence := snapshot.leader.silent_for:
-        words = f"not responding for {format_duration(silence)}"
-        return cell(f"○ {words}" if short else f"○ {engine or 'scheduler'} {words}", RED)
-    if engine:
-        return cell(f"● {engine}", GREEN)
-    if _is_halted(snapshot):
-        return cell("✗ starts nothing", RED)
-    if short:
-        return cell("◐ serve" if snapshot.leader.kind == "serve" else "◐ viewing", BLUE)
-    kind = "service" if snapshot.leader.kind == "serve" else "another console"
-    return cell(f"◐ scheduler: {kind}", BLUE)
+        return ("‖ PAUSED",), AMBER
+    if leader is None and not snapshot.leads_here:
+        return ("○ no scheduler", "○ nobody"), RED
+    if leader is not None and leader.silent_for and not snapshot.leads_here:
+        words = f"not responding for {format_duration(leader.silent_for)}"
+        return (f"○ {ENGINES.get(leader.kind) or 'scheduler'} {words}", "○ not responding", "○ silent"), RED
+    if leader is not None and not snapshot.leads_here and (engine := ENGINES.get(leader.kind)):
+        return (f"● {engine}", "● sched"), GREEN
+    if any(notice.halts for notice in snapshot.notices):
+        return ("✗ starts nothing", "✗ halted"), RED
+    if snapshot.leads_here or leader is None:
+        return ("● scheduling", "● sched"), GREEN
+    if leader.kind == "serve":
+        return ("◐ serve schedules", "◐ serve"), BLUE
+    return ("◐ another console", "◐ other"), BLUE
 
 
-def _server_words(snapshot: Snapshot) -> Cell:
+def _server_words(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
     """Return how many of several servers answer."""
     count, silent = len(snapshot.servers), sum(bool(server.problem) for server in snapshot.servers)
     if silent:
-        return cell(f"○ {count - silent} of {plural(count, 'server')}", RED)
-    return cell(f"● {plural(count, 'server')}", GREEN)
-
-
-def _is_halted(snapshot: Snapshot) -> bool:
-    """Return whether the scheduler reports that it starts no job."""
-    return any(notice.halts for notice in snapshot.notices)
-
-
-_SHORT = MappingProxyType({"running": "run", "waiting": "wait"})
-_LETTERS = MappingProxyType({"running": "R", "waiting": "PD", "held": "PDh"})
+        return (f"○ {count - silent} of {plural(count, 'server')}", f"○ {count - silent}/{count} up"), RED
+    return (f"● {plural(count, 'server')}", f"● {count} up"), GREEN
 
 
 @lru_cache(maxsize=1)
@@ -208,27 +267,6 @@ def _counted(jobs: Same, held_up: frozenset[JobId]) -> tuple[int, int, int]:
     held = sum(job.count for job in jobs.jobs if job.held and job.state is JobState.PENDING)
     waiting = states[JobState.PENDING] - held
     return running, waiting, held
-
-
-def _job_counts(snapshot: Snapshot, shortened: Mapping[str, str] = MappingProxyType({})) -> Cell:
-    if snapshot is EMPTY:
-        return ()  # not known yet
-    running, waiting, held = _counted(Same(snapshot.jobs), frozenset(snapshot.progress))
-    shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER)]
-    spans: list[Span] = []
-    for count, word, style in shown:
-        if count or word in {"running", "waiting"}:
-            spans += [(" " if spans else "", DIM), (str(count), style), (f" {shortened.get(word, word)}", DIM)]
-    return tuple(spans)
-
-
-def _gpu_counts(snapshot: Snapshot, *, short: bool) -> Cell:
-    gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
-    if not gpus:
-        return ()
-    free = sum(view.state is GpuState.FREE for view in gpus)
-    rest = f"/{len(gpus)} free" if short else f" of {plural(len(gpus), 'GPU')} free"
-    return ((f"{free}", PLAIN), (rest, DIM))
 
 
 _NO_GPU = "No GPU to show: "

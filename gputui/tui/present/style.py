@@ -66,7 +66,7 @@ GPU_STYLES: dict[GpuState, Style] = {
     GpuState.FREE: DIM,
     GpuState.ALLOCATED: GREEN,
     GpuState.FOREIGN: VIOLET,
-    GpuState.DRAINED: AMBER,
+    GpuState.DRAINED: DIM,
     GpuState.UNKNOWN: AMBER,
 }
 

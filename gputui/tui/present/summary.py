@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from msgspec import Struct
 from rich.style import Style
 
+from gputui.domain.conditions import disk_kind, is_filling
 from gputui.domain.gpu import GpuSample
-from gputui.domain.host import ALMOST_FULL, FULL_SOON, DiskUse, HostSample
+from gputui.domain.host import DiskUse, HostSample
+from gputui.domain.severity import DISK_FULL, DISK_LOW, LOAD, MEMORY, SWAP
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.steady import Steady
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, Span, cell, width_of
+from gputui.tui.present.gpu_tone import tone_of_kind
 from gputui.tui.present.graphs import block_bar, load_style
-from gputui.tui.present.style import AMBER, DIM, PLAIN, RED
+from gputui.tui.present.style import DIM, PLAIN
 
 STALE = timedelta(seconds=15)
 """Age from which a reading of the host is hidden."""
@@ -24,27 +29,8 @@ _BARS = (8, 5, 0)
 _GROUPS = " │ "
 
 
-class Limits(Struct, frozen=True):
-    """Shares from which a value is shown in amber and in red."""
-
-    warn: float
-    alarm: float
-
-    def style(self, share: float | None) -> Style:
-        """Return the style of a value."""
-        if share is None or share < self.warn:
-            return PLAIN
-        return AMBER if share < self.alarm else RED
-
-
-CPU = Limits(0.9, 1.01)
-"""Busy processors are not a problem, so never red."""
-LOAD = Limits(1.0, 2.0)
-"""Limits of the load, per processor."""
-MEMORY = Limits(0.9, 0.97)
-SWAP = Limits(0.1, 0.5)
-DISK = Limits(0.9, ALMOST_FULL)
-POWER = Limits(0.97, 1.01)
+_LEAST = {LOAD: 1.0, MEMORY: 0.9, SWAP: 0.1}
+"""Shares from which the host's figures are worth a look; load is counted per processor."""
 
 
 class SummaryPart(Struct, frozen=True):
@@ -65,9 +51,14 @@ class SummaryPart(Struct, frozen=True):
         return (*label, *block_bar(self.share, cells, self.style), (" ", DIM), *self.words)
 
 
-def summary_line(snapshot: Snapshot, now: datetime, room: int = 10_000) -> Cell:
-    """Return the line, as far as there is room; empty while nothing is known."""
-    groups = [gpu_parts(snapshot), host_parts(snapshot, now)]
+def summary_line(
+    snapshot: Snapshot, now: datetime, room: int = 10_000, steady: Steady[tuple[str, str]] | None = None
+) -> Cell:
+    """Return the line, as far as there is room; empty while nothing is known.
+
+    With `steady`, figures that fluctuate are marked only while they hold.
+    """
+    groups = [gpu_parts(snapshot), host_parts(snapshot, now, steady)]
     for cells in _BARS:
         if width_of(line := _joined(groups, cells)) <= room:
             return line
@@ -124,49 +115,70 @@ def _sum(rank: int, read: Iterable[GpuSample], used: str, total: str) -> list[Su
         return []
     a, b = (sum(values) for values in zip(*known, strict=True))
     if used == "power":
-        return [SummaryPart(rank, cell(f"{a / 1000:.1f}/{b / 1000:.1f} kW", POWER.style(a / b)))]
+        return [SummaryPart(rank, cell(f"{a / 1000:.1f}/{b / 1000:.1f} kW"))]
     return [SummaryPart(rank, cell(_of(a, b)))]
 
 
-def host_parts(snapshot: Snapshot, now: datetime) -> list[SummaryPart]:
+def host_parts(snapshot: Snapshot, now: datetime, steady: Steady[tuple[str, str]] | None = None) -> list[SummaryPart]:
     """Return the known parts of the host; empty if its reading is old."""
     host = next((node.host for node in snapshot.nodes if node.host is not None), None)
     if host is None or now - host.sampled_at > STALE:
         return []
-    return [*_cpu(host), *_memory(host), *(_disk(disk) for disk in host.disks), *_network(host)]
+    present = _loud(host)
+    loud = present if steady is None else steady.update(present, now)
+    return [*_cpu(host, loud), *_memory(host, loud), *(_disk(disk, loud) for disk in host.disks), *_network(host)]
 
 
-def _cpu(host: HostSample) -> list[SummaryPart]:
+_Loud: TypeAlias = frozenset[tuple[str, str]]
+"""Kinds of conditions with their disks; of a figure that is not a disk's, with an empty text."""
+
+
+def _loud(host: HostSample) -> _Loud:
+    shares = {
+        LOAD: (host.load, host.cores),
+        MEMORY: (host.memory_used, host.memory_total),
+        SWAP: (host.swap_used, host.swap_total),
+    }
+    figures = [(kind, "") for kind, (a, b) in shares.items() if a is not None and b and a / b >= _LEAST[kind]]
+    disks = [(kind, disk.mount) for disk in host.disks if (kind := disk_kind(disk))]
+    return frozenset((*figures, *disks))
+
+
+def _marked(words: str, loud: _Loud, *kinds: str, subject: str = "") -> Span:
+    """Return a figure, in colour and with a mark if one of these conditions holds, the worst first."""
+    kind = next((kind for kind in kinds if (kind, subject) in loud), None)
+    if kind is None:
+        return words, PLAIN
+    tone = tone_of_kind(kind)
+    return words + tone.mark, tone.style
+
+
+def _cpu(host: HostSample, loud: _Loud) -> list[SummaryPart]:
     parts = []
     if host.cpu is not None:
-        style = CPU.style(host.cpu)
-        parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}", style), "CPU", host.cpu, _filled(style, host.cpu)))
+        parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}"), "CPU", host.cpu, load_style(host.cpu)))
     if host.load is not None:
-        style = LOAD.style(host.load / host.cores if host.cores else None)
-        parts.append(SummaryPart(5, cell(f"{host.load:.0f}" if host.load >= 10 else f"{host.load:.1f}", style), "load"))
+        words = f"{host.load:.0f}" if host.load >= 10 else f"{host.load:.1f}"
+        parts.append(SummaryPart(5, (_marked(words, loud, LOAD),), "load"))
     return parts
 
 
-def _memory(host: HostSample) -> list[SummaryPart]:
+def _memory(host: HostSample, loud: _Loud) -> list[SummaryPart]:
     parts = []
     if host.memory_total and host.memory_used is not None:
         share = host.memory_used / host.memory_total
-        style = MEMORY.style(share)
-        words = cell(_of(host.memory_used, host.memory_total), style)
-        parts.append(SummaryPart(0, words, "RAM", share, _filled(style, share)))
+        words = _marked(_of(host.memory_used, host.memory_total), loud, MEMORY)
+        parts.append(SummaryPart(0, (words,), "RAM", share, _filled(words[1], share)))
     if host.swap_total and host.swap_used is not None:
-        share = host.swap_used / host.swap_total
-        style = SWAP.style(share)
-        parts.append(SummaryPart(6 if style is PLAIN else 1, cell(f"{share:.0%}", style), "swap"))
+        words = _marked(f"{host.swap_used / host.swap_total:.0%}", loud, SWAP)
+        parts.append(SummaryPart(6 if words[1] is PLAIN else 1, (words,), "swap"))
     return parts
 
 
-def _disk(disk: DiskUse) -> SummaryPart:
-    style = DISK.style(disk.used)
-    words = cell(f"{disk.used:.0%}", style)
-    if disk.full_in is not None and disk.full_in < FULL_SOON:
-        words, style = (*words, (f" full in {format_duration(disk.full_in)}", RED)), RED
-    return SummaryPart(1, words, disk_name(disk), disk.used, _filled(style, disk.used))
+def _disk(disk: DiskUse, loud: _Loud) -> SummaryPart:
+    soon = f" full in {format_duration(disk.full_in)}" if disk.full_in is not None and is_filling(disk) else ""
+    words = _marked(f"{disk.used:.0%}{soon}", loud, DISK_FULL, DISK_LOW, subject=disk.mount)
+    return SummaryPart(1, (words,), disk_name(disk), disk.used, _filled(words[1], disk.used))
 
 
 def disk_name(disk: DiskUse) -> str:

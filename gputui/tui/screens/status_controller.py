@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.steady import Steady
 from gputui.tui.commands import (
     APP_COMMANDS,
     EDIT_COMMANDS,
@@ -40,6 +41,7 @@ class StatusController:
         self.notices = NoticeBar(id="notices")
         self.summary = SummaryBar(id="summary")
         self.hint = HintBar(id="hint")
+        self._steady: Steady[tuple[str, str]] = Steady()
 
     @property
     def rows(self) -> int:
@@ -63,8 +65,10 @@ class StatusController:
     def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:
         """Show the summary in its row, or on a low screen at the end of the log's title, which has room."""
         has_room = self.summary.has_room
-        self.summary.show(summary_line(snapshot, now, self.summary.room) if has_room else ())
-        self._log.show_aside(() if has_room else summary_line(snapshot, now, self.summary.room // 2))
+        room = self.summary.room if has_room else self.summary.room // 2
+        line = summary_line(snapshot, now, room, self._steady)
+        self.summary.show(line if has_room else ())
+        self._log.show_aside(() if has_room else line)
 
 
 _BY_NAME = {
