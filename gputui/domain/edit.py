@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field
 from msgspec.structs import replace
 
 from gputui.domain.container_options import ContainerOptions
@@ -39,6 +39,14 @@ class Edit(Struct, frozen=True):
         """Return the edit that turns `before` into `after`."""
         changed = {name: value for name, value in _changes(before, after) if name not in (*_PARTS, *_FIXED)}
         return cls(changed, dict(_changes(before.gpus, after.gpus)), dict(_changes(before.options, after.options)))
+
+    def typed(self) -> Edit:
+        """Return the edit, decoded from JSON, with values of the fields' types and without fixed fields.
+
+        Raises msgspec.ValidationError for a value of a wrong type.
+        """
+        parts = (self.spec, JobSpec), (self.gpus, GpuRequest), (self.options, ContainerOptions)
+        return Edit(*(_typed(values, kind) for values, kind in parts), held=self.held)
 
     def __bool__(self) -> bool:
         """Return whether the edit changes anything."""
@@ -86,6 +94,11 @@ class Edit(Struct, frozen=True):
             parts += [f"{name} {_word(name, getattr(holder, name))}" for name in names]
         parts += [f"held {held}"] if self.held is not None else []
         return ", ".join(parts)
+
+
+def _typed(values: Mapping[str, Any], kind: type[JobSpec | GpuRequest | ContainerOptions]) -> dict[str, Any]:
+    known = convert(values, kind)
+    return {name: getattr(known, name) for name in kind.__struct_fields__ if name in values and name not in _FIXED}
 
 
 def _warned_anew(job: Job, now: datetime) -> Job:

@@ -1,0 +1,403 @@
+"""Actions: every wish of a user as a value.
+
+The same values are written into the queue, foreseen by what-if, audited, undone, and sent to other servers. `apply` is
+the pure change of one job or of the operator's controls; who may do it, and within which limits, is checked elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, TypeAlias
+
+from msgspec import Struct, convert, field
+from msgspec.structs import replace
+
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu import Drain, Gpu
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import MAX_PRIORITY, JobId, Submission
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import TenantSettings, Window
+from gputui.domain.snapshot import Controls, StandingRule
+from gputui.domain.state import JobState
+
+Ids: TypeAlias = tuple[JobId, ...]
+MOST_SIGNALS = 16
+"""Maximum number of signals that a job has still to get."""
+
+
+class _Action(Struct, frozen=True, tag_field="action", tag=True):
+    """A wish of a user; its tag is the verb of the audit log."""
+
+    is_final: ClassVar[bool] = False
+    """True if it cannot be undone."""
+    has_forecast: ClassVar[bool] = True
+    """True if what-if shows which jobs would start at another time."""
+
+    @property
+    def verb(self) -> str:
+        """Verb in the audit log."""
+        return str(self.__struct_config__.tag)
+
+
+class _Final(_Action, frozen=True):
+    """An action that changes no job, and cannot be undone."""
+
+    is_final: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = False
+
+
+class Done(Struct, frozen=True):
+    """Result of an action."""
+
+    ids: Ids = ()
+    """Ids of the changed, new or recurring jobs."""
+    changes: tuple[Any, ...] = ()
+    """Changes that can be undone, each an `ActionChange` of what carried the action out."""
+    window: Window | None = None
+    """The reservation that was made."""
+
+
+class _JobAction(_Action, frozen=True):
+    """An action on jobs, all of them or none."""
+
+    may: ClassVar[str] = ""
+    """What only submitters and operators may do, as in `suspend it`; empty: who may is not limited by the job."""
+    ids: Ids
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job after the action; raises GputuiError if its state does not allow it."""
+        raise NotImplementedError
+
+
+class Hold(_JobAction, frozen=True, tag="hold"):
+    """Keep waiting jobs from starting."""
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the held job; one that a user holds already stays as it is."""
+        if job.state is not JobState.PENDING:
+            hint = "cancel or requeue it"
+            raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
+        refuse_cancelled(job)
+        if job.held and job.hold_reason is None:
+            return job
+        return job.evolve(held=True, hold_reason=None, held_by=by, held_at=now)
+
+
+class Release(_JobAction, frozen=True, tag="release"):
+    """Release held jobs, with their image and tenant if the fast-failure guard has paused them.
+
+    A job may use the GPUs that failed it again: who releases it has had them repaired, or wants a new try.
+    """
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the released job."""
+        del by
+        free = job.evolve(avoid_gpus=())
+        return free.unheld(released_at=now) if job.state is JobState.PENDING else free.unheld()
+
+
+class Cancel(_JobAction, frozen=True, tag="cancel"):
+    """End jobs, or take them out of the queue."""
+
+    is_final: ClassVar[bool] = True
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job with the request; one that has ended stays as it is."""
+        del now
+        if job.state.is_terminal:
+            return job
+        return job.evolve(cancel_requested=True, cancelled_by=by, requeue_requested=False)
+
+
+class Requeue(_JobAction, frozen=True, tag="requeue"):
+    """Run jobs again; running ones are stopped first."""
+
+    is_final: ClassVar[bool] = True
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job with the request."""
+        del now, by
+        if job.state is JobState.PENDING:
+            raise GputuiError(f"job {job.shown_id} is waiting already")
+        return job.evolve(requeue_requested=True, cancel_requested=False)
+
+
+class Signal(_JobAction, frozen=True, tag="signal"):
+    """Send running jobs a signal."""
+
+    is_final: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = False
+    may: ClassVar[str] = "send it signals"
+    number: int
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the running job with the request."""
+        del now, by
+        if job.state is not JobState.RUNNING:
+            raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
+        if job.suspended:
+            hint = f"gputui unsuspend {job.shown_id}"
+            raise GputuiError(f"job {job.shown_id} is suspended, and gets no signals", hint=hint)
+        if len(job.signals) >= MOST_SIGNALS:
+            hint = "a scheduler must run to send them"
+            raise GputuiError(f"job {job.shown_id} has {MOST_SIGNALS} signals to get already", hint=hint)
+        return job.evolve(signals=(*job.signals, self.number))
+
+
+class Suspend(_JobAction, frozen=True, tag="suspend"):
+    """Stop the processes of running jobs, which keep their GPUs."""
+
+    is_final: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = False
+    may: ClassVar[str] = "suspend it"
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the running job with the request."""
+        del now
+        if job.state is not JobState.RUNNING:
+            hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
+            raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be suspended", hint=hint)
+        return job.evolve(suspended=True, suspended_by=by)
+
+
+class Unsuspend(_JobAction, frozen=True, tag="unsuspend"):
+    """Continue suspended jobs."""
+
+    is_final: ClassVar[bool] = True
+    has_forecast: ClassVar[bool] = False
+    may: ClassVar[str] = "let it continue"
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job with the request."""
+        del now, by
+        return job.evolve(suspended=False, suspended_by="")
+
+
+class SetPriority(_JobAction, frozen=True, tag="priority"):
+    """Set the priority, 0 to 100, or add `value` to it."""
+
+    value: int
+    relative: bool = False
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job with that priority; raises InputError for one that is out of range."""
+        del now
+        if not (self.relative or 0 <= self.value <= MAX_PRIORITY):
+            raise InputError(f"{self.value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
+        return _ranked(job, job.prioritised(self.value, relative=self.relative), by)
+
+
+class Top(_JobAction, frozen=True, tag="top"):
+    """Put waiting jobs at the head of the queue, before all that were put there earlier."""
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the job at the head of the queue."""
+        return _ranked(job, job.topped(now), by)
+
+
+class EditJobs(_JobAction, frozen=True, tag="edit"):
+    """Edit waiting jobs, or the time limit and comment of running ones."""
+
+    edit: Edit
+    seen: Job | None = None
+    """The job as its editor saw it: one that has changed since then is not edited."""
+
+    def apply(self, job: Job, now: datetime, by: str) -> Job:
+        """Return the edited job, with the user recorded for a changed hold or priority."""
+        after = self.edit.on(job, now)
+        if job.state is JobState.PENDING:
+            after = after.evolve(held_by=by) if after.held_at != job.held_at and after.held else after
+            after = after.evolve(ranked_by=by) if after.priority != job.priority else after
+        return after
+
+
+class Place(_Action, frozen=True, tag="move"):
+    """Put waiting jobs beside others, with these jobs' priority and rank."""
+
+    places: tuple[Placing, ...]
+
+    @property
+    def ids(self) -> Ids:
+        """Ids of the jobs that are moved."""
+        return tuple(job_id for each in self.places for job_id in each.ids)
+
+
+def put(job: Job, placed: Placed, by: str) -> Job:
+    """Return the waiting job beside another; raises GputuiError if it is not waiting."""
+    if job.state is not JobState.PENDING:
+        raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
+    refuse_cancelled(job)
+    return _ranked(job, job.put(placed), by)
+
+
+class Submit(_Action, frozen=True, tag="submit"):
+    """Put jobs into the queue; the ids are in order, one for each element of an array."""
+
+    is_final: ClassVar[bool] = True
+    submissions: tuple[Submission, ...]
+
+
+class _ControlAction(_Action, frozen=True):
+    """An action on drains or the pause of the scheduler."""
+
+    def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
+        """Return the controls after the action."""
+        raise NotImplementedError
+
+
+class DrainGpus(_ControlAction, frozen=True, tag="drain"):
+    """Start no further job on these GPUs; in a cluster, on nodes, by name."""
+
+    uuids: tuple[str, ...]
+    reason: str = ""
+
+    def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
+        """Return the controls with the drains; a renewed one comes last."""
+        drain = Drain(reason=self.reason, by=by, at=now)
+        others = {uuid: each for uuid, each in controls.drains.items() if uuid not in self.uuids}
+        return replace(controls, drains={**others, **dict.fromkeys(self.uuids, drain)})
+
+
+class ResumeGpus(_ControlAction, frozen=True, tag="resume"):
+    """Start jobs on these GPUs again; Xid errors that they reported until now are cleared."""
+
+    uuids: tuple[str, ...]
+
+    def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
+        """Return the controls without the drains."""
+        del by
+        drains = {uuid: each for uuid, each in controls.drains.items() if uuid not in self.uuids}
+        return replace(controls, drains=drains, resumed={**controls.resumed, **dict.fromkeys(self.uuids, now)})
+
+
+class Pause(_ControlAction, frozen=True, tag="pause"):
+    """Start no further job anywhere; running ones continue."""
+
+    has_forecast: ClassVar[bool] = False
+    reason: str = ""
+
+    def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
+        """Return the paused controls."""
+        return replace(controls, paused=True, pause_reason=self.reason, paused_by=by, paused_at=now)
+
+
+class Unpause(_ControlAction, frozen=True, tag="unpause"):
+    """End the pause: jobs start again."""
+
+    has_forecast: ClassVar[bool] = False
+
+    def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
+        """Return the controls without the pause."""
+        del now, by
+        return replace(controls, paused=False, pause_reason="", paused_by="", paused_at=None)
+
+
+class Reserve(_Action, frozen=True, tag="reserve"):
+    """Reserve some of these GPUs; the reservation gets a name if it has none."""
+
+    is_final: ClassVar[bool] = True
+    window: Window
+    gpus: tuple[Gpu, ...]
+
+
+class Unreserve(_Final, frozen=True, tag="unreserve"):
+    """Remove a reservation that was made by an action."""
+
+    name: str
+
+
+class SetStanding(_Final, frozen=True, tag="standing"):
+    """Give GPUs to jobs of a priority first; None restores the rule of the settings file."""
+
+    rule: StandingRule | None
+
+
+class SetTenant(_Final, frozen=True, tag="tenant"):
+    """Change a tenant's weight and caps; with `clear`, the others return to their defaults."""
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `TenantSettings`."""
+    clear: bool = False
+
+
+class RemoveTenant(_Final, frozen=True, tag="remove_tenant"):
+    """Remove a tenant's values; those of the settings file, if any, apply again."""
+
+    name: str
+
+
+class AddRecurring(_Final, frozen=True, tag="add_recurring"):
+    """Submit a job whenever the cron expression is due."""
+
+    recurrence: Recurrence
+    submission: Submission
+
+
+class PauseRecurring(_Final, frozen=True, tag="pause_recurring"):
+    """Submit no more runs of recurring jobs until they are resumed."""
+
+    ids: Ids
+
+
+class ResumeRecurring(_Final, frozen=True, tag="resume_recurring"):
+    """Submit runs of recurring jobs again. Runs that were due meanwhile are not made up."""
+
+    ids: Ids
+
+
+class RemoveRecurring(_Final, frozen=True, tag="remove_recurring"):
+    """Delete recurring jobs. Jobs that they have submitted stay."""
+
+    ids: Ids
+
+
+JobAction: TypeAlias = Hold | Release | Cancel | Requeue | Signal | Suspend | Unsuspend | SetPriority | Top | EditJobs
+ControlAction: TypeAlias = DrainGpus | ResumeGpus | Pause | Unpause
+"""Actions on controls with `apply`, whose changes can be undone."""
+Action: TypeAlias = (
+    JobAction
+    | ControlAction
+    | Submit
+    | Place
+    | Reserve
+    | Unreserve
+    | SetStanding
+    | SetTenant
+    | RemoveTenant
+    | AddRecurring
+    | PauseRecurring
+    | ResumeRecurring
+    | RemoveRecurring
+)
+
+
+def typed(action: Action) -> Action:
+    """Return an action, decoded from JSON, with values of the right types; raises msgspec.ValidationError."""
+    if isinstance(action, EditJobs):
+        return replace(action, edit=action.edit.typed())
+    if isinstance(action, SetTenant):
+        known = convert({"name": action.name, **action.changes}, TenantSettings)
+        names = [name for name in known.__struct_fields__ if name in action.changes and name != "name"]
+        return replace(action, changes={name: getattr(known, name) for name in names})
+    return action
+
+
+def refuse_cancelled(job: Job) -> None:
+    """Raise GputuiError if a job is being cancelled."""
+    if job.cancel_requested:
+        raise GputuiError(f"job {job.shown_id} is being cancelled")
+
+
+def _ranked(before: Job, after: Job, by: str) -> Job:
+    """Return the job with another priority or place, and the user who changed it; unchanged if nothing differs.
+
+    Raises GputuiError for a job that has ended.
+    """
+    if before.state.is_terminal:
+        what = f"job {before.shown_id} is {before.state}: it no longer has a place in the queue"
+        raise GputuiError(what, hint="requeue it")
+    return before if after == before else after.evolve(ranked_by=by)
