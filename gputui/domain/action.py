@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gputui.domain.decoding import convert
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Drain, Gpu

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputui.domain.container_options import ContainerOptions
+from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec
@@ -45,8 +46,12 @@ class Edit(Struct, frozen=True):
 
         Raises msgspec.ValidationError for a value of a wrong type.
         """
-        parts = (self.spec, JobSpec), (self.gpus, GpuRequest), (self.options, ContainerOptions)
-        return Edit(*(_typed(values, kind) for values, kind in parts), held=self.held)
+        return Edit(
+            spec=_typed(self.spec, JobSpec),
+            gpus=_typed(self.gpus, GpuRequest),
+            options=_typed(self.options, ContainerOptions),
+            held=self.held,
+        )
 
     def __bool__(self) -> bool:
         """Return whether the edit changes anything."""
