@@ -128,7 +128,7 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
         assert told.index("s submits a job") < told.index("gputui submit --host --gpus 1 -- python train.py")
         await console.show(pilot, sample.empty_queue())
         assert "The queue is empty. Press s to submit a job" in console.screen_text
-        assert "in foreign use" not in console.screen_text
+        assert "U opens this list" not in console.screen_text
 
 
 async def test_a_log_pane_without_a_log_lends_rows_to_the_list_until_there_is_a_job() -> None:
