@@ -19,7 +19,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, searched_text
 from gputui.domain.gpu import GpuView, short_names
-from gputui.domain.idle_gpus import idle_gpus
+from gputui.domain.idle_gpus import idle_gpus, idle_jobs
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.snapshot import Snapshot
@@ -115,7 +115,8 @@ def command(
 def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
     """Return the job as the subject of a filter."""
     reason = snapshot.reasons.get(job.id)
-    return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason))
+    idle = job.state is JobState.RUNNING and job.id in idle_jobs(snapshot)
+    return FilterSubject(job, snapshot.taken_at, reason, searched_text(job, reason), leaves_idle=idle)
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:

@@ -44,6 +44,8 @@ class FilterSubject(NamedTuple):
     """Displayed text, case-folded, in which single words are searched; without the ids of an entry."""
     element: JobId | None = None
     """Id of the element, if the job is an entry and one element is meant."""
+    leaves_idle: bool = False
+    """True if it leaves GPUs idle."""
 
     @property
     def id(self) -> JobId:
@@ -227,6 +229,8 @@ def _in_state(state: JobState) -> Callable[[Job], bool]:
     return lambda job: job.state is state
 
 
+IDLE = "idle"
+"""Value of `is:` for running jobs that leave GPUs idle."""
 _FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
 _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
     {
@@ -266,12 +270,13 @@ def _is(operator: str, value: str, where: str | None) -> Test:
         raise InputError(f"is{operator} is not a comparison", where=where, hint="as in is:held")
     wanted = [word for word in value.casefold().split(",") if word]
     known = {**_STATES, **_FLAGS}
-    if unknown := next((word for word in wanted if word not in known), None):
+    if unknown := next((word for word in wanted if word not in known and word != IDLE), None):
         states = ", ".join(state.lower() for state in JobState if state.lower() not in _FLAGS)
-        hint = f"one of {', '.join(_FLAGS)}, or a state: {states}"
+        hint = f"one of {', '.join((*_FLAGS, IDLE))}, or a state: {states}"
         raise InputError(f"'{plain(unknown, 40)}' is not one of its values", where=where, hint=hint)
-    tests = [known[word] for word in wanted]
-    return lambda seen: any(test(seen.job) for test in tests)
+    tests = [known[word] for word in wanted if word != IDLE]
+    wants_idle = IDLE in wanted
+    return lambda seen: any(test(seen.job) for test in tests) or (wants_idle and seen.leaves_idle)
 
 
 def gpu_count_of(job: Job) -> float:
@@ -312,7 +317,7 @@ FIELDS: Mapping[str, FilterField] = MappingProxyType(
             "state:pd,r",
             _texts(_state_words, (word for state in JobState for word in (state.value, state.short))),
         ),
-        "is": FilterField(", ".join(_FLAGS), "is:held", _is),
+        "is": FilterField(", ".join((*_FLAGS, IDLE)), "is:held", _is),
         "id": FilterField("the number", "id:12,20-29,7_5", _ids),
         "name": FilterField("the job's name", "name~bert", _texts(lambda job: (job.name,))),
         "tenant": FilterField("tenant it is charged to", "tenant:alice,bob", _texts(lambda job: (job.spec.tenant,))),
@@ -406,6 +411,11 @@ class Filter(Struct, frozen=True):
         return bool(self.fields & {"wait", "time"})
 
     @property
+    def is_of_flags(self) -> bool:
+        """Return whether the filter uses `is:`, which may depend on the GPUs."""
+        return "is" in self.fields
+
+    @property
     def is_of_reasons(self) -> bool:
         """Return whether the filter depends on the reasons for which jobs wait, as plain words do."""
         return any(term.field in {"", "not", "reason"} for term in self.terms)
@@ -424,7 +434,7 @@ EVERY_JOB = Filter()
 
 def _chosen(terms: list[Term], seen: FilterSubject) -> Job | None:
     """Return the elements of the entry that match all these terms."""
-    job, now, reason, text, _ = seen
+    job, now, reason, text, *_ = seen
     each = (
         FilterSubject(job, now, reason, f"{id_words(job_id, job.array, index)}{text}", job_id)
         for job_id, index in zip(job.ids, job.indices, strict=True)

@@ -34,6 +34,11 @@ def idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
     return {job_id: _idle_of(idle, now) for job_id, idle in found.items()}
 
 
+def idle_jobs(snapshot: Snapshot) -> frozenset[JobId]:
+    """Return the jobs that leave GPUs idle."""
+    return frozenset(job_id for view in snapshot.gpus if view.idle_since is not None for job_id in view.job_ids)
+
+
 def _idle_of(views: list[GpuView], now: datetime) -> str:
     since = max(view.idle_since for view in views if view.idle_since is not None)
     return f"GPU {index_ranges([index_of(view) for view in views])} {idle_words(now - since)}"

@@ -98,6 +98,7 @@ MEANINGS = (
     Meaning("gantt, schedule, calendar, plan, forecast, when", "timeline"),
     Meaning("revert, take back, mistake", "undo"),
     Meaning("errors, warnings, alerts, messages, events, problems", "notices"),
+    Meaning("idle, forgotten, unused, go to, jump, problem", "alarm"),
     Meaning("history, zoom, minutes, hour, scale", "graph_span"),
     Meaning("heat, red, green, palette, intensity, nvitop, idle", "gpu_colours"),
     Meaning("color, colour, colors, colours, appearance, dark, light, skin", "themes"),

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gputui.domain.conditions import Condition
     from gputui.tui.commands import Command
     from gputui.tui.notifications import Notification
+    from gputui.tui.screens.alarms import AlarmPages
 
 LEGIBLE = timedelta(seconds=1)
 """Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
@@ -109,6 +110,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._has_recalled = False
         self._told_at: datetime | None = None
         """Time of the latest toast; None once it was removed."""
+        self._alarms: AlarmPages | None = None
         self._refusal = ""
         """Reason why the present key does nothing; empty if it does something."""
         self.pacer = Pacer(services.pace, self._show, self.set_timer)
@@ -368,6 +370,18 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         view = self.screen.gpu() if isinstance(self.screen, GpuDetailScreen) else None
         words = f"gpu:{index_of(view)}" if view is not None else ""
         self.push_screen(GpuProcessesScreen(self.services, self.snapshot, main.logs.follow, words))
+
+    def action_alarm(self) -> None:
+        """Open the page of the worst alarm, then of the next."""
+        from gputui.tui.screens.alarms import AlarmPages
+
+        main, now = self.screen_stack[0], self.services.clock.now()
+        if not isinstance(main, Main) or self.screen.is_modal:
+            return
+        self._alarms = self._alarms or AlarmPages(self.services)
+        found = self.services.conditions.look(self.snapshot, now)
+        if not self._alarms.open_next(self, self.snapshot, found, main.logs.open):
+            self.notify("no job, process or GPU needs attention", timeout=3)
 
     def action_undo(self) -> None:
         """Undo the last change of this console."""

@@ -148,6 +148,12 @@ STATE_WORDS = {
 }
 
 
+def test_jobs_that_leave_gpus_idle() -> None:
+    busy, idle = FilterSubject(RUNS, NOW), FilterSubject(RUNS, NOW, leaves_idle=True)
+    for text, shown in (("is:idle", (False, True)), ("-is:idle", (True, False)), ("is:idle,failed", (False, True))):
+        assert (parse_filter(text).matches(busy), parse_filter(text).matches(idle)) == shown
+
+
 @pytest.mark.parametrize("state", JobState)
 def test_each_word_for_a_state_works_with_is(state: JobState) -> None:
     found = FilterSubject(RUNS.evolve(state=state), NOW)

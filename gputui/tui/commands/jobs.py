@@ -277,6 +277,14 @@ NOTICES = Command(
 APP_COMMANDS = (
     HELP,
     NOTICES,
+    Command(
+        "alarm",
+        ("F",),
+        "next alarm",
+        "Go to the job, process or GPU of the worst alarm; there, to that of the next one.",
+        VIEW,
+        in_footer=False,
+    ),
     PALETTE,
     Command(
         "leave",

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from itertools import islice
 
 from gputui.domain.filter import EVERY_JOB, Filter, FilterSubject, searched_text
+from gputui.domain.idle_gpus import idle_jobs
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -28,6 +29,7 @@ class Verdicts:
         self._filter: Filter = EVERY_JOB
         self._jobs: Mapping[JobId, Job] = {}
         self._snapshot: Snapshot = EMPTY
+        self._idle: frozenset[JobId] = frozenset()
         self._shown: dict[JobId, tuple[Job, Job | None]] = {}
         """Matching part of each job; of an array entry, perhaps some elements; None if it does not match."""
         self._new: dict[JobId, None] = {}
@@ -51,11 +53,13 @@ class Verdicts:
     def take(self, snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> None:
         """Receive a snapshot; results of missing jobs are dropped."""
         before, self._snapshot = self._snapshot, snapshot
+        were_idle, self._idle = self._idle, idle_jobs(snapshot)
         if jobs is not self._jobs:
             self._jobs = jobs
             self._shown = {job_id: kept for job_id, kept in self._shown.items() if job_id in jobs}
             self._texts = {job_id: kept for job_id, kept in self._texts.items() if job_id in jobs}
-        moves = self._filter.is_of_the_time or (self._filter.is_of_reasons and snapshot.reasons is not before.reasons)
+        moves = self._filter.is_of_the_time or (self._filter.is_of_flags and self._idle != were_idle)
+        moves |= self._filter.is_of_reasons and snapshot.reasons is not before.reasons
         self._is_outdated |= moves and bool(self._shown)
 
     def want(self, order: Iterable[JobId]) -> None:
@@ -105,9 +109,10 @@ class Verdicts:
 
     def _seen(self, job: Job) -> FilterSubject:
         if not self._filter.is_of_reasons:
-            return FilterSubject(job, self._snapshot.taken_at)
+            return FilterSubject(job, self._snapshot.taken_at, leaves_idle=job.id in self._idle)
         reason = self._snapshot.reasons.get(job.id)
-        return FilterSubject(job, self._snapshot.taken_at, reason, self._text(job, reason))
+        idle = job.id in self._idle
+        return FilterSubject(job, self._snapshot.taken_at, reason, self._text(job, reason), leaves_idle=idle)
 
     def _text(self, job: Job, reason: Reason | None) -> str:
         """Return the text in which words are searched; built once for each version of a job."""

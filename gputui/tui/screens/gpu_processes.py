@@ -157,10 +157,12 @@ class GpuProcessesScreen(JobScreen):
     DEFAULT_CSS = "GpuProcessesScreen { layout: vertical; } GpuProcessesScreen #about { height: 2; }"
 
     def __init__(
-        self, services: Services, snapshot: Snapshot, follow: Callable[[JobId], None], words: str = ""
+        self, services: Services, snapshot: Snapshot, follow: Callable[[JobId], None], words: str = "", at: str = ""
     ) -> None:
+        """`words` filter the list; `at` is the pid or the id of a container on which the cursor starts."""
         super().__init__(services, snapshot)
         self._follow = follow
+        self._at = at
         self._read = ProcessesRead((), {})
         self._is_read = False
         self._lists_at: datetime | None = None
@@ -250,6 +252,8 @@ class GpuProcessesScreen(JobScreen):
             return
         rows, read = self._shown(), self._read
         table = self.query_one(GpuProcessTable)
+        if found := next((row.key for row in rows if self._at and self._at in {str(row.pid), row.container_id}), None):
+            table.cursor, self._at = found, ""
         table.show(rows, self.order, self._empty())
         self.query_one("#heading", CellLines).show([self._heading(len(rows))])
         if self.line.is_open:

@@ -144,6 +144,7 @@ ROWS = (
     Row("pane_next", stages.queue, eyes.focus, "log", mouse=on_pane("log")),
     Row("pane_before", stages.queue, eyes.focus, "gpus", mouse=on_pane("gpus")),
     Row("help", stages.queue, eyes.screen, "Help"),
+    Row("alarm", stages.queue, eyes.screen, "GpuDetailScreen"),
     Row("notices", stages.queue, eyes.screen, "Notices"),
     Row("notices", stages.paused, eyes.screen, "Notices", mouse=on_notice),
     Row("palette", stages.queue, eyes.screen, "CommandFinder"),
