@@ -40,12 +40,12 @@ git -C "$top" -c safe.directory="$top" ls-files -z | tar -C "$top" --ignore-fail
 # All of /etc, since a useradd outside replaces files, and the kernel then takes mounts off them.
 cp -a /etc "$work/etc"
 for file in passwd group; do
-    sed '/^root:/d;/:61234:/d' "/etc/$file" > "$work/etc/$file"
+    sed '/^root:/d;/:47123:/d' "/etc/$file" > "$work/etc/$file"
 done
-printf 'root:x:0:0:root:%s:/bin/bash\nordinary:x:61234:61234::%s:/bin/bash\n' "$home" "$home" >> "$work/etc/passwd"
-printf 'root:x:0:\nordinary:x:61234:\n' >> "$work/etc/group"
+printf 'root:x:0:0:root:%s:/bin/bash\nordinary:x:47123:47123::%s:/bin/bash\n' "$home" "$home" >> "$work/etc/passwd"
+printf 'root:x:0:\nordinary:x:47123:\n' >> "$work/etc/group"
 chmod 711 "$work"
-[[ $account == root ]] || chown -R 61234:61234 "$home"
+[[ $account == root ]] || chown -R 47123:47123 "$home"
 
 mount --bind "$work/etc" /etc
 for folder in local/bin local/sbin; do mount --bind "$work/none" "/usr/$folder"; done

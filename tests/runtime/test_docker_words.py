@@ -281,7 +281,7 @@ def test_containers_with_foreign_labels_are_ignored(label: str) -> None:
 
 
 def others(host: dict[str, Any], default_runtime: str = "runc", **config: Any) -> tuple[str, ...]:
-    found = foreign_of({"Id": "c", "Name": "/n", "HostConfig": host, "Config": config}, default_runtime)
+    found = foreign_of({"Id": "c", "Name": "/n", "HostConfig": host, "Config": config, "State": {}}, default_runtime)
     return found.devices if found else ()
 
 
