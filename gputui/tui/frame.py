@@ -16,12 +16,12 @@ from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, fitted, lay_out
 from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_look import GpuLook
 from gputui.tui.present.gpu_nodes import GpuNode, node_line, node_rows, node_titles
-from gputui.tui.present.gpu_rows import GPU_COLUMNS, gpu_picture
+from gputui.tui.present.gpu_rows import gpu_picture
 from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line
@@ -82,8 +82,9 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: 
     if picture.nodes:
         return _nodes(node_rows(picture), width)
     unread = picture.unread() | (frozenset() if history else {"history"})
-    columns = [column for column in GPU_COLUMNS if column.key not in unread]
-    return _table(columns, tuple(picture.rows), lambda key, name, room: gpu_cells(picture.rows[key], name, room), width)
+    columns = picture.columns(unread)
+    made = lambda key, name, room: gpu_cells(picture.rows[key], name, room)  # noqa: E731
+    return _table(columns, tuple(picture.rows), made, width, picture.title_of)
 
 
 def _nodes(nodes: tuple[GpuNode, ...], width: int) -> list[Cell]:
@@ -108,10 +109,16 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
     return [*lines, cell(f" … and {plural(left, 'job')} more", DIM)] if cut else lines
 
 
-def _table(columns: Sequence[Column], keys: Sequence[K], made: Callable[[K, str, int], Cell], width: int) -> list[Cell]:
+def _table(
+    columns: Sequence[Column],
+    keys: Sequence[K],
+    made: Callable[[K, str, int], Cell],
+    width: int,
+    title_of: Callable[[PlacedColumn], str] = lambda placed: placed.column.title,
+) -> list[Cell]:
     """Return the titles, and a line for each key."""
     placed = lay_out(columns, width)
-    titles = [fitted(cell(p.column.title, STRONG), p.width, right=p.column.right) for p in placed]
+    titles = [fitted(cell(title_of(p), STRONG), p.width, right=p.column.right) for p in placed]
     rows = [[fitted(made(key, p.column.key, p.width), p.width, right=p.column.right) for p in placed] for key in keys]
     return [_joined(row) for row in (titles, *rows)]
 

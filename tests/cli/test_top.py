@@ -38,7 +38,8 @@ class TestFrame:
         lines = result.out.splitlines()
         assert (result.code, result.err) == (0, "")
         assert "serve schedules" in lines[0]
-        assert lines[2].split()[:2] == ["GPU", "MODEL"]
+        assert lines[2].split()[:2] == ["GPU", "UTIL"]
+        assert " HELD BY · 2x H100 80GB" in lines[2], "the model is said once"
         assert "#1 训练大模型" in lines[3]
         assert lines[5].startswith(" 2 GPUs ")
         assert lines[7].split()[:2] == ["ID", "STATE"]
@@ -79,7 +80,7 @@ class TestFrame:
         monkeypatch.setattr(bootstrap, "gpu_past", lambda options: taken)
         told = run("top", "--width", "160").out
         assert "HISTORY" in told
-        assert "█▅▃▁" in told
+        assert "█▆▄▂▁" in told
 
     def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)

@@ -124,7 +124,7 @@ async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> Non
         await console.begin(pilot)
         lines = console.screen_text.splitlines()
         assert lines[0].rstrip().endswith(" 12:00")
-        assert lines[1].split()[:2] == ["GPU", "MODEL"]
+        assert lines[1].split()[:2] == ["GPU", "UTIL"]
         assert "LAST MINUTES" not in console.screen_text
         assert not any(graph in line for line in lines[:10] for graph in "▁▂▃▄▅▆▇⣀⣤⣶⣿")
         assert log_pace(console.app) == SLOW.log

@@ -39,7 +39,7 @@ def text(cell: Cell) -> str:
 
 
 def gpu_text(row: GpuRow) -> dict[str, str]:
-    return {column.key: text(gpu_cells(row, column.key, 12)) for column in GPU_COLUMNS}
+    return {column.key: text(gpu_cells(row, column.key, 20 if column.key == "held" else 12)) for column in GPU_COLUMNS}
 
 
 @pytest.mark.parametrize("room", [20, 60, 80, 100, 120, 200, 400])

@@ -179,7 +179,7 @@ def test_parts_that_do_not_fit_on_a_card_are_left_out_whole() -> None:
     lost = replace(days.sick().gpus[0], job_id=101)
     row = GpuRow(lost, sample.jobs()[3], now=NOW)
     card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 28, 7)]
-    assert card[0].startswith("0 #101 llama-7b-sft al")
+    assert card[0] == "0 #101 llama-7b-… alice LOST"
     assert card[1:4] == ["the driver cannot reach it;", "reset it or reboot the host", "no reading"]
 
 

@@ -13,7 +13,7 @@ from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.server_ids import shown_id
 from gputui.domain.severity import INTRUDER
-from gputui.domain.text import plain
+from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
 from gputui.tui.present.gpu_gauge import (
@@ -109,7 +109,7 @@ def _state(row: GpuRow, room: int) -> Cell:
 def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
-    parts = [part for part in (_holders(row, room - width_of(state)),) if part]
+    parts = [part for part in (_holders(row, room - width_of(state) - 1 if state else room),) if part]
     if slowed := slowed_cell(row.view.current):
         parts.append(slowed)
     if not parts:
@@ -135,12 +135,12 @@ def _who(row: GpuRow, room: int) -> Cell:
     return with_dots(parts)
 
 
-def sick_words(row: GpuRow, room: int) -> Cell | None:
+def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None:
     """Return the line of a lost or sick GPU, whose readings no longer matter. None for any other."""
     health = row.view.health
     if not row.is_old or health.is_schedulable or health.code is HealthCode.UNKNOWN:
         return None
-    label = f"{label_of(row):>3} {model_in(short_model(row.view.gpu.model), 5)} "
+    label = f"{label_of(row):>3} " + (f"{model_in(short_model(row.view.gpu.model), 5)} " if has_model else "")
     words = "".join(value for part in holder_parts(row, room) for value in (*(word for word, _ in part), "; "))
     return cell(f"{label}{_HEALTH_WORDS[health.code]} {words.removesuffix('; ')}", SICK_ROW)
 
@@ -207,16 +207,20 @@ def with_dots(parts: Sequence[Cell]) -> Cell:
     return result
 
 
+_LEAST = 4
+"""Cells of a name at least."""
+
+
 def _holder(row: GpuRow, room: int) -> Cell | None:
     view = row.view
     if view.job_id is not None and len(view.job_ids) < 2:
-        return _job(view.job_id, row.job)
+        return _job(view.job_id, row.job, room)
     if view.job_ids:
         return _sharers(row, room)
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
-    return (*_foreign(view.holders[0], room), (more, DIM))
+    return (*_foreign(view.holders[0], room - len(more)), (more, DIM))
 
 
 def _sharers(row: GpuRow, room: int) -> Cell:
@@ -228,11 +232,17 @@ def _sharers(row: GpuRow, room: int) -> Cell:
     return cell(" ".join(f"#{shown_id(job_id)}" for job_id in row.view.job_ids), BLUE)
 
 
-def _job(job_id: int, job: Job | None) -> Cell:
-    name = plain(job.name, 80) if job else ""
-    tenant = plain(job.spec.tenant, 32) if job else ""
-    shown = job.shown_id if job else shown_id(job_id)
-    return ((f"#{shown} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
+def _job(job_id: int, job: Job | None, room: int = 200) -> Cell:
+    """Return number, name and tenant; where room is short the name is cut, so that one sees whose job it is."""
+    shown = f"#{job.shown_id if job else shown_id(job_id)} "
+    tenant = f" {plain(job.spec.tenant, 32)}" if job and job.spec.tenant else ""
+    return ((shown, BLUE), (_cut(job.name if job else "", room - width(shown + tenant)), PLAIN), (tenant, DIM))
+
+
+def _cut(name: str, room: int) -> str:
+    """Return the name in that many cells, but never in less than `_LEAST`."""
+    name = plain(name, 80)
+    return name if width(name) <= max(_LEAST, room) else fit(name, max(_LEAST, room))
 
 
 def _foreign(holder: Holder, room: int) -> Cell:
@@ -243,8 +253,10 @@ def _foreign(holder: Holder, room: int) -> Cell:
     if holder.kind == "process":
         words = plain(program_words(holder.name), 80) or "a process"
         return ((f"{user} " if user else "", PLAIN), (words, VIOLET), (f" pid {holder.pid}" if holder.pid else "", DIM))
-    spans: Cell = (("container ", DIM), (plain(holder.name, 80), VIOLET), (f" {user}" if user else "", DIM))
-    return spans if width_of(spans) <= room else spans[1:]
+    user = f" {user}" if user else ""
+    name, kind = plain(holder.name, 80), "container "
+    kind = kind if width(kind + name + user) <= room else ""
+    return ((kind, DIM), (_cut(name, room - width(user)), VIOLET), (user, DIM))
 
 
 def _steps(row: GpuRow, room: int) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 
@@ -13,9 +13,9 @@ from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.tui.present.cells import Column
+from gputui.tui.present.cells import Column, PlacedColumn
 from gputui.tui.present.gpu_look import GpuLook
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_words import Labels, model_in, short_model
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
 
 
@@ -72,6 +72,27 @@ class GpuPicture(Struct, frozen=True):
     """Columns that are hidden."""
     nodes: tuple[Node, ...] = ()
     """The nodes, if there are several."""
+
+    @property
+    def model(self) -> str:
+        """Return the model if all GPUs are alike; empty if they are not, or if some are divided into instances."""
+        gpus = [row.view.gpu for row in self.rows.values()]
+        models = {"" if gpu.mig_enabled or gpu.mig_profile else gpu.model or "" for gpu in gpus}
+        model = models.pop() if len(models) == 1 else ""
+        return short_model(model) if model else ""
+
+    def columns(self, left_out: Container[str] = ()) -> tuple[Column, ...]:
+        """Return the columns of the table: a title has the model if all GPUs are alike."""
+        gone = {"model"} if self.model else set()
+        return tuple(column for column in GPU_COLUMNS if column.key not in gone and column.key not in left_out)
+
+    def title_of(self, placed: PlacedColumn) -> str:
+        """Return the title of a column; that of the holders says number and model of GPUs that are all alike."""
+        title = placed.column.title
+        if placed.column.key != "held" or self.nodes or not self.model:  # a node's line says it
+            return title
+        before = f"{title} · {len(self.rows)}x "
+        return before + model_in(self.model, placed.width - len(before))
 
     @property
     def has_no_probe(self) -> bool:

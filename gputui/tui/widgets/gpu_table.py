@@ -86,29 +86,33 @@ class GpuTable(LineTable[str]):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._picture = GpuPicture()
-        self._unread: frozenset[str] = frozenset(("fan",))
+        self._columns = self._picture.columns(("fan",))
         self.folds = NodeFolds()
 
     def columns(self) -> tuple[Column, ...]:
         """Return the columns for which any GPU has a reading."""
-        return tuple(column for column in GPU_COLUMNS if column.key not in self._unread)
+        return self._columns
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], empty: tuple[Cell, ...]) -> None:
         """Show the GPUs, or a text if there is none."""
-        seconds = self._span()
-        self._picture, unread = picture, picture.unread()
-        if self._span() != seconds:
+        titled = self._titled()
+        self._picture, columns = picture, picture.columns(picture.unread())
+        if self._titled() != titled:
             self._refresh_titles()
-        if unread != self._unread:
-            self._unread = unread
+        if columns != self._columns:
+            self._columns = columns
             self.keys = [key for key in self.keys if key in positions]  # drawn before the new ones are shown
             self.lay_out()
         self.show_rows(tuple(positions), positions, empty)
 
     def title_of(self, placed: PlacedColumn) -> str:
         """Return the title of a column; the history's shows how far back it goes."""
-        title = super().title_of(placed)
+        title = self._picture.title_of(placed)
         return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
+
+    def _titled(self) -> tuple[int, str, int]:
+        """Return what titles tell."""
+        return self._span(), self._picture.model, len(self._picture.rows)
 
     def _span(self) -> int:
         """Return the seconds that graphs show; 0: live."""
@@ -123,7 +127,7 @@ class GpuTable(LineTable[str]):
         """Return the line of a node, or why a GPU is lost or sick, in place of missing readings."""
         if (node := self.folds.rows.get(key)) is not None:
             return node_line(node, tuple(self.folds.rows.values()), is_open=self.folds.is_open(key))
-        return sick_words(self._picture.rows[key], self.size.width)
+        return sick_words(self._picture.rows[key], self.size.width, has_model=not self._picture.model)
 
     def redraw(self) -> None:
         """Update the visible rows; does nothing while the cards are shown instead."""
