@@ -80,7 +80,7 @@ class TestFrame:
         monkeypatch.setattr(bootstrap, "gpu_past", lambda options: taken)
         told = run("top", "--width", "160").out
         assert "HISTORY" in told
-        assert "█▆▄▂▁" in told
+        assert "█▅▃▁" in told
 
     def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)

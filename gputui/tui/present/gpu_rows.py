@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
@@ -83,8 +84,11 @@ class GpuPicture(Struct, frozen=True):
 
     def columns(self, left_out: Container[str] = ()) -> tuple[Column, ...]:
         """Return the columns of the table: a title has the model if all GPUs are alike."""
-        gone = {"model"} if self.model else set()
-        return tuple(column for column in GPU_COLUMNS if column.key not in gone and column.key not in left_out)
+        columns = (column for column in GPU_COLUMNS if column.key not in left_out)
+        if not self.model:
+            return tuple(columns)
+        roomy = {"held": replace(_HELD, width=_HELD.width + MODEL.width - 1)}
+        return tuple(roomy.get(column.key, column) for column in columns if column is not MODEL)
 
     def title_of(self, placed: PlacedColumn) -> str:
         """Return the title of a column; that of the holders says number and model of GPUs that are all alike."""
@@ -141,10 +145,12 @@ _FIELDS = {
 """Readings used by each column."""
 
 
+MODEL = Column("model", "MODEL", 5, flex=1, rank=4, most=16)
+_HELD = Column("held", "HELD BY", 24, flex=5, most=44)
 GPU_COLUMNS = (
     Column("index", "GPU", 3, right=True),
-    Column("model", "MODEL", 5, flex=1, rank=4, most=16),
-    Column("load", "UTIL", 9, flex=3, rank=1, most=24),
+    MODEL,
+    Column("load", "UTIL", 7, flex=3, rank=1, most=24),
     Column("percent", "", 4, right=True),
     Column("memory_bar", "MEM", 6, flex=2, rank=2, most=16),
     Column("memory", "", 7, right=True),
@@ -154,7 +160,7 @@ GPU_COLUMNS = (
     Column("clock", "CLOCK", 7, right=True, rank=7),
     Column("fan", "FAN", 4, right=True, rank=10),
     Column("history", "HISTORY", 16, flex=3, rank=5, most=60),
-    Column("held", "HELD BY", 21, flex=5, most=44),
+    _HELD,
     Column("time", "TIME", 6, right=True, rank=3),
     Column("time_bar", "OF LIMIT", 10, rank=6),
     Column("uuid", "UUID", 12, rank=11),
