@@ -1,20 +1,20 @@
 """Judgement of frames of the main screen: what an operator must see, what must not lie on it, what must not move.
 
 A frame is the text of the screen, with what is known to be true of the queue at that time. It may come from a pilot or
-from a real terminal, and it does not matter how the screen is built. A job is known by its name, `train-` and its id.
+from a real terminal, and it does not matter how the screen is built. Jobs are called `train-…`; rows begin with ids.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 
 WAITING = 2
 """Number of waiting jobs that are in sight at least."""
-_JOB = re.compile(r"\btrain-(\d+)\b")
+_JOB = re.compile(r"^.\s*(\d+) .*\btrain\b")
 _HEADER = re.compile(r"^. *(ID|#) +ST")
 _LOG = re.compile(r"^.LOG\b")
 _LABEL = re.compile(r"\b(?:H100|UTL(?! +\d+s)|MEM|PWR|TMP|UTIL|GPU MODEL|HELD BY)\b|/80G|/700W|°")
@@ -83,7 +83,7 @@ class Frame:
         if not hidden:
             return ""
         if self._spare:
-            return f"running {sorted(hidden)} not in sight, beside {self._spare}"
+            return f"running not in sight {sorted(hidden)}, beside {self._spare}"
         told = next((int(found[1]) for line in self.lines if (found := _MORE.search(line))), 0)
         return "" if told >= len(hidden) else f"{told} of {len(hidden)} running jobs out of sight are told of"
 
@@ -172,5 +172,13 @@ class Watch:
         )
 
     def _told(self, what: str, faults: Sequence[tuple[str, Frame]]) -> Iterable[str]:
-        for reason, frame in islice(faults, 2):
-            yield f"\n{what.upper()}: {reason}\n{self.frames[self.frames.index(frame) - 1]}\n{frame}"
+        kinds = Counter(kind for reason, _ in faults for kind in _kinds(reason))
+        for kind, number in kinds.items():
+            reason, frame = next((reason, frame) for reason, frame in faults if kind in _kinds(reason))
+            yield f"\n{what.upper()} {number} times: {reason}"
+            yield f"{self.frames[self.frames.index(frame) - 1]}\n{frame}"
+
+
+def _kinds(reason: str) -> set[str]:
+    """Return the parts of a reason without their numbers."""
+    return {re.sub(r"[\d, ]+", " ", part) for part in reason.split("; ")}
