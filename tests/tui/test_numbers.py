@@ -45,7 +45,7 @@ READINGS = {
     "temperature": (r"TMP[^?]*?(?<![?\d])(\d+)°", 1),
 }
 """Each reading of a card, and the size of its unit."""
-ROW = re.compile(r"^.\s*(\d) H100[^?]*? (\d+)% [^?]*?([\d.]+)/\d+G +(\d+)W +(\d+)°")
+ROW = re.compile(r"^.\s*(\d) [^?]*? (\d+)% [^?]*?([\d.]+)/\d+G +(\d+)W +(\d+)°")
 
 
 class Told:
