@@ -51,10 +51,7 @@ GPUS = 8
 DRAINED = 6
 """Index of the GPU that is drained."""
 HISTORY = timedelta(hours=1)
-HINT = (
-    f"Demo, simulated GPUs: {keyed('detail')} opens a row, {keyed('submit')} submits, "
-    f"{keyed('notices')} problems, {keyed('help')} all keys"
-)
+HINT = f"Demo, simulated GPUs. {keyed('notices')} lists problems, {keyed('palette')} finds a command by name"
 END_WITHIN = 3.0
 """Seconds to wait for killed processes to end."""
 

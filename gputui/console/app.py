@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from textual.worker import WorkerFailed
 
-from gputui.domain.text import plain
 from gputui.engine.process.memory_tuning import collect_frozen
 from gputui.tui.app import Gputui
 from gputui.tui.suspend import has_terminal
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STAYS = 3600.0
-"""Seconds for which the message of a failed screen is shown; no user may be watching when it fails."""
 _STARTED = 1.0
 """Seconds after the first frame until the start has no more work to do."""
 
@@ -62,8 +59,7 @@ class ConsoleApp(Gputui):
         self.set_timer(_STARTED, collect_frozen)
         self.painted.set()
         if self.news:
-            self.notifier.note("error", self.news)
-            self.notify(plain(self.news, 400), severity="error", markup=False, timeout=STAYS)
+            self.notify(self.news, severity="error")
 
     def end(self) -> None:
         """Release all resources: an app that failed may have ended before its own clean-up."""

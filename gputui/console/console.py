@@ -149,8 +149,8 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
 log = logging.getLogger(__name__)
 
 FIRST_HINT = (
-    f"New here? {keyed('submit')} submits a job, {keyed('detail')} opens a row, "
-    f"{keyed('notices')} lists problems, {keyed('help')} all keys"
+    f"New here? {keyed('pane_next')} changes the pane, {keyed('notices')} lists problems, "
+    f"{keyed('palette')} finds a command by name"
 )
 GIVE_WAY_AFTER = 0.001
 """Interpreter switch interval in seconds, short so that keys need not wait for a plan on another thread."""

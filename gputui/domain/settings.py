@@ -265,10 +265,10 @@ class ConsoleSettings(Struct, frozen=True):
     commits immediately."""
     read_only: bool = False
     """True if the console is read-only: it never schedules and changes nothing."""
-    toast: str = "all"
+    toast: str = "failed"
     bell: str = "none"
     desktop: str = "none"
-    """Notifications by a toast, the terminal's bell and the desktop (where the terminal supports it).
+    """Notifications by a message on the screen, the terminal's bell and the desktop (where the terminal supports it).
 
     `none`; `failed` for failed jobs, sick GPUs and other problems; `all` also for completed jobs.
     """

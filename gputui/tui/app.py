@@ -6,8 +6,8 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec.structs import replace
 from textual import events
@@ -40,6 +40,7 @@ from gputui.tui.services import Pages, Services, ShowsSnapshot
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
+from gputui.tui.widgets.message_line import Messages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from gputui.tui.notifications import Notification
     from gputui.tui.screens.alarms import AlarmPages
 
-LEGIBLE = timedelta(seconds=1)
-"""Time from which a key or click removes a toast, so that it covers a page no longer than needed."""
 LEAVING = "leaving"
 """Name of the question whether to quit."""
 _PATIENCE = 5.0
@@ -78,15 +77,10 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     The terminal's own selection, usually with Shift, works; and `y` copies.
     """
     CSS = """
-    Toast { max-width: 80; padding: 0 1; }
-    ToastRack { dock: top; align: right top; margin: 1 0 0 0; scrollbar-size: 0 0; }
-    Dialog {
-        ToastRack { margin: 0; overflow: hidden; }
-        ToastHolder { display: none; }
-        ToastHolder:last-child { display: block; }
-        Toast { width: 100%; max-width: 100%; max-height: 2; margin: 0; }
-    }
-    """  # at the top: the newest lines of logs stand at the bottom. Over a dialog the newest alone, above its fields
+    MessageLine { dock: bottom; height: 1; margin-bottom: 1; }
+    ModalScreen MessageLine { margin-bottom: 0; }
+    LogPrompt MessageLine { margin-bottom: 1; }
+    """  # above the keys of a page, and in their place below a dialog, where they do not work
 
     theming: Theming
     _is_themed = False
@@ -98,7 +92,8 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._feed = feed
         self.services = services
         settings = services.settings
-        self.works = ProgressDisplay(self, max(0.25, services.pace.log))
+        self.messages = Messages(self)
+        self.works = ProgressDisplay(self, self.messages.show_progress, max(0.25, services.pace.log))
         self.actions = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, services.user, services.clock)
         self.keymap = Keymap.of(settings.console.keys)
@@ -108,8 +103,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._taken: Snapshot | None = None
         """Latest snapshot that the screen has not processed yet."""
         self._has_recalled = False
-        self._told_at: datetime | None = None
-        """Time of the latest toast; None once it was removed."""
         self._alarms: AlarmPages | None = None
         self._refusal = ""
         """Reason why the present key does nothing; empty if it does something."""
@@ -133,7 +126,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         """Dispatch keys and clicks one at a time."""
         if isinstance(event, events.Key | events.MouseDown):
             self._drop_hint()
-            self._drop_toasts()
+            self.messages.note_key(self.services.clock.now())
         await self.input_queue.handle(event)
 
     async def _dispatch(self, event: events.Event) -> None:
@@ -151,22 +144,17 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.services.hint.text = ""
             self.services.preferences.put("hint", {"seen": True})
 
-    def _drop_toasts(self) -> None:
-        """Remove toasts that were there long enough to be read; `!` lists what they said."""
-        if self._told_at is not None and abs(self.services.clock.now() - self._told_at) >= LEGIBLE:
-            self.clear_notifications()
+    def notify(self, message: str, *, title: str = "", severity: str = "information", **_: Any) -> None:
+        """Show a message on the line of the screen in front, and keep it in the list of notices."""
+        self.notifier.note(severity, f"{title}: {message}" if title else message)
 
-    def notify(self, message: str, **options: Any) -> None:
-        """Show a toast for a while, or until the next key or click."""
-        self._told_at = self.services.clock.now()
-        super().notify(message, **options)
+    def say(self, message: Notification) -> None:
+        """Show a message on the line of the screen in front."""
+        self.messages.say(message)
 
     def clear_notifications(self) -> None:
-        """Remove all toasts."""
-        self._told_at = None
-        super().clear_notifications()
-        for screen in self.screen_stack:
-            screen.query("ToastHolder").remove()  # Textual removes their toasts alone, and each keeps a row
+        """Remove the message from the line."""
+        self.messages.clear()
 
     def on_key_done(self, message: KeyDone) -> None:
         """Dispatch the next key."""
@@ -257,10 +245,6 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
             self.services.gpu_history.begin_with(earlier, now)
             self.snapshot = self.snapshot
 
-    def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
-        """Show a message in a corner for a while."""
-        self.notify(plain(text, 300), title=title, severity=severity, markup=False, timeout=8)
-
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         """Pass the snapshot to the main screen, which keeps it, and to the screens on top of it."""
         if self.is_exiting or not self.is_running:  # widgets are removed one after the other: some may be gone already
@@ -281,8 +265,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""
         del event
         if self._refusal and not isinstance(self.focused, Input):
-            self.clear_notifications()
-            self.notify(self._refusal, markup=False, timeout=4)
+            self.notify(self._refusal)
 
     def on_task_started(self, message: TaskStarted) -> None:
         """Show the progress of a long task."""
@@ -295,9 +278,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     def on_action_done(self, message: ActionDone) -> None:
         """Show that a change was made."""
         self.pacer.hurry()
-        words = self.keymap.words(message.text)
-        self.notifier.note("information", words)
-        self.notify(plain(words, 300), markup=False, timeout=4)
+        self.notify(self.keymap.words(message.text))
 
     def tell_wait(self, sentence: str) -> None:
         """Show, from any thread, which process a write waits for."""
@@ -305,16 +286,11 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def on_store_waits(self, message: StoreWaits) -> None:
         """Show which process a write waits for; keys keep working, and a write that waits too long fails."""
-        self.notifier.note("warning", message.sentence)
-        self.notify(plain(message.sentence, 400), severity="warning", markup=False, timeout=10)
+        self.notify(message.sentence, severity="warning")
 
     def on_action_failed(self, message: ActionFailed) -> None:
         """Show the error, its place and the hint."""
-        error = message.error
-        self.notifier.note("error", str(error))
-        title = plain(error.where, 80) if error.where else "Not done"
-        hint = f"\n{plain(error.hint, 300)}" if error.hint else ""
-        self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
+        self.notify(str(message.error), severity="error")
 
     def _indices(self) -> dict[str, str]:
         return dict(Labels.of(self.snapshot).by_uuid)
@@ -343,8 +319,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def _gpus_look(self, words: str) -> None:
         self.snapshot = self.snapshot  # redraws everything
-        self.clear_notifications()
-        self.notify(words, timeout=3)
+        self.notify(words)
 
     def action_notices(self) -> None:
         """Show all notices in full, and past events."""
@@ -381,7 +356,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         self._alarms = self._alarms or AlarmPages(self.services)
         found = self.services.conditions.look(self.snapshot, now)
         if not self._alarms.open_next(self, self.snapshot, found, main.logs.open):
-            self.notify("no job, process or GPU needs attention", timeout=3)
+            self.notify("no job, process or GPU needs attention")
 
     def action_undo(self) -> None:
         """Undo the last change of this console."""
@@ -438,15 +413,12 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         """Say why the console does not stop."""
         why = "jobs would wait for its scheduler" if self.snapshot.leads_here else "others might wait for its lock"
         words = f"Not stopped: {why}. {self.keymap.key('quit')} quits; for a shell beside it open another terminal."
-        self.clear_notifications()
-        self.notify(words, markup=False, timeout=8)
+        self.notify(words)
 
     def on_paste(self, event: events.Paste) -> None:
         """Say that pasted text was ignored: keys are commands, but text is none."""
         if not isinstance(self.focused, Input) and (text := plain(event.text.strip(), 40)):
-            self.clear_notifications()
-            told = f"Pasted text ignored, as only fields take text: {text}"
-            self.notify(told, severity="warning", markup=False, timeout=6)
+            self.notify(f"Pasted text ignored, as only fields take text: {text}", severity="warning")
 
     def _leave(self, how: ExitChoice | None) -> None:
         if how is not None:

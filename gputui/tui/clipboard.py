@@ -86,4 +86,4 @@ def through_screen(text: str) -> str:
 
 
 def _tell(app: App[Any], place: str, what: str) -> None:
-    app.notify(f"{place}: {what}", markup=False, timeout=4)
+    app.notify(f"{place}: {what}")

@@ -7,7 +7,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Literal, Protocol, cast
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -30,6 +30,7 @@ _QUIET = timedelta(seconds=20)
 """Time within which further ends are reported together."""
 _SEVERITIES = {"job_failed": "warning", "gpu_sick": "error", "disk_low": "warning"}
 _BAD = ("error", "warning")
+_RANK = {"warning": 1, "error": 2}
 
 
 class Notification(Struct, frozen=True):
@@ -40,7 +41,7 @@ class Notification(Struct, frozen=True):
     """Severity of a notice: `error`, `warning` or `information`."""
     text: str
     is_told: bool = True
-    """True if it pops up; the list of notices has it in any case."""
+    """True if the operator is notified; the list of notices has it in any case."""
 
     @property
     def is_bad(self) -> bool:
@@ -100,7 +101,7 @@ class ChangeWatcher:
         return found
 
     def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Notification]:
-        """Return every end for the log; few of them pop up singly, the others together."""
+        """Return every end for the log; few of them are told singly, the others together."""
         mine = [job for job in jobs if self._concerns(job)]
         over = _arrays_over(mine, snapshot)
         singly, together = self._parted(mine, over, now)
@@ -205,7 +206,6 @@ def _together(jobs: Iterable[Job], name: str = "") -> Notification:
 
 KEPT = 500
 """Maximum number of notifications in the log."""
-_TITLES = {"error": "Failed", "warning": "Warning", "information": ""}
 _TEXT = 200
 """Maximum number of characters of a desktop notification."""
 
@@ -213,8 +213,8 @@ _TEXT = 200
 class Screen(Protocol):
     """Ways of an app to notify its user."""
 
-    def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
-        """Show a message for a while."""
+    def say(self, message: Notification) -> None:
+        """Show a message for a while, in place of the one before."""
         ...
 
     def bell(self) -> None:
@@ -243,17 +243,21 @@ class Notifier:
         self.log.extend(news)
         told = [happening for happening in news if happening.is_told]
         for happening in told:
-            if _wanted(self._settings.toast, happening):
-                severity = cast("Literal['information', 'warning', 'error']", happening.severity)
-                self._screen.toast(happening.text, _TITLES.get(severity, ""), severity)
             if _wanted(self._settings.desktop, happening):
                 self._screen.send(desktop_sequence(happening.text))
+        for happening in sorted(told, key=lambda each: _RANK.get(each.severity, 0)):  # the last one stays
+            if _wanted(self._settings.toast, happening):
+                self._screen.say(happening)
         if any(_wanted(self._settings.bell, happening) for happening in told):
             self._screen.bell()
 
     def note(self, severity: str, text: str) -> None:
-        """Add a message to the log that has already been shown."""
-        self.log.append(Notification(self._clock.now(), severity, plain(text, 500), is_told=False))
+        """Show a message, and add it to the log; one that is repeated stands there once."""
+        message = Notification(self._clock.now(), severity, plain(text, 500), is_told=False)
+        if self.log and (self.log[-1].severity, self.log[-1].text) == (severity, message.text):
+            self.log.pop()
+        self.log.append(message)
+        self._screen.say(message)
 
 
 def _wanted(choice: str, happening: Notification) -> bool:

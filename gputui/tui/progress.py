@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
-from rich.style import Style
 from textual.app import App
-from textual.css.query import NoMatches
 from textual.message import Message
-from textual.strip import Strip
 from textual.timer import Timer
-from textual.widget import Widget
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.text import fit, plain, width
-from gputui.tui.present.cells import Cell, fitted, segments
+from gputui.tui.present.cells import Cell
 from gputui.tui.present.graphs import bar, moving
-from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RAISED
+from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN
 
 
 class TaskCancelledError(GputuiError):
@@ -74,7 +69,6 @@ class TaskStarted(Message):
         self.work = work
 
 
-_RAISED = Style(bgcolor=RAISED)
 _BAR = 20
 _NAMED = 40
 
@@ -85,40 +79,11 @@ def work_cell(work: LongTask, second: int) -> Cell:
     count = f"{work.done:,}" + (f" of {work.total:,}" if work.total is not None else "")
     end: Cell = (("cancelling …", AMBER),) if work.is_given_up else (("Esc", BLUE), (" cancels", DIM))
     return (
-        (f" {fit(plain(work.words), min(_NAMED, width(work.words)))} ", PLAIN),
+        (f"{fit(plain(work.words), min(_NAMED, width(work.words)))} ", PLAIN),
         *meter,
         (f" {count} {work.unit}   ", PLAIN),
         *end,
-        (" ", DIM),
     )
-
-
-class ProgressLine(Widget):
-    """Line at the top edge of the screen, above everything else."""
-
-    DEFAULT_CSS = "ProgressLine { layer: _toastrack; dock: top; height: 1; width: 100%; }"
-
-    def __init__(self, work: LongTask) -> None:
-        super().__init__()
-        self.work = work
-        self._shown: Cell = ()
-
-    def on_mount(self) -> None:
-        """Draw the line."""
-        self.tell()
-
-    def tell(self) -> None:
-        """Redraw the progress if it changed."""
-        now = work_cell(self.work, int(time.monotonic()))
-        if now != self._shown:
-            self._shown = now
-            self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        """Return the line."""
-        del y
-        room = self.size.width
-        return Strip(segments(fitted(self._shown, room), _RAISED)).adjust_cell_length(room, _RAISED)
 
 
 LONG = 1.0
@@ -128,23 +93,21 @@ LONG = 1.0
 class ProgressDisplay:
     """Display of long tasks: one at a time, the one that began first."""
 
-    def __init__(self, app: App[Any], every: float) -> None:
+    def __init__(self, app: App[Any], show: Callable[[Cell], None], every: float) -> None:
+        """`show` gets the progress, each time that it may have changed; empty once there is none."""
         self._app = app
+        self._draw = show
         self._every = every
         self._works: list[LongTask] = []
         self._timer: Timer | None = None
-        self._line: ProgressLine | None = None
+        self.shown: LongTask | None = None
+        """Task whose progress is shown."""
 
     def watch(self, work: LongTask) -> None:
         """Show a task's progress once it takes long."""
         self._works.append(work)
         if self._timer is None:
             self._timer = self._app.set_interval(self._every, self.look)
-
-    @property
-    def shown(self) -> LongTask | None:
-        """Task whose progress is shown."""
-        return self._line.work if self._line is not None else None
 
     @property
     def is_watching(self) -> bool:
@@ -161,18 +124,10 @@ class ProgressDisplay:
 
     def give_up(self) -> None:
         """Cancel the task that is shown."""
-        if self._line is not None:
-            self._line.work.give_up()
-            self._line.tell()
+        if self.shown is not None:
+            self.shown.give_up()
+            self._show(self.shown)
 
     def _show(self, work: LongTask | None) -> None:
-        line = self._line
-        if line is not None and (line.work is not work or line.parent is not self._app.screen):
-            self._line = None
-            with contextlib.suppress(NoMatches):
-                line.remove()
-        if work is not None and self._line is None:
-            self._line = ProgressLine(work)
-            self._app.screen.mount(self._line)
-        elif self._line is not None:
-            self._line.tell()
+        self.shown = work
+        self._draw(() if work is None else work_cell(work, int(time.monotonic())))

@@ -14,7 +14,8 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
 - `ExactCompositor` (`_compositor`, `_get_renders`, `_dirty_regions`): bytes over SSH, and the cost of a key;
   tests/tui/test_compositor.py; partial updates that are cut at both ends.
 - `SeenThrough` (`_compositor_refresh`, `_dirty_regions`, `_dirty_widgets`, `_set_dirty`, `_layout_cache`): what
-  changes behind a dialog; tests/tui/test_behind_dialogs.py; partial updates of background screens.
+  changes behind a dialog; tests/tui/test_behind_dialogs.py; partial updates of background screens. (`_extend_compose`):
+  a line of messages on every screen; tests/tui/test_messages.py; a hook after `compose`.
 - `OwnStylesCache` (`_styles_cache`): memory; tests/tui/test_lasting.py; a cache that goes with its widget.
 - `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`): a frozen terminal;
   tests/e2e/test_frozen_line.py; a driver that drops frames. (`_sigtstp_application`, `_loop`, `_auto_restart`):
@@ -24,12 +25,9 @@ Each use: its reason; the test that fails when Textual changes what it leans on;
 - `EscapeParser` (`_sequence_to_key_events`): a key pressed right after Escape; tests/tui/test_input_thread.py; an
   event that tells Escape and a key from Alt with that key.
 
-`App.set_keymap` is not enough for `console.keys`: it ignores a command that should have no key; where two commands
-share a key by declaration (pause and unpause) it takes the key from both when one is rebound; and a key that is given
-to one command is taken from another that never works at the same time. We keep our own palette for a similar reason:
-Textual's CommandPalette lists commands in the order in which a provider yields them, and cannot show unavailable
-commands with the reason. Without those, the name of an unavailable command would find another one, and Enter would run
-it.
+`App.set_keymap` is not enough for `console.keys`: it ignores a command that should have no key, and takes a shared key
+(pause and unpause) from both commands when one is rebound. We keep our own palette because Textual's cannot show
+unavailable commands: the name of one would find another, and Enter would run it.
 """
 
 from __future__ import annotations
@@ -200,8 +198,7 @@ class PasteInput(Input):
 class ExactUpdate(ChopsUpdate):
     """Partial update that sends exactly the cells that changed.
 
-    Textual 8.2 sends a changed part of a widget's line from the line's start: a digit that changes at the right end of
-    a 200-column row costs the whole row, about 700 bytes. Over SSH that is what an idle console costs.
+    Textual 8.2 sends a changed part of a line from its start: up to 700 bytes a digit, all that an idle console costs.
     """
 
     def render_segments(self, console: Console) -> str:
@@ -260,14 +257,20 @@ class ExactCompositor(Compositor):
 class SeenThrough(Base[T]):
     """Screen that sends exactly the cells that changed, also while it is behind dialogs.
 
-    For each change behind a dialog Textual 8.2 draws the whole screen, 27 kB at 200 columns, and drops what changes in
-    the dialog meanwhile.
+    For each change behind a dialog Textual 8.2 draws the whole screen, and drops what changes in the dialog meanwhile.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._compositor = ExactCompositor()
         replace_bindings(self, [each for each in bindings_of(self) if each.action != "screen.copy_text"])
+
+    def edge(self) -> Iterable[Widget]:
+        """Return the widgets that every such screen has beside its own."""
+        return ()
+
+    def _extend_compose(self, widgets: list[Widget]) -> None:
+        widgets.extend(self.edge())  # in place of Textual's toasts and tooltip, which nothing here uses
 
     @property
     def is_in_sight(self) -> bool:
@@ -310,8 +313,7 @@ def _inner_outer(base_background: Color, background: Color) -> tuple[Style, Styl
 class OwnStylesCache(StylesCache):
     """Cache of a widget's lines that is referenced only by the widget.
 
-    Textual 8.2 caches two colours with the object that holds a widget's lines as key, for the last 1024 widgets: so
-    every closed screen left all its lines in memory. Only the colours matter there.
+    Textual 8.2 caches two colours by the object that holds a widget's lines: closed screens stayed in memory.
     """
 
     def __init__(self) -> None:
@@ -378,9 +380,8 @@ class EscapeParser(XTermParser):
 class NonblockingDriver(LinuxDriver):
     """Driver that never waits for the terminal, detects when it is gone, and sleeps until there is a key.
 
-    Textual's own driver waits until the terminal has accepted the last frame. A terminal that no longer accepts any (a
-    closed laptop, a broken connection: for hours, until TCP gives up) would stop the event loop, which also handles
-    SIGTERM and SIGHUP.
+    Textual's own driver waits until the terminal has accepted the last frame. One that no longer accepts any (a closed
+    laptop: for hours, until TCP gives up) would stop the event loop, which also handles SIGTERM and SIGHUP.
     """
 
     _writer: NonblockingWriter | None = None

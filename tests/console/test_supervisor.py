@@ -131,7 +131,7 @@ class Screens:
     def __init__(self, *acts: Act) -> None:
         self.acts = list(acts)
         self.made: list[Screen] = []
-        self.toasts: list[str] = []
+        self.messages: list[str] = []
         self.feed = OpenFeed()
         self.reopening = ScreenSupervisor(self.make, LOG)
 
@@ -142,7 +142,7 @@ class Screens:
         return app
 
     def leave(self, app: Screen) -> None:
-        self.toasts += [notification.message for notification in app._notifications]  # noqa: SLF001 - Textual has no public list
+        self.messages += [app.messages.newest.text] if app.messages.newest else []
         app.exit(ExitChoice.HAND_OVER, return_code=7)
 
     async def run(self) -> tuple[ExitChoice | None, int]:
@@ -240,7 +240,7 @@ async def test_a_screen_that_fails_anywhere_is_opened_again_and_reports_it(
     fault = screens.made[0].fault
     assert isinstance(fault, KeyError)
     told = f"The screen failed and was opened again: KeyError: {fault}. See the log: {LOG}"
-    assert screens.toasts == [told]
+    assert screens.messages == [told]
     assert [happening.text for happening in screens.made[1].notifier.log] == [told]
     assert "Traceback" in caplog.text
     assert f"KeyError: {fault}" in caplog.text

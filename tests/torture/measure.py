@@ -131,7 +131,7 @@ class Rest:
         await asyncio.to_thread(gc.collect)
         alive = {
             "widgets": len(app.born),
-            "on the screen": sum(each.is_attached and not type(each).__name__.startswith("Toast") for each in app.born),
+            "on the screen": sum(each.is_attached for each in app.born),
             "threads": (threads := _threads()).total(),
             "tasks": len(asyncio.all_tasks()),
         }

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 from textual.app import App
-from textual.notifications import Notification
 from textual.pilot import Pilot
 from textual.strip import Strip
 
@@ -229,13 +228,9 @@ class Console:
 
     @property
     def told(self) -> list[str]:
-        """Messages of the shown notifications."""
-        return [notification.message for notification in self.toasts]
-
-    @property
-    def toasts(self) -> list[Notification]:
-        """Shown notifications."""
-        return list(self.app._notifications)  # noqa: SLF001 - Textual has no public list of them
+        """The message that is shown, if there is one."""
+        newest = self.app.messages.newest
+        return [] if newest is None else [newest.text]
 
     @property
     def screen_text(self) -> str:

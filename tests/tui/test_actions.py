@@ -169,11 +169,11 @@ async def test_an_error_shows_problem_place_and_hint(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(console.actions, "hold", full)
     async with begun(console, 106) as pilot:
         await console.press(pilot, "h")
-        [notification] = console.toasts
-        assert notification.severity == "error"
-        assert notification.title == "/state/jobs"
-        assert "no space is left [red]\nfree some space" in notification.message
-        assert not notification.markup
+        newest = console.app.messages.newest
+        assert newest is not None
+        assert newest.severity == "error"
+        assert newest.text == "/state/jobs: no space is left [red] (free some space)"
+        assert "✗ /state/jobs: no space is left [red] (free some space)" in console.screen_text
 
 
 async def test_an_unforeseen_error_is_shown_and_the_next_action_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,9 @@ async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> N
         await console.press(pilot, "s", *"busybox", "enter")
         assert not console.store.jobs()
         [told] = console.told
-        assert told.startswith("tenant alice has 0 jobs waiting and may have 0: 1 more is too many")
+        assert told.removeprefix("submit: ").startswith(
+            "tenant alice has 0 jobs waiting and may have 0: 1 more is too many"
+        )
 
 
 async def test_the_form_stays_while_a_field_is_wrong() -> None:

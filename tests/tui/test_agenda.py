@@ -67,7 +67,7 @@ async def test_the_agenda_fills_the_space_left_by_the_gpus() -> None:
     async with console.app.run_test(size=(110, 40)) as pilot:
         await console.begin(pilot)
         screen = await timeline_of(console, pilot)
-        assert screen.query_one("#agenda", CellLines).size.height == 40 - 5 - 1 - 8
+        assert screen.query_one("#agenda", CellLines).size.height == 40 - 6 - 1 - 8
         assert "Coming next" in console.screen_text
         await console.resize(pilot, 110, 16)
         assert "Coming next" not in console.screen_text

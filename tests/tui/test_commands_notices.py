@@ -137,7 +137,7 @@ RUN, DONE, BAD = JobState.RUNNING, JobState.COMPLETED, JobState.FAILED
         ),
     ],
 )
-def test_an_array_raises_one_toast_at_its_first_failure_and_one_at_its_end(
+def test_an_array_is_told_at_its_first_failure_and_one_at_its_end(
     pictures: list[tuple[JobState, ...]], told: list[list[str]]
 ) -> None:
     watcher = ChangeWatcher("alice", mine_only=True)
@@ -237,13 +237,13 @@ class Heard:
     """Screen that records its notifications."""
 
     def __init__(self) -> None:
-        self.toasts: list[tuple[str, str]] = []
+        self.said: list[tuple[str, str]] = []
         self.bells = 0
         self.sent: list[str] = []
 
-    def toast(self, text: str, title: str, severity: str) -> None:
-        del title
-        self.toasts.append((severity, text))
+    def say(self, message: Notification) -> None:
+        """Keep the message."""
+        self.said.append((message.severity, message.text))
 
     def bell(self) -> None:
         self.bells += 1
@@ -262,7 +262,7 @@ def test_each_kind_of_notification_is_configured_separately(choice: str, failed:
             notifier = Notifier(heard, settings, "alice", FakeClock())
             notifier.take(rich_snapshot())
             notifier.take(with_job(rich_snapshot(), [job_over(101, state)]))
-            told = {"toast": len(heard.toasts), "bell": heard.bells, "desktop": len(heard.sent)}
+            told = {"toast": len(heard.said), "bell": heard.bells, "desktop": len(heard.sent)}
             counts.append(told.pop(way))
             assert not any(told.values()), (way, told)
             assert len(notifier.log) == 1
@@ -300,32 +300,7 @@ def test_names_of_jobs_cannot_control_the_terminal() -> None:
     assert len(inside) <= 200
 
 
-@pytest.mark.parametrize("gesture", ["key", "click"])
-async def test_a_toast_goes_with_the_next_key_or_click_once_it_could_be_read(gesture: str) -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24), notifications=True) as pilot:
-        await console.begin(pilot)
-
-        async def act() -> None:
-            if gesture == "key":
-                await pilot.press("j")
-            else:
-                await pilot.click("#queue", offset=(5, 2))
-            await pilot.pause()
-
-        console.app.notify("the disk is full", timeout=600)
-        await pilot.pause()
-        await act()
-        assert "the disk is full" in console.screen_text, "a key that was on its way takes nothing away"
-        console.clock.advance(1)
-        await act()
-        assert "the disk is full" not in console.screen_text
-        console.app.notify("once more", timeout=600)
-        await pilot.pause()
-        assert "once more" in console.screen_text
-
-
-async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_job_is_told_and_the_log_shows_when(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     sent: list[str] = []
     monkeypatch.setattr(console.app, "send", sent.append)

@@ -45,7 +45,7 @@ async def test_undo_keeps_later_changes_of_others() -> None:
         Actions(console.store, console.clock, ACTOR).set_priority([107], 3)
         await console.press(pilot, "u")
         assert console.store.get(107).priority == 3
-        assert console.told[-1] == "job 107 has been changed since: not undone"
+        assert console.told[-1] == "undo: job 107 has been changed since: not undone"
 
 
 async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:

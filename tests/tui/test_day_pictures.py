@@ -129,7 +129,7 @@ ELSEWHERE = {
     "timeline-empty": Look(TimelineScreen, ("T",), sample.empty_queue, sizes=NARROW),
     "timeline-no-gpu": Look(TimelineScreen, ("T",), sample.no_gpu, sizes=NARROW),
     "what-if-paused": Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched, sizes=NARROW),
-    "action-refused": Look(Main, then=refused, has_toasts=True, sizes=NARROW),
+    "action-refused": Look(Main, then=refused, has_message=True, sizes=NARROW),
     "read-only": Look(Main, make=looking_on, sizes=NARROW),
 }
 """Bad days on the screens where they matter most."""

@@ -378,27 +378,6 @@ class TestTemplates:
         assert not files(tmp_path)
 
 
-@pytest.mark.usefixtures("drawn")  # or the keys of the screen below are drawn sooner or later than the form
-@pytest.mark.parametrize("is_unfolded", [False, True])
-async def test_toasts_cover_no_field_of_the_form(is_unfolded: bool) -> None:
-    console = Console()
-    async with console.app.run_test(size=SMALL, notifications=True) as pilot:
-        await console.begin(pilot)
-        await until(pilot, lambda: "q quit" in console.screen_text)
-        await pilot.press("s", *(["ctrl+n"] if is_unfolded else []))
-        await pilot.pause()
-        fields = console.screen_text.splitlines()[2:]
-        console.app.toast("job 1 train of bob is COMPLETED after 3h12m", "", "information")
-        console.app.toast("job 107 llama of alice is FAILED after 3h12m: exit code 1, " + "x" * 100, "Failed", "error")
-        await until(pilot, lambda: "job 107" in console.screen_text)
-        lines = console.screen_text.splitlines()
-        assert lines[0].startswith("▌ Failed")
-        assert lines[1].startswith("▌ job 107 llama of alice is FAILED after 3h12m: exit code 1")
-        assert lines[2:] == fields
-        await pilot.press("escape")
-        await until(pilot, lambda: "job 1 train" in console.screen_text)
-
-
 class TestEditor:
     @pytest.fixture(autouse=True)
     def _editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ def heights(console: Console) -> dict[str, int]:
 
 
 def heights_of_notices(console: Console) -> int:
-    """Return the rows that notices and the summary take."""
-    shown = (console.app.screen.query_one(name) for name in ("#notices", "#summary"))
+    """Return the rows that messages and the summary take."""
+    shown = (console.app.screen.query_one(name) for name in ("#messages", "#summary"))
     return sum(widget.size.height for widget in shown if widget.display)
 
 
@@ -74,7 +74,7 @@ async def test_no_pane_is_squeezed_out() -> None:
             await pilot.pause()
             assert pane_of(console.app.focused) == name
             assert min(heights(console).values()) >= LEAST
-            assert sum(heights(console).values()) == 22
+            assert sum(heights(console).values()) == 21
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
@@ -193,7 +193,7 @@ async def test_a_pane_is_hidden_and_all_come_back() -> None:
         assert pane_of(console.app.focused) == "gpus"
         await pilot.press("w", "w", "w")
         await pilot.pause()
-        assert heights(console) == {"queue": 33}
+        assert heights(console) == {"queue": 32}
         await pilot.press("W")
         await pilot.pause()
         assert heights(console) == before

@@ -30,7 +30,7 @@ from gputui.tui.textual_internals import ExactUpdate, bindings_of
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
-from gputui.tui.widgets.status_bars import NoticeBar, StatusBar
+from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, job
 from tests.tui import sample
 from tests.tui.console import Console, steady
@@ -45,10 +45,6 @@ def queue(console: Console) -> JobTable:
 
 def focused_id(console: Console) -> str | None:
     return pane_of(console.app.focused)
-
-
-def shows_notices(console: Console) -> bool:
-    return bool(console.app.screen.query_one(NoticeBar).display)
 
 
 async def test_the_screen_is_drawn_before_the_first_snapshot() -> None:
@@ -226,9 +222,9 @@ async def test_zoom_gives_the_focused_pane_the_screen() -> None:
         await console.begin(pilot)
         await pilot.press("z")
         await pilot.pause()
-        assert queue(console).size.height == 27
+        assert queue(console).size.height == 26
         await pilot.press("tab")
-        await until(pilot, lambda: focused_id(console) == "log" and console.app.query_one(LogPane).size.height == 27)
+        await until(pilot, lambda: focused_id(console) == "log" and console.app.query_one(LogPane).size.height == 26)
         await pilot.press("z")
         await pilot.pause()
         assert queue(console).size.height > 0
@@ -351,22 +347,6 @@ async def test_messages_after_the_end_are_ignored() -> None:
 
 def test_queued_snapshots_are_replaced_by_newer_ones() -> None:
     assert SnapshotTaken(Snapshot()).can_replace(SnapshotTaken(Snapshot()))
-
-
-async def test_the_banner_appears_and_disappears() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
-        assert not shows_notices(console)
-        await console.show(pilot, sample.no_docker())
-        assert shows_notices(console)
-        assert "docker does not answer" in console.screen_text
-        assert console.app.screen.query_one(NoticeBar).size.height == 1
-        await pilot.press("exclamation_mark")
-        assert "log in again" in console.screen_text
-        await pilot.press("escape")
-        await console.show(pilot, sample.rich_snapshot())
-        assert not shows_notices(console)
 
 
 async def test_detail_follows_its_job() -> None:
@@ -527,24 +507,3 @@ async def test_the_screen_goes_on_below_a_dialog_but_not_below_a_page() -> None:
         await console.press(pilot, "enter")
         await console.show(pilot, sample.rich_snapshot())
         assert "PAUSED" in "".join(segment.text for segment in bar.render_line(0)), "a page covers it"
-
-
-async def test_each_toast_stands_where_the_first_one_stood() -> None:
-    console = Console()
-
-    def row() -> int | None:
-        found = (n for n, line in enumerate(console.screen_text.splitlines()) if "Not stopped" in line)
-        return next(found, None)
-
-    async with console.app.run_test(size=SIZE, notifications=True) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "ctrl+z")
-        await until(pilot, lambda: row() is not None)
-        first = row()
-        for keys in ((), (), ("question_mark",)):
-            await console.press(pilot, *keys)
-            console.app.clear_notifications()
-            await until(pilot, lambda: row() is None)
-            await console.press(pilot, *(["escape"] if keys else []), "ctrl+z")
-            await until(pilot, lambda: row() is not None)
-        assert row() == first

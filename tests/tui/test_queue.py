@@ -355,7 +355,7 @@ class TestMoves:
             queue(console).move_to(queue(console).keys.index(106))
             await pilot.press("K")
             await wait_until(lambda: bool(console.told), pilot)
-            assert console.told == ["already first"]
+            assert console.told == ["Not moved: already first"]
             assert console.audited() == []
 
     async def test_scores_are_computed_only_when_shown(self) -> None:
@@ -551,7 +551,7 @@ class TestStableRows:
             table = queue(console)
             await pilot.press(*"jjjjjjjjjjkk")
             seen = self.in_sight(table)
-            assert seen[0] == 6
+            assert seen[0] == 7
             await self.end(console, pilot, 2)
             assert self.in_sight(table) == seen
             await self.start(console, pilot, 80)
@@ -561,7 +561,7 @@ class TestStableRows:
             cursors = table.keys.index(9) - table.top
             await self.start(console, pilot, 9)
             assert table.cursor == 9
-            assert self.in_sight(table)[:2] == [6, 7]
+            assert self.in_sight(table)[:2] == [7, 8]
             assert not table.has_cursor_in_sight
             await pilot.press("j")
             assert table.cursor == seen[cursors + 1]

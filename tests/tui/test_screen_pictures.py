@@ -212,8 +212,8 @@ SCREENS = {
     "container": Look(ContainerScreen, ("U",), occupied, occupied_console, container_page),
     "recurring": Look(Main, ("3",), standing),
     "reservations": Look(Main, ("4",), standing),
-    "told": Look(Main, (*"jjj", "h"), has_toasts=True, sizes=(SMALL,)),
-    "undone": Look(Main, then=undone, has_toasts=True, sizes=(SMALL,)),
+    "told": Look(Main, (*"jjj", "h"), has_message=True, sizes=(SMALL,)),
+    "undone": Look(Main, then=undone, has_message=True, sizes=(SMALL,)),
 }
 """Screens with their pictures."""
 

@@ -49,7 +49,7 @@ async def test_the_timeline_shows_running_and_planned_jobs_and_reservations() ->
         screen = await timeline_of(console, pilot)
         heading = console.screen_text.splitlines()[0]
         drawn = rows(console)
-        legend = console.screen_text.splitlines()[-2]
+        legend = console.screen_text.splitlines()[-3]
         plan = screen.timeline
     assert "4 run, 5 planned, 1 unplanned │ head #106 17:45:00 GPU 0-3" in heading
     assert drawn[0].count("101 llama-7b-sft━") == 1

@@ -17,7 +17,7 @@ from gputui.domain.state import JobState
 from gputui.ports.actions import UserActions
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
-from gputui.tui.progress import LongTask, ProgressLine, TaskCancelledError, work_cell
+from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
 from gputui.tui.screens.log_saver import save_log
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, NOW, job
@@ -53,7 +53,7 @@ class Slow:
 
 
 def shows_line(console: Console) -> bool:
-    return bool(console.app.screen.query(ProgressLine))
+    return "Esc cancels" in console.screen_text
 
 
 def files(directory: Path) -> list[Path]:

@@ -120,7 +120,7 @@ def _shown(job: Job) -> Attempt | None:
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
 _LABEL, _GAP = 10, 2
-_FRAME, _AROUND = 4, 4
+_FRAME, _AROUND = 4, 5
 """Cells beside the page, and rows above and below its lines."""
 _LOG_LEAST = 6
 """Minimum rows of a log."""

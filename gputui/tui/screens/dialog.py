@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 from textual import events
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 
 from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
 from gputui.tui.keymap import keymap_of
@@ -16,12 +18,28 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import SeenThrough, bind_if_free
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.hints import edge_key_at, press
+from gputui.tui.widgets.message_line import MessageLine, draw_line
+
+if TYPE_CHECKING:
+    from gputui.tui.app import Gputui
 
 T = TypeVar("T")
 
 
 class ClosedOnce(SeenThrough[T]):
-    """Makes `dismiss()` idempotent: a second request that is already queued is ignored."""
+    """Screen with a line of messages, whose `dismiss()` is idempotent: a second queued request is ignored."""
+
+    def edge(self) -> Iterable[Widget]:
+        """Return its line of messages."""
+        return (MessageLine(cast("Gputui", self.app).messages),)
+
+    def on_screen_resume(self) -> None:
+        """Show the message of now, which another screen had."""
+        draw_line(self)
+
+    def on_screen_suspend(self) -> None:
+        """Leave the message to the screen in front."""
+        draw_line(self)
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close the screen if it is in front."""

@@ -35,7 +35,7 @@ from gputui.tui.widgets.status_bars import KeyBar
 
 def act(app: App[Any], begun: str, call: Callable[[], str]) -> None:
     """Carry out an action on its own thread and show its result on the screen that is in front by then."""
-    app.notify(plain(begun, 300), markup=False, timeout=3)
+    app.notify(begun)
 
     def run() -> None:
         try:

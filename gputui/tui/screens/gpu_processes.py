@@ -122,8 +122,8 @@ def _any_share(rows: Sequence[GpuProcessRow]) -> bool:
     return any(row.sm is not None for row in rows)
 
 
-_OTHERS, _STEP = 3, 6
-"""Lines for heading, titles and keys, and the rows by which the list grows."""
+_OTHERS, _STEP = 4, 6
+"""Lines for heading, titles, messages and keys, and the rows by which the list grows."""
 _LEAST, _MUCH = 8, 20
 """Lines from which more is shown about the selected row, and from which all is."""
 FILTERS = "process_filters"

@@ -43,7 +43,7 @@ class GridNodes:
         order = "the idlest first" if self._grid.sort() else "in the order of the cluster"
         self._redraw()
         self._grid.move_to(0)
-        self._screen.notify(f"Nodes: {order}", timeout=2)
+        self._screen.notify(f"Nodes: {order}")
         return True
 
     def fold(self) -> bool:

@@ -177,7 +177,7 @@ class LogController:
             words = f"{log.heading(job)}: {self._services.pinned.toggle(log)}"
             self._stay(log, is_pinned=log in self._services.pinned.logs)
             hint = f"{keymap_of(self._screen).key('logs')} shows pinned logs together"
-            self._screen.app.notify(f"{words}. {hint}", markup=False, timeout=4)
+            self._screen.app.notify(f"{words}. {hint}")
 
     def _stay(self, log: LogOf, *, is_pinned: bool) -> None:
         """Keep the pane on a pinned log, or let it follow the cursor again."""
@@ -200,7 +200,7 @@ class LogController:
 
     def _show_together(self, logs: list[LogOf]) -> None:
         if not logs:
-            self._screen.app.notify("No log is pinned and no job runs.", timeout=4)
+            self._screen.app.notify("No log is pinned and no job runs.")
             return
         from gputui.tui.screens.logs import LogsScreen
 

@@ -108,7 +108,7 @@ class LogSaver:
             try:
                 self._save(follower, typed_path(typed or suggested, "file"), overwrite=False)
             except InputError as error:
-                self._pane.app.notify(str(error), severity="error", markup=False)
+                self._pane.app.notify(str(error), severity="error")
 
         place = plain(str(present_directory() or "a directory that has been deleted"), 200)
         detail = f"As {suggested} unless you name another file, in {place}"
@@ -141,9 +141,9 @@ class LogSaver:
         if message.exists is not None:
             self._ask_to_overwrite(self._saving, message.exists)
         elif message.is_done:
-            notify(plain(message.words, 300), markup=False, timeout=5)
+            notify(message.words)
         else:
-            notify(plain(message.words, 400), title="Not saved", severity="error", markup=False, timeout=10)
+            notify(message.words, title="Not saved", severity="error")
 
     def _ask_to_overwrite(self, follower: LogFollower | None, path: Path) -> None:
         from gputui.tui.screens.questions import Confirm

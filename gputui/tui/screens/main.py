@@ -105,7 +105,7 @@ class Main(GpuScreen):
 
     def compose(self) -> ComposeResult:
         """Yield the widgets from top to bottom."""
-        yield from (self.around.bar, self.around.notices)
+        yield self.around.bar
         with Vertical():
             yield self.grid
             yield self.around.summary
@@ -115,7 +115,6 @@ class Main(GpuScreen):
                     yield self.filter_line
                 yield Divider()
                 yield self.log_pane
-        yield self.around.hint
         yield self._keys
 
     def on_mount(self) -> None:
@@ -165,10 +164,10 @@ class Main(GpuScreen):
         self._update_tabs()
         self.around.show(snapshot, now)
         picture = self._services.gpu_picture(snapshot, self.queue.rows.jobs, now)
-        room = self.panes.room_for_gpus(self.size.height - 2 - self.around.rows, is_idle=self.is_idle)
+        room = self.panes.room_for_gpus(self.size.height - self.around.rows, is_idle=self.is_idle)
         self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), room)
         grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
-        self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows, self.jobs.rows_wanted)
+        self.panes.settle(self.size.height - self.around.rows - grid_rows, self.jobs.rows_wanted)
         names = Labels.of(snapshot).by_uuid
         self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()

@@ -108,9 +108,9 @@ class Menu(Pointed):
         """Place the menu beside the pointer, within the screen."""
         lines = max(width(self._heading) + _MARK, *(width(text) + _MARK for text in self.texts))
         self.query_one(CellLines).styles.width = lines
-        right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self.rows - 2
+        right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self.rows - 3
         self.query_one(".dialog").styles.offset = (max(0, min(self._at.x, right)), max(0, min(self._at.y, low)))
 
     @property
     def rows(self) -> int:
-        return max(1, min(len(self.texts), self.app.size.height - 2))
+        return max(1, min(len(self.texts), self.app.size.height - 3))

@@ -24,7 +24,7 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.menu import Pointed
 from gputui.tui.widgets.cell_lines import CellLines
 
-_GAP, _AROUND, _SAID = 2, 8, 2
+_GAP, _AROUND, _SAID = 2, 9, 2
 """Cells between columns; rows of the box that are not commands; and rows of the sentence below them."""
 _NONE = "No matching command."
 

@@ -255,7 +255,7 @@ class Panes:
         width = self._screen.size.width
         if width < BESIDE_FROM:
             words = f"The log fits beside the queue from {BESIDE_FROM} columns; this screen has {width}."
-            self._screen.notify(words, timeout=4)
+            self._screen.notify(words)
             return
         self._become(self.layout.with_log_moved(width))
 
@@ -284,7 +284,7 @@ class Panes:
     def change_grid(self) -> None:
         """Switch to the next GPU layout."""
         self._become(self.layout.with_next_grid())
-        self._screen.notify(f"GPU layout: {self.layout.grid}", timeout=2)
+        self._screen.notify(f"GPU layout: {self.layout.grid}")
 
     def zoom(self) -> None:
         """Give the focused pane the whole screen, or end that."""

@@ -70,8 +70,8 @@ def _cpu(cpu: float | None) -> Cell:
     return cell(f"{cpu:.0%}", GREEN if cpu >= _BUSY else PLAIN)
 
 
-_OTHERS, _STEP = 3, 6
-"""Lines for heading, titles and keys, and the rows by which the list grows."""
+_OTHERS, _STEP = 4, 6
+"""Lines for heading, titles, messages and keys, and the rows by which the list grows."""
 EVERY = 2.0
 """Seconds between two listings; a new one waits for the previous one."""
 

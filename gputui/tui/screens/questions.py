@@ -153,7 +153,7 @@ class Choose(Dialog[int | None]):
 
     @property
     def rows(self) -> int:
-        return max(3, min(len(self.texts), self.app.size.height - 8))
+        return max(3, min(len(self.texts), self.app.size.height - 9))
 
     def _keep_in_sight(self) -> None:
         """Scroll so that the chosen line is visible and no room is left below."""

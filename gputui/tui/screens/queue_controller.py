@@ -246,7 +246,7 @@ class QueueController:
         table.rearrange()
         to = self.rows.fold(table.cursor)
         if to is None:
-            self._screen.notify("nothing to unfold: no array, and no job depends on it", timeout=3)
+            self._screen.notify("nothing to unfold: no array, and no job depends on it")
             return
         table.cursor = to
         self._redraw()

@@ -152,7 +152,7 @@ class QueueEditor:
         if ids and not self._drag.is_answered(ids, message.steps):
             return
         if move.refusal:
-            self._screen.notify(move.refusal, title="Not moved", severity="warning", markup=False, timeout=8)
+            self._screen.notify(move.refusal, title="Not moved", severity="warning")
         if not ids:
             self._drag = Drag()
         if not ids or not move.places:
@@ -170,7 +170,7 @@ class QueueEditor:
         waiting = self._editable()
         if count(waiting) > 1:
             key = keymap_of(self._screen).key("fold")
-            self._screen.notify(f"elements of an array are edited one by one: {key} unfolds it", timeout=5)
+            self._screen.notify(f"elements of an array are edited one by one: {key} unfolds it")
         elif waiting:
             from gputui.tui.screens.submit import Submit
 

@@ -1,4 +1,4 @@
-"""Lines around the panes of the main screen: status, notices, the summary of GPUs and host, and the keys."""
+"""Lines around the panes of the main screen: status, the summary of GPUs and host, notices, and the keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from gputui.tui.present.status import status_line
 from gputui.tui.present.summary import summary_line
 from gputui.tui.services import Services
 from gputui.tui.widgets.log_view import LogView
-from gputui.tui.widgets.status_bars import HintBar, NoticeBar, StatusBar, SummaryBar
+from gputui.tui.widgets.message_line import line_of
+from gputui.tui.widgets.status_bars import StatusBar, SummaryBar
 
 
 class StatusController:
@@ -38,22 +39,19 @@ class StatusController:
         self._services = services
         self._log = log
         self.bar = StatusBar(id="status")
-        self.notices = NoticeBar(id="notices")
         self.summary = SummaryBar(id="summary")
-        self.hint = HintBar(id="hint")
         self._steady: Steady[tuple[str, str]] = Steady()
 
     @property
     def rows(self) -> int:
-        """Number of rows that notices, summary and hint take."""
-        return self.notices.rows + self.summary.rows + self.hint.rows
+        """Number of rows that they take."""
+        return 3 + self.summary.rows
 
     def show(self, snapshot: Snapshot, now: datetime) -> None:
         """Show the snapshot; on a low screen a few words of the summary join the status line."""
         self._show_status(snapshot, now, f"{now.astimezone():{self._services.pace.clock}}")
         self._show_summary(snapshot, now)
-        self.hint.show(self._services.hint.text)
-        self.notices.show(pressing(snapshot, now))
+        line_of(self.bar.screen).show(pressing(snapshot, now), self._services.hint.text)
 
     def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
         read_only = self._services.is_read_only

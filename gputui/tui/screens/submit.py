@@ -261,7 +261,7 @@ class Submit(Dialog[None]):
 
     def _lay_out(self, outlook: tuple[Cell, ...]) -> None:
         rows = self.below.lay_out(outlook, min(self.app.size.width, 104) - 4)
-        self.body.keep_within(self.app.size.height - rows + 3)
+        self.body.keep_within(self.app.size.height - rows + 2)
 
     # commands
 
@@ -297,7 +297,7 @@ class Submit(Dialog[None]):
         if action is None:
             job = self.purpose.instead
             unchanged = f"job {shown_id(job.id)}: nothing to change" if job else "nothing to send"
-            self.notify(unchanged, markup=False, timeout=4)
+            self.notify(unchanged)
             self.dismiss()
         elif callable(action):
             self._is_sent = True

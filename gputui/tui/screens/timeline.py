@@ -248,8 +248,8 @@ class TimelineTable(LineTable[BarRowKey]):
         return self._with_position(strip)
 
 
-_OTHERS = 5
-"""Lines of the screen that are neither GPUs nor agenda: heading, selection, legend, keys."""
+_OTHERS = 6
+"""Lines of the screen that are neither GPUs nor agenda: heading, selection, legend, messages, keys."""
 _AGED = timedelta(seconds=15)
 
 

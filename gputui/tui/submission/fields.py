@@ -332,7 +332,7 @@ class FormBody(VerticalScroll, can_focus=False):
 
     def on_mount(self) -> None:
         """Leave room for the rows above and below."""
-        self.keep_within(self.app.size.height)
+        self.keep_within(self.app.size.height - 1)
 
     def keep_within(self, rows: int) -> None:
         """Limit the height to that many rows minus the rows above and below."""

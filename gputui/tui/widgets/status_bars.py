@@ -1,10 +1,9 @@
-"""Status at the top of the screen, keys at the bottom, and notices below the status."""
+"""Status at the top of the screen, the summary below the GPUs, and keys at the bottom."""
 
 from __future__ import annotations
 
 import time
 
-from msgspec.structs import replace
 from rich.style import Style
 from textual import events
 from textual.geometry import Region
@@ -12,19 +11,14 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputui.domain.snapshot import Notice
-from gputui.domain.text import fit, plain
-from gputui.domain.text import width as cell_width
 from gputui.tui.commands import Command
 from gputui.tui.input_queue import read_at
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Span, changed_runs, fitted, segments
-from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, SEVERITY_STYLES, STRONG
+from gputui.tui.present.style import BLUE, DIM, GROUND, RAISED, STRONG
 
 _RAISED = Style(bgcolor=RAISED)
 _GROUND = Style(bgcolor=GROUND)
-_MARKS = {"error": "✗ ", "warning": "! "}
 
 
 class StatusBar(Widget):
@@ -63,93 +57,11 @@ class StatusBar(Widget):
         return Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
 
 
-class NoticeBar(Widget):
-    """Notices that need an operator's attention, in a few lines; hidden if there are none."""
-
-    DEFAULT_CSS = "NoticeBar { height: 1; display: none; }"
-    MOST = 3
-    LOW = 30
-    """Screens with fewer rows show one line of notices, to leave rows to the queue."""
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._notices: tuple[Notice, ...] = ()
-        self._lines: list[Cell] = []
-
-    @property
-    def rows(self) -> int:
-        """Number of lines that it takes."""
-        return len(self._lines)
-
-    def show(self, notices: tuple[Notice, ...]) -> None:
-        """Show the notices, worst first."""
-        words = keymap_of(self).words
-        notices = tuple(replace(notice, text=words(notice.text)) for notice in notices)
-        if notices != self._notices:
-            self._notices = notices
-            self._wrap(self.app.size.width)
-
-    def on_resize(self) -> None:
-        """Wrap at the new width."""
-        self._wrap(self.app.size.width)
-
-    def _wrap(self, width: int) -> None:
-        """Show the worst notice in full, the beginning of others, and the number of the rest."""
-        self._lines = self._one_line(width) if self.app.size.height < self.LOW else self._some_lines(width)
-        self.display = bool(self._lines)
-        self.styles.height = max(1, len(self._lines))
-        self.refresh()
-
-    def _one_line(self, width: int) -> list[Cell]:
-        """Return the beginning of the worst notice, and the key that shows the rest."""
-        if not self._notices:
-            return []
-        worst, more = self._notices[0], len(self._notices) - 1
-        style = SEVERITY_STYLES.get(worst.severity, PLAIN)
-        text = _MARKS.get(worst.severity, "· ") + plain(worst.text, 600)
-        room = width - 2
-        if not more and cell_width(text) <= room:
-            return [((text, style),)]
-        key = keymap_of(self).key("notices")
-        hint = f"  +{more}, {key} shows all" if more else f"  {key} shows all"
-        return [((fit(text, room - len(hint)), style), (hint, DIM))]
-
-    def _some_lines(self, width: int) -> list[Cell]:
-        lines: list[Cell] = []
-        for notice in self._notices:
-            style = SEVERITY_STYLES.get(notice.severity, PLAIN)
-            mark = _MARKS.get(notice.severity, "· ")
-            text = wrapped(plain(notice.text, 600), width - 4)
-            kept = text if not lines else [" ".join(text)]
-            lines += [(((mark if i == 0 else "  "), style), (line, style)) for i, line in enumerate(kept)]
-        if len(lines) > self.MOST:
-            more = len(self._notices) - 1
-            lines = [
-                *lines[: self.MOST - 1],
-                (
-                    (f"  and {more} more, " if more else "  … ", DIM),
-                    (f"{keymap_of(self).key('notices')} shows all", DIM),
-                ),
-            ]
-        return lines
-
-    async def on_click(self) -> None:
-        """Show all notices in full."""
-        await self.run_action("app.notices")
-
-    def render_line(self, y: int) -> Strip:
-        """Render a line of notices."""
-        spans: list[Span] = [(" ", DIM)]
-        if y < len(self._lines):
-            spans += fitted(self._lines[y], max(0, self.size.width - 1))
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
-
-
 class SummaryBar(Widget):
     """Line about all GPUs and the host; hidden while nothing is known, and on low screens."""
 
     DEFAULT_CSS = "SummaryBar { height: 1; display: none; }"
-    LOW = NoticeBar.LOW
+    LOW = 30
     """Screens with fewer rows have no such line, to leave the row to the queue."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
@@ -184,33 +96,6 @@ class SummaryBar(Widget):
         """Render the line."""
         spans: list[Span] = [(" ", DIM), *fitted(self._line, max(0, self.size.width - 1))]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
-
-
-class HintBar(Widget):
-    """Line for newcomers; hidden if it is empty."""
-
-    DEFAULT_CSS = "HintBar { height: 1; display: none; }"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id)
-        self._text = ""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows that it takes."""
-        return int(bool(self._text))
-
-    def show(self, text: str) -> None:
-        """Show the text; an empty one takes no row."""
-        if text != self._text:
-            self._text = text
-            self.display = bool(text)
-            self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        """Render the line."""
-        words = fit(keymap_of(self).words(self._text), max(0, self.size.width - 1))
-        return Strip(segments([(" ", DIM), (words, BLUE)], _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
 
 class KeyBar(Widget):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.screens.panes import PaneLayout
-from gputui.tui.widgets.status_bars import NoticeBar
+from gputui.tui.widgets.message_line import line_of
 from tests.factories import uuid
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
@@ -72,7 +72,7 @@ def edge_by(rows: int) -> Step:
 
 async def on_notice(hand: Hand) -> None:
     """Click on a notice."""
-    await hand.click(hand.main.query_one(NoticeBar), 20, 0)
+    await hand.click(line_of(hand.main), 20, 0)
 
 
 USUAL = ChosenColumns.of({}, ()).keys
