@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 from textual import events
 from textual.await_complete import AwaitComplete
@@ -20,9 +20,6 @@ from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.hints import edge_key_at, press
 from gputui.tui.widgets.message_line import MessageLine, draw_line
 
-if TYPE_CHECKING:
-    from gputui.tui.app import Gputui
-
 T = TypeVar("T")
 
 
@@ -31,7 +28,7 @@ class ClosedOnce(SeenThrough[T]):
 
     def edge(self) -> Iterable[Widget]:
         """Return its line of messages."""
-        return (MessageLine(cast("Gputui", self.app).messages),)
+        return (MessageLine(),)
 
     def on_screen_resume(self) -> None:
         """Show the message of now, which another screen had."""

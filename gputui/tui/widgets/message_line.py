@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, cast
 
 from rich.style import Style
 from textual.app import App
@@ -80,15 +80,20 @@ class Messages:
             draw_line(screen)
 
 
+class ShowsMessages(Protocol):
+    """App whose screens have lines of messages."""
+
+    messages: Messages
+
+
 class MessageLine(Widget):
     """One row that every screen has at all times, so that no message covers or moves anything.
 
     Of several screens in sight, the one in front shows the message.
     """
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self) -> None:
         super().__init__(id="messages")
-        self._messages = messages
         self._notices: Sequence[Notice] = ()
         self._hint = ""
         self._shown: list[Span] = []
@@ -118,7 +123,7 @@ class MessageLine(Widget):
             self.refresh(Region(1 + start, 0, end - start, 1))
 
     def _words(self) -> Cell:
-        messages = self._messages
+        messages = cast("ShowsMessages", self.app).messages
         if self.screen is self.app.screen:
             if (newest := messages.newest) is not None:
                 return self._cut(newest.severity, newest.text, messages.missed)
