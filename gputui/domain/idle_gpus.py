@@ -46,7 +46,7 @@ def _idle_of(views: list[GpuView], now: datetime) -> str:
 
 def idle_words(idle: timedelta) -> str:
     """Return `idle 12m`, in whole minutes: seconds would redraw the line all the time."""
-    return f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
+    return "idle <1m" if idle < _MINUTE else f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
 
 
 class IdleTrack(Struct):

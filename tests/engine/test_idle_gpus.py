@@ -9,14 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.gpu import GpuProcess
+from gputui.domain.conditions import idle_conditions
+from gputui.domain.gpu import GpuProcess, GpuState
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from tests.engine.test_announcer import Telling
 from tests.engine.test_shared_gpus import sharer
-from tests.factories import GIB
+from tests.factories import GIB, NOW
 
 
 class Site(Telling):
@@ -171,3 +172,17 @@ def test_a_site_may_switch_off_the_detection_of_idle_gpus(tmp_path: Path) -> Non
     world.reborn()
     world.load(world.begin(), 0.0, 0.0)
     assert idle(world.pass_minutes(60)) == []
+
+
+def test_foreign_use_is_judged_by_the_same_rule_and_known_to_all(tmp_path: Path) -> None:
+    world = Site(tmp_path)
+    eve = GpuProcess(4711, 8 * GIB, "eve", "python", ticks=7, started_at=NOW - timedelta(hours=3))
+    [first, *_] = world.tick().gpus
+    world.probe.changed[first.gpu.uuid] = {"utilization": 0.04, "memory_used": 8 * GIB, "processes": (eve,)}
+    assert idle(world.pass_minutes(4)) == []
+    seen = world.pass_minutes(3)
+    [shown] = [view for view in seen.gpus if view.idle_since is not None]
+    assert (shown.gpu.uuid, shown.state, shown.foreign_since) == (first.gpu.uuid, GpuState.FOREIGN, eve.started_at)
+    [condition] = idle_conditions(seen, seen.taken_at)
+    assert condition.short.endswith(": pid 4711 eve")
+    assert world.ear.heard == []
