@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from textual._compositor import ChopsUpdate
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
+from gputui.tui import screens
+from gputui.tui.proposals import GpuProposal
+from gputui.tui.screens.column_chooser import ColumnChooser
+from gputui.tui.screens.dialog import Dialog, ScrollingDialog
+from gputui.tui.screens.foreign import ProcessPage
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.help import Help
-from gputui.tui.screens.questions import Confirm
+from gputui.tui.screens.log_pane import LogPrompt
+from gputui.tui.screens.menu import Menu, Pointed
+from gputui.tui.screens.notices import Notices
+from gputui.tui.screens.palette import CommandFinder
+from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
+from gputui.tui.screens.reserve import Reserve
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, uuid, view
@@ -27,21 +43,60 @@ from tests.tui.every.stages_screens import gpu_page
 from tests.tui.every.world import RESERVED, foreseen, world
 
 LATER = NOW + timedelta(minutes=7)
-DIALOGS = (
-    stages_dialogs.question,
-    stages_dialogs.leaving,
-    stages_dialogs.copying,
-    stages_dialogs.help_,
-    stages_dialogs.notices,
-    stages_dialogs.themes,
-    stages_dialogs.reason,
-    stages_dialogs.log_search,
-    stages_dialogs.reservation,
-    stages_dialogs.submissions,
-    stages_dialogs.templates,
-    stages_screens.columns,
-    stages_screens.form,
-)
+
+
+async def menu(hand: Hand) -> None:
+    """Open the menu of the first row."""
+    await stages.queue(hand)
+    await hand.right_click(hand.queue, 10, hand.queue.head)
+    await hand.opened(Menu)
+
+
+async def palette(hand: Hand) -> None:
+    """Open the list of commands."""
+    await stages.queue(hand)
+    hand.app.action_command_palette()
+    await hand.opened(CommandFinder)
+
+
+async def process(hand: Hand) -> None:
+    """Open the page of a process."""
+    await stages_screens.process_view(hand)
+    row = hand.top(GpuProcessesScreen).row()
+    assert row is not None
+    hand.app.push_screen(ProcessPage(row, hand.app.services.foreign))
+    await hand.opened(ProcessPage)
+
+
+async def proposed(hand: Hand) -> None:
+    """Open the preview of a change."""
+    await stages.at_gpu(2)(hand)
+    hand.main.propose(GpuProposal(uuid(2), "2", "drain"))
+    await hand.opened(WhatIf)
+
+
+BY_KIND: dict[type[ModalScreen[Any]], tuple[Step, ...]] = {
+    Choose: (stages_dialogs.submissions, stages_dialogs.templates),
+    ColumnChooser: (stages_screens.columns,),
+    CommandFinder: (palette,),
+    Confirm: (stages_dialogs.question,),
+    CopyDialog: (stages_dialogs.copying,),
+    Help: (stages_dialogs.help_,),
+    LeaveDialog: (stages_dialogs.leaving,),
+    LogPrompt: (stages_dialogs.log_search,),
+    Menu: (menu,),
+    Notices: (stages_dialogs.notices,),
+    ProcessPage: (process,),
+    Prompt: (stages_dialogs.reason,),
+    Reserve: (stages_dialogs.reservation,),
+    Submit: (stages_screens.form,),
+    Themes: (stages_dialogs.themes,),
+    WhatIf: (proposed,),
+}
+"""Ways to open each kind of dialog; a test sees to it that none is missing."""
+DIALOGS = tuple(dict.fromkeys(step for steps in BY_KIND.values() for step in steps))
+OVER_MAIN = tuple(step for step in DIALOGS if step is not process)
+BASES = {Dialog, ScrollingDialog, Pointed}
 PAGES = (
     stages_screens.detail,
     gpu_page(2),
@@ -86,7 +141,38 @@ async def assert_live(hand: Hand) -> None:
         assert "".join(line[x] for x in beside) == "".join(after[x] for x in beside)
 
 
+def dialogs() -> set[type[Any]]:
+    """Return the kinds of dialogs of the console."""
+    for found in pkgutil.iter_modules(screens.__path__, f"{screens.__name__}."):
+        importlib.import_module(found.name)
+    kinds, unseen = set[type[Any]](), [ModalScreen]
+    while unseen:
+        new = unseen.pop().__subclasses__()
+        kinds.update(new)
+        unseen += new
+    return {kind for kind in kinds if kind.__module__.startswith("gputui.")} - BASES
+
+
+def test_the_table_has_every_dialog() -> None:
+    assert dialogs() == set(BY_KIND)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=str)
 @pytest.mark.parametrize("stage", DIALOGS, ids=lambda stage: stage.__name__.strip("_"))
+async def test_what_is_seen_beside_a_dialog_goes_on(stage: Step, size: tuple[int, int]) -> None:
+    console = world()
+    async with console.app.run_test(size=size) as pilot:
+        hand = Hand(console, pilot)
+        await console.begin(pilot)
+        await stage(hand)
+        await pass_time(hand)
+        while console.app.screen.is_modal:
+            await assert_live(hand)
+
+
+@pytest.mark.parametrize(
+    "stage", [each for each in DIALOGS if each is not process], ids=lambda stage: stage.__name__.strip("_")
+)
 async def test_the_main_screen_goes_on(stage: Step) -> None:
     console = world()
     async with console.app.run_test(size=(240, 60)) as pilot:
