@@ -145,7 +145,8 @@ def dialogs() -> set[type[Any]]:
     """Return the kinds of dialogs of the console."""
     for found in pkgutil.iter_modules(screens.__path__, f"{screens.__name__}."):
         importlib.import_module(found.name)
-    kinds, unseen = set[type[Any]](), [ModalScreen]
+    kinds: set[type[Any]] = set()
+    unseen: list[type[Any]] = [ModalScreen]
     while unseen:
         new = unseen.pop().__subclasses__()
         kinds.update(new)
