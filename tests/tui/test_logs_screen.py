@@ -108,7 +108,7 @@ async def test_without_pinned_logs_those_of_running_jobs_are_shown() -> None:
         assert panes[0].size.height == 22
         await pilot.press("tab")
         await pilot.pause()
-        assert panes[1].size.height == 23
+        assert panes[1].size.height == 22
         await pilot.press("escape")
         assert isinstance(console.app.screen, Main)
 
