@@ -57,7 +57,7 @@ async def test_gpus_stand_below_their_nodes_with_the_allocation_and_say_that_the
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         lines = console.screen_text.splitlines()
-        assert "● Slurm " in lines[0]
+        assert "lab │ ● Slurm " in lines[0]
         place = next(number for number, line in enumerate(lines) if "▾ gpu1" in line)
         assert "no readings: no probe on this node" in lines[place]
         assert "#1 llama alice" in lines[place + 1]

@@ -88,7 +88,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 @pytest.mark.tmux
 def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Place) -> None:
     with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
-        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.until("scheduling", "1/1 free")
         terminal.press("s")
         terminal.until("Submit a job")
         terminal.press("C-o")
@@ -108,7 +108,7 @@ def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Pl
 @pytest.mark.tmux
 def test_a_console_whose_editor_is_open_ends_on_sigterm_and_the_editor_with_it(place: Place) -> None:
     with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
-        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.until("scheduling", "1/1 free")
         terminal.press("s")
         terminal.until("Submit a job")
         terminal.press("C-o")
@@ -126,7 +126,7 @@ def test_a_console_whose_editor_is_open_ends_on_sigterm_and_the_editor_with_it(p
 def test_a_screen_that_sleeps_and_fails_delays_no_start(place: Place) -> None:
     asleep, wake = place.path / "asleep", place.path / "close"
     with Terminal([sys.executable, "-c", ASLEEP, str(asleep), str(wake)], place.environ, 120, 40) as terminal:
-        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.until("scheduling", "1/1 free")
         terminal.press("?")
         until(asleep.exists, "the screen is not asked for help")
         for name in ("first", "second", "third"):
@@ -159,7 +159,7 @@ def test_a_console_whose_scheduler_fails_repeatedly_hands_over_and_says_so(place
         terminal.until("scheduling", "1 of 1 GPU free")
         (place.path / "faulty").touch()
         terminal.until("the scheduler failed in a tick and continues", "no such gpu")
-        terminal.until("a background `gputui serve` continues", "scheduler: service", seconds=40)
+        terminal.until("a background `gputui serve` continues", "serve schedules", seconds=40)
         place.script(f"touch {place.path}/ran")
         until(lambda: place.has("ran"), "the background scheduler starts nothing")
         found = current_leader(place.path / "state")

@@ -30,7 +30,7 @@ def test_a_job_is_watched_and_cancelled_by_keys_at_80x24_beside_a_scheduler(site
     site.serve()
     job_id = site.shell("echo hello from inside; sleep 60", "--gpus", "2", "--name", "to-be-cancelled")
     with Terminal(CONSOLE, site.environ) as terminal:
-        shown = terminal.until("to-be-cancelled", "hello from inside", "serve", "6 of 8")
+        shown = terminal.until("to-be-cancelled", "hello from inside", "serve", "6/8")
         assert len([line for line in shown.splitlines() if "H100" in line]) == 8
         terminal.press("c")
         terminal.until(f"job #{job_id} to-be-cancelled: cancel it", "of work on 2 GPUs is lost")
@@ -104,11 +104,11 @@ def test_a_terminated_console_hands_over_and_restores_the_terminal(state: Path, 
         return found.pid
 
     with Terminal(CONSOLE, environ) as terminal:
-        terminal.until("scheduling", "2 of 2 GPUs free")
+        terminal.until("● sched", "2/2 free")
         console = leader_but(0)
         os.kill(console, signal.SIGTERM)
         shown = terminal.until(f"EXIT {128 + signal.SIGTERM}")
-        assert "GPUs free" not in shown, "the screen of before is back"
+        assert "2/2 free" not in shown, "the screen of before is back"
     assert leader_but(console)
 
 
@@ -116,14 +116,14 @@ def test_a_suspended_console_is_redrawn_completely(state: Path, tmp_path: Path) 
     environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path), "GPUTUI_SCHEDULER_HAND_OVER": "never"}
     with Terminal(CONSOLE, environ) as terminal:
-        terminal.until("scheduling", "2 of 2 GPUs free", "s submit")
+        terminal.until("● sched", "2/2 free", "s submit")
         found = current_leader(state)
         assert found is not None
         for _ in range(20):  # whatever the console does at that moment
             os.kill(found.pid, signal.SIGTSTP)
             until_stopped(found.pid)
             os.kill(found.pid, signal.SIGCONT)
-        terminal.until("scheduling", "2 of 2 GPUs free", "H100", "The queue is empty", "s submit")
+        terminal.until("● sched", "2/2 free", "H100", "The queue is empty", "s submit")
         terminal.press("q")
         terminal.until("EXIT 0")
 

@@ -86,14 +86,14 @@ def test_a_failed_screen_reopens_and_the_same_scheduler_starts_waiting_jobs(plac
     place.submit(f"touch {place.path}/first; until [ -e {place.path}/go ]; do sleep 0.1; done")
     place.submit(f"touch {place.path}/second")
     with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
-        terminal.until("scheduling", "1 running", "1 waiting")
+        terminal.until("scheduling", "1 run", "1 wait")
         until(lambda: place.has("first"), "the first job does not start")
         scheduler = place.leader()
         terminal.press("?")
-        terminal.until("The screen failed and was opened again: KeyError: 'no", "1 running", "1 waiting", "q quit")
+        terminal.until("The screen failed and was opened again: KeyError: 'no", "1 run", "1 wait", "q quit")
         assert not place.has("second")
         (place.path / "go").touch()
-        terminal.until("0 waiting")
+        terminal.until("0 wait")
         until(lambda: place.has("second"), "the second job does not start")
         assert place.leader() == scheduler
         assert place.log.count("scheduling in") == 1
@@ -106,7 +106,7 @@ def test_a_failed_screen_reopens_and_the_same_scheduler_starts_waiting_jobs(plac
         terminal.until("stop scheduling")
         terminal.press("s")
         shown = terminal.until("EXIT 0")
-        assert "GPU free" not in shown
+        assert "1/1 free" not in shown
         assert "KeyError" not in shown, "a traceback of long ago is on the terminal"
         assert terminal.modes == "cursor wrap"
 
@@ -115,7 +115,7 @@ def test_a_failed_screen_reopens_and_the_same_scheduler_starts_waiting_jobs(plac
 def opened_again(place: Place) -> Iterator[tuple[Terminal, int]]:
     """A console that schedules, whose screen has failed once, and its process."""
     with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
-        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.until("scheduling", "1/1 free")
         terminal.press("?")
         terminal.until("was opened again")
         yield terminal, place.leader()
@@ -146,9 +146,9 @@ def test_a_failed_screen_reopens_only_after_the_shell_ends(place: Place) -> None
         until(lambda: "KeyError" in place.log, "nothing fails")
         terminal.press("sleep 2; echo $((40+2))-still", "Enter")  # time enough to open a screen
         shown = terminal.until("42-still")
-        assert "GPU free" not in shown, "the screen draws over the shell"
+        assert "1/1 free" not in shown, "the screen draws over the shell"
         terminal.press("exit", "Enter")
-        terminal.until("The screen failed and was opened again", "1 running", "q quit")
+        terminal.until("The screen failed and was opened again", "1 run", "q quit")
         assert place.log.count("Traceback") == 1
         terminal.press("q")
         terminal.until("stop scheduling")

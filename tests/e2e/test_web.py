@@ -190,7 +190,7 @@ async def test_several_tabs_show_the_console_send_actions_and_never_schedule(ser
     async with visitor(served) as guest:
         await guest.enter(served.link)
         async with guest.tab() as one:
-            await one.until("first-job", "other-job", "no scheduler")
+            await one.until("first-job", "other-job", "○ no")
             async with guest.tab() as other:
                 await other.until("first-job")
                 await served.until_consoles(2)

@@ -62,7 +62,7 @@ async def test_the_read_only_status_fits_80_columns() -> None:
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.show(pilot, viewer())
         first = console.screen_text.splitlines()[0]
-        assert first.startswith(" read-only │")
+        assert first.startswith(" read-only ◐ serve ")
         assert "free" in first
 
 

@@ -126,7 +126,9 @@ async def test_a_first_day_shows_processes_and_then_how_to_submit() -> None:
         assert re.search(r"\n 0 +eve +4242 +\d+% +62G +train.py --lr 1", told)
         assert told.index("COMMAND") < told.index("s submits a job, or in any shell:")
         assert told.index("s submits a job") < told.index("gputui submit --host --gpus 1 -- python train.py")
-        await console.show(pilot, sample.empty_queue())
+        for _ in range(2):  # what fluctuates is told until it has been over for 10 seconds
+            await console.show(pilot, replace(sample.empty_queue(), taken_at=console.clock.now()))
+            console.clock.advance(10)
         assert "The queue is empty. Press s to submit a job" in console.screen_text
         assert "U opens this list" not in console.screen_text
 

@@ -106,7 +106,7 @@ def test_a_stale_reading_is_grey_and_has_its_age() -> None:
 
 @pytest.mark.parametrize(
     ("throttle", "told"),
-    [((), ("66°", "412W")), (("too hot",), ("66°!", "412W")), (("power cap",), ("66°", "412W!"))],
+    [((), ("66°", "412W")), (("too hot",), ("66°✗", "412W")), (("power cap",), ("66°", "412W!"))],
 )
 def test_throttling_is_marked_where_there_is_no_room_to_name_it(
     throttle: tuple[str, ...], told: tuple[str, str]

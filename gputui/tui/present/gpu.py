@@ -314,12 +314,12 @@ MARKED_ELSEWHERE = 8
 
 
 def _temperature(row: GpuRow, room: int) -> Cell:
-    """Return the temperature, with `!` if it is an alarm or anything but power slows the GPU down."""
+    """Return the temperature, with `!` if it is high, `✗` if anything but power slows the GPU down."""
     return _marked(row, "temperature", "°", room)
 
 
 def _power(row: GpuRow, room: int) -> Cell:
-    """Return the power, with `!` if its supply brakes it or a limit was set."""
+    """Return the power, with `✗` if its supply brakes it, `!` if a limit was set."""
     return _marked(row, "power", "W", room)
 
 
@@ -327,12 +327,13 @@ def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
     value = getattr(row.view.sample, name) if row.view.sample else None
     if value is None:
         return cell(UNKNOWN, DIM)
-    return cell(_short(value, unit, room, is_loud=tone(row, name).is_loud), _ink(row, name, DIM))
+    judged = tone(row, name)
+    return cell(_short(value, unit, room, judged.mark.strip()), judged.style if judged.is_loud else DIM)
 
 
-def _short(value: float, unit: str, room: int, *, is_loud: bool) -> str:
+def _short(value: float, unit: str, room: int, mark: str) -> str:
     """Return the value with its unit and a mark, as far as there is room: the mark matters more."""
-    told = (f"{value:.0f}{unit}!", f"{value:.0f}!") if is_loud else (f"{value:.0f}{unit}",)
+    told = (f"{value:.0f}{unit}{mark}", f"{value:.0f}{mark}")
     return next((words for words in told if len(words) <= room), f"{value:.0f}")
 
 

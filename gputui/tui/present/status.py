@@ -122,18 +122,15 @@ class _LinePlaces(Struct, frozen=True):
     running: tuple[int, str]
     """Digits and words of the running jobs; so for those that wait, below."""
     waiting: tuple[int, str]
-    free: str
-    """Words after the free GPUs, after the number of all."""
     gap: str
     least: int
     """Least cells for alarms beside these places."""
 
 
-_WIDE = _LinePlaces(40, 17, (4, " running"), (5, " waiting"), " GPUs free", " │ ", 40)
-_MIDDLE = _LinePlaces(12, 17, (4, " run"), (5, " wait"), " free", " │ ", 40)
-_NARROW = _LinePlaces(0, 8, (3, " run"), (4, " wait"), " free", " ", 28)
-_LEAST = _LinePlaces(0, 8, (3, " R"), (4, " W"), " free", " ", 0)
-_READ_ONLY: Span = ("read-only ", AMBER)
+_WIDE = _LinePlaces(40, 17, (4, " running"), (5, " waiting"), " │ ", 40)
+_MIDDLE = _LinePlaces(12, 17, (4, " run"), (5, " wait"), " │ ", 31)
+_NARROW = _LinePlaces(0, 8, (3, " run"), (4, " wait"), " ", 28)
+_LEAST = _LinePlaces(0, 8, (3, " R"), (4, " W"), " ", 0)
 
 
 def status_line(
@@ -150,8 +147,8 @@ def status_line(
     The width of everything left of the alarms depends on the room alone, and on the host and its number of GPUs: no
     alarm and no count moves it. `key` shows the alarms in full; empty where there are no keys.
     """
-    head: Cell = (_READ_ONLY,) if read_only else ()
     for places in (_WIDE, _MIDDLE, _NARROW, _LEAST):
+        head: Cell = (("read-only", AMBER), (places.gap, DIM)) if read_only else ()
         left = (*head, *_left(snapshot, host, places))
         if width_of(left) + places.least <= room:
             break
@@ -202,8 +199,9 @@ def _free_words(snapshot: Snapshot, places: _LinePlaces) -> Cell:
     gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
     digits = len(str(len(gpus)))
     free = str(sum(view.state is GpuState.FREE for view in gpus)) if gpus else UNKNOWN
-    of = " of " if places is _WIDE else "/"
-    return ((free.rjust(digits), PLAIN), (f"{of}{len(gpus) or UNKNOWN}{places.free}", DIM))
+    if places is _WIDE:
+        return ((free.rjust(digits), PLAIN), (f" of {plural(len(gpus), 'GPU') if gpus else UNKNOWN} free", DIM))
+    return ((free.rjust(digits), PLAIN), (f"/{len(gpus) or UNKNOWN} free", DIM))
 
 
 def _held_words(snapshot: Snapshot) -> Cell:
