@@ -36,7 +36,7 @@ def test_a_job_is_watched_and_cancelled_by_keys_at_80x24_beside_a_scheduler(site
         terminal.until(f"job #{job_id} to-be-cancelled: cancel it", "of work on 2 GPUs is lost")
         terminal.press("y")
         site.until_state(job_id, "CANCELLED")
-        terminal.until("8 of 8")
+        terminal.until("8/8 free")
         terminal.press("q")
         terminal.until("EXIT 0")
 

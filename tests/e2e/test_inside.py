@@ -104,10 +104,10 @@ def test_keys_for_a_shell_that_ended_with_its_host_job_do_not_reach_the_console(
         terminal.until("the shell was ended (exit code 129)", "Enter brings the console back")
         terminal.press("cy")
         terminal.press("Enter")
-        shown = terminal.until("running    50 sh", "0 waiting", "q quit")
+        shown = terminal.until("running    50 sh", "0 wait", "q quit")
         assert "Cancel" not in shown
         subprocess.run([*CONSOLE, "cancel", "2"], env={**os.environ, **environ}, check=True, capture_output=True)
-        terminal.until("1 of 1 GPU free")
+        terminal.until("1/1 free")
         terminal.press("q")
         terminal.until("stop scheduling")
         terminal.press("s")
