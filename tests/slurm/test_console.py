@@ -52,12 +52,12 @@ def test_a_job_is_seen_followed_and_cancelled(bed: Bed, environ: Mapping[str, st
     console.press("/")
     console.press("-l", "name:seen")
     console.press("Enter")  # the cursor is on it, whatever other jobs there are
-    console.until("1 running", "1 of ", "LOG #", "hello from the node")
+    console.until("1 run", "LOG #", "hello from the node")
     assert gputui(environ, "logs", job) == "hello from the node"
     console.press("c")
     console.until("Cancel job")
     console.press("y")
-    console.until("0 running", "cancelled")
+    console.until("0 run", "cancelled")
     bed.wait(lambda: bed.jobs()[int(job)] == "CANCELLED", "the job is cancelled")
 
 
