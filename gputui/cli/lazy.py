@@ -10,7 +10,7 @@ GROUPS = {
     "Jobs": {
         "submit": "put a job, or a file of jobs, into the queue",
         "run": "submit a job, wait for it, and attach to it",
-        "queue": "live jobs, in the order they will start",
+        "queue": "live jobs, waiting ones in their turn",
         "show": "details of a job",
         "explain": "why a job waits, and when it starts",
         "logs": "output of a job",

@@ -1,4 +1,4 @@
-"""`gputui queue`: live jobs, in the order they will start."""
+"""`gputui queue`: live jobs, in the order of the queue."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ def command(
     unfold: bool,
     as_json: bool,
 ) -> None:
-    """List live jobs: running ones, then waiting ones in the order they will start."""
+    """List live jobs: running ones, then waiting ones in the order of their turn.
+
+    A job that fits into a gap is expected to start before its turn (backfill).
+    """
     wanted = parse_states(states)
     chosen = parse_filter(words or "", where="--filter")
     everything = everything or bool(chosen.fields & {"state", "is", "id", "exit"})
@@ -150,7 +153,7 @@ def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
 
 
 def in_order(snapshot: Snapshot) -> list[Job]:
-    """Sort the jobs: active by start time, waiting in starting order, finished with the latest first."""
+    """Sort the jobs: active by start time, waiting in the order of their turn, finished with the latest first."""
     place = {job_id: number for number, job_id in enumerate(snapshot.order)}
 
     def rank(job: Job) -> tuple[int, float, int]:

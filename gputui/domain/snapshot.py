@@ -176,7 +176,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     leads_here: bool = False
     """True if this process schedules."""
     order: tuple[JobId, ...] = ()
-    """Waiting jobs, first to start first."""
+    """Waiting jobs in the order of their turn; a job that fits into a gap may start before it."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)

@@ -57,7 +57,7 @@ def run_sweep(site: Site) -> None:
     assert all(f"5_{at} " in unfolded for at in range(5, 10))
     assert "train lr=1e-4 seed=4" in unfolded
     with Terminal([sys.executable, "-m", "gputui"], site.environ, 140, 36) as terminal:
-        terminal.until("train[5-9]", "0/10 ✗1", "5 waiting, 4 running", "train lr=1e-3 seed=0")
+        terminal.until("train[5-9]", "0/10 ✗1", "needs 1 GPU: 0 free", "train lr=1e-3 seed=0")
 
     site.run("cancel", "-q", "5_2")
     site.until(lambda: states(site, first)[2] == "CANCELLED")

@@ -59,7 +59,7 @@ class TestFolded:
     def test_a_row_represents_all_elements(self, rows: QueueRows) -> None:
         assert list(rows.keys) == [1, -LAST]
         assert (rows.matching, rows.known) == (COUNT + 1, COUNT + 1)
-        assert texts(rows, 1) == {"id": "7", "name": "▸sweep[0-99999%8]", "why": f"{COUNT:,} waiting · {WAITS.text}"}
+        assert texts(rows, 1) == {"id": "7", "name": "▸sweep[0-99999%8]", "why": f"{WAITS.text} · {COUNT:,} waiting"}
         assert rows.jobs_of(-LAST) == (ENTRY,)
 
     def test_the_key_of_a_row_stays_as_elements_start(self, rows: QueueRows) -> None:

@@ -77,7 +77,7 @@ async def test_all_panes_fit_80x24() -> None:
         await console.begin(pilot)
         lines = console.screen_text.splitlines()
         assert len(lines) == 24
-        assert sum("H100" in line for line in lines) == 8
+        assert sum("H100" in line for line in lines) == 1, "it is said once of GPUs that are alike"
         assert console.app.screen.query_one(JobTable).height >= 4
         assert console.app.screen.query_one(LogPane).height >= 4
 

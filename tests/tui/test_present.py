@@ -195,7 +195,7 @@ def test_a_row_shows_elapsed_and_limit() -> None:
     assert job_text("limit", started) == "4h00m"
     assert job_text("time", job(2)) == ""
     context = JobContext(NOW, expected_starts={2: NOW + timedelta(minutes=5)})
-    assert job_text("start", job(2), context) == "~5m00s"
+    assert job_text("start", job(2), context) == "~5m"
     assert job_text("start", job(3), context) == "–"
 
 

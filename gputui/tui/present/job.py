@@ -24,7 +24,14 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
 from gputui.tui.present.graphs import progress
-from gputui.tui.present.job_progress import WIDTH, ArrayCounts, array_progress, pull_progress, time_progress
+from gputui.tui.present.job_progress import (
+    WIDTH,
+    ArrayCounts,
+    array_progress,
+    limit_words,
+    pull_progress,
+    time_progress,
+)
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
 from gputui.tui.present.times import minute
 
@@ -89,6 +96,15 @@ def command_words(command: Sequence[str]) -> str:
     return " ".join((base, *arguments))
 
 
+def more_than_name(job: Job) -> str:
+    """Return the command as far as the name does not say it: `… 600` of `sleep 600` for a job `sleep`."""
+    words = command_words(job.spec.command)
+    program, _, arguments = words.partition(" ")
+    if words == job.name:
+        return ""
+    return f"… {arguments}" if program == job.name else words
+
+
 _PYTHON, _PYTHON_FLAGS = re.compile(r"python[\d.]*"), frozenset({"-u", "-I", "-O", "-OO", "-B", "-s", "-E"})
 
 
@@ -118,7 +134,7 @@ MORE_CELLS: Mapping[str, Callable[[Job, JobContext], Cell]] = MappingProxyType(
         "user": lambda job, context: cell(plain(job.submitted_by, 40), DIM),
         "server": lambda job, context: cell(plain(server_of(job.id), 40), PLAIN),
         "image": lambda job, context: cell(plain(job.spec.image or "", 120), DIM),
-        "command": lambda job, context: cell(plain(command_words(job.spec.command), 200), DIM),
+        "command": lambda job, context: cell(plain(more_than_name(job), 200), DIM),
         "submitted": lambda job, context: cell(moment(job.submitted_at, context.now), DIM),
         "started": lambda job, context: cell(moment(_started(job), context.now), DIM),
         "ended": lambda job, context: cell(moment(job.ended_at, context.now), DIM),
@@ -200,7 +216,7 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
         active = counts.running if counts else 0
         told = f"{count(jobs):,} {state_words(first)}" + (f", {active:,} running" if active else "")
         reason = why(first, context)
-        return ((told, PLAIN), (" · ", DIM), *reason) if any(text for text, _ in reason) else cell(told)
+        return (*reason, (" · ", DIM), (told, DIM)) if any(text for text, _ in reason) else cell(told)
     return job_cells(first, key, context)
 
 
@@ -345,9 +361,22 @@ def _state(job: Job, context: JobContext) -> Cell:
 
 def _progress(job: Job, context: JobContext) -> Cell:
     room = context.room.get("progress", WIDTH)
+    if job.state is JobState.PENDING and context.room and not context.room.keys() & {"start", "eta"}:
+        return _start_of_limit(job, context)
     if job.state is JobState.CONFIGURING and (words := context.progress.get(job.id)):
         return pull_progress(plain(words, 200), room)
     return time_progress(job, elapsed(job, context.now), room)
+
+
+def _start_of_limit(job: Job, context: JobContext) -> Cell:
+    """Return `~29m / 2h`: the time until its start, which has no column of its own, and its limit."""
+    starts = _start(job, context) if job.id in context.expected_starts else ()
+    limit = time_progress(job, None, WIDTH)
+    return (
+        (*starts, (f" / {limit_words(job.spec.time_limit)}", DIM))
+        if starts and job.spec.time_limit
+        else starts or limit
+    )
 
 
 def _priority(job: Job, context: JobContext) -> Cell:
@@ -383,7 +412,16 @@ def _age(job: Job, context: JobContext) -> Cell:
 
 def _start(job: Job, context: JobContext) -> Cell:
     """Return the time until its expected start; a dash if unknown, empty if it is not waiting."""
-    return _expected(job, context, lambda at: format_duration(at - context.now))
+    return _expected(job, context, lambda at: _until(at, context.now))
+
+
+def _until(at: datetime, now: datetime) -> str:
+    """Return `29m` or `1h59m`: seconds of a forecast would be redrawn all the time, and mean nothing."""
+    left = at - now
+    return limit_words(left // _MINUTE * _MINUTE if left >= _MINUTE else left)
+
+
+_MINUTE = timedelta(minutes=1)
 
 
 _CELLS: dict[str, Callable[[Job, JobContext], Cell]] = {

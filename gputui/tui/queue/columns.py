@@ -17,7 +17,7 @@ from gputui.domain.server_ids import server_of
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Column
-from gputui.tui.present.job import WORDS, elapsed
+from gputui.tui.present.job import WORDS, elapsed, more_than_name
 from gputui.tui.present.job_progress import WIDTH
 
 NEVER_LEFT_OUT = "id"
@@ -30,7 +30,7 @@ _ALL = (
     (Column("gpus", "GPUS", 4, right=True), "how many GPUs it holds or asks for"),
     (
         Column("progress", "PROGRESS", WIDTH, flex=1, most=27),
-        "how long it has run, of its time limit; pulls and arrays",
+        "how long it has run, of its time limit; pulls and arrays; without STARTS, until its start",
     ),
     (Column("time", "TIME", 6, right=True), "how long it has run"),
     (Column("limit", "LIMIT", 6, right=True), "its time limit"),
@@ -43,7 +43,10 @@ _ALL = (
     (Column("user", "USER", 8), "user who submitted it"),
     (Column("server", "SERVER", 6, flex=1, most=16), "server it is on, in a console over several"),
     (Column("image", "IMAGE", 14, flex=1, most=40), "its image"),
-    (Column("command", "COMMAND", 16, flex=3, most=60), "its program and arguments"),
+    (
+        Column("command", "COMMAND", 16, flex=2, most=60),
+        "its program and arguments, as far as its name does not say them",
+    ),
     (Column("attempts", "TRY", 3, right=True), "number of attempts"),
     (Column("exit", "EXIT", 4, right=True), "its exit code"),
     (Column("submitted", "SUBMITTED", 11, right=True), "when it was submitted, local time"),
@@ -60,8 +63,10 @@ SERVER = "server"
 """Key of the column that follows the id, whatever is chosen, in a console over several servers."""
 ALIKE = frozenset({"user", "image", "command"})
 """Keys of columns that are left out while all rows have the same value."""
-WIDE, IN_WORDS = 176, 100
-"""Cells from which more columns are added, and from which states are words."""
+WIDE, WITH_BARS, IN_WORDS = 176, 144, 100
+"""Cells from which more columns are added, from which there is room for bars, and from which states are words."""
+INFO_FIRST = 56
+"""Cells of INFO on wide screens, before the command and other added columns get any."""
 ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why")
 """Columns of the tab of ended jobs."""
 
@@ -93,6 +98,7 @@ class ChosenColumns(Struct, frozen=True):
         usual = [fitting(key, room) for key in USUAL]
         if room >= WIDE:
             more = [key for key in MORE if key in varied or key not in ALIKE]
+            usual[-1] = replace(usual[-1], width=INFO_FIRST)
             usual[-1:-1] = [replace(COLUMNS[key], rank=len(USUAL) + rank) for rank, key in enumerate(more)]
         return tuple(usual)
 
@@ -112,7 +118,7 @@ def varied_columns(jobs: Iterable[Job]) -> frozenset[str]:
     first: tuple[object, ...] | None = None
     left = dict(_VARIED)
     for job in jobs:
-        values = (job.submitted_by, job.spec.image, job.spec.command)
+        values = (job.submitted_by, job.spec.image, more_than_name(job))
         if first is None:
             first = values
         elif values != first:
@@ -130,7 +136,11 @@ _VARIED = {"user": 0, "image": 1, "command": 2}
 def fitting(key: str, room: int) -> Column:
     """Return a column for a table of `room` cells; states are words if there is room."""
     column = COLUMNS[key]
-    return replace(column, title="STATE", width=WORDS) if key == "state" and room >= IN_WORDS else column
+    if key == "state" and room >= IN_WORDS:
+        return replace(column, title="STATE", width=WORDS)
+    if key == "progress" and room < WITH_BARS:
+        return replace(column, flex=0)  # as more cells would be no bar yet
+    return column
 
 
 SortValue: TypeAlias = float | str | None

@@ -81,6 +81,8 @@ class RowPositions(Mapping[RowKey, int]):
 
 
 CLOSED, OPEN = "▸", "▾"
+DEEPEST = 3
+"""Depth of dependents from which they are not indented further, as all names begin in one column."""
 
 
 class Folds(Struct):
@@ -192,7 +194,7 @@ class _Arranging:
         is_open = job_id in self._folds.parents
         sign = (OPEN if is_open else CLOSED) if children else ""
         if sign or depth:
-            self._signs[job_id] = ("  " * (depth - 1) + "└" if depth else "") + sign
+            self._signs[job_id] = ("  " * (min(depth, DEEPEST) - 1) + "└" if depth else "") + sign
         job = self._jobs[job_id]
         elements = self._elements(job, with_first=not children) if job.runs and self._is_open(job) else None
         if elements is None or children:

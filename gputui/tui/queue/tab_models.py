@@ -91,6 +91,9 @@ class QueueTab:
         """Cells of the table."""
         self.others: tuple[Cell, ...] = ()
         """Lines about foreign use, for an empty queue; empty if there is none."""
+        self._signs: Mapping[RowKey, str] = {}
+        self._lead = 0
+        """Cells of the widest of the signs."""
         self._living: tuple[Marks, object, Marks] | None = None
         """Marks with their snapshot, and those on jobs that had not ended in it."""
 
@@ -144,7 +147,14 @@ class QueueTab:
             shown = job_cells(rows.jobs[key], column, self._with_reason(key, context) if column == "why" else context)
         if column != "name" or not rows.arranged.signs:
             return shown
-        return ((rows.arranged.signs.get(key, " "), DIM), *shown)  # all names begin in one column
+        return ((self._sign(key), DIM), *shown)
+
+    def _sign(self, key: RowKey) -> str:
+        """Return the sign before a name, as wide as the widest: all names begin in one column."""
+        signs = self.rows.arranged.signs
+        if signs is not self._signs:
+            self._signs, self._lead = signs, max(map(len, signs.values()))
+        return signs.get(key, "").ljust(self._lead)
 
     def lead(self, key: Key) -> str:
         """Return the mark before the row."""
