@@ -109,10 +109,8 @@ def family() -> Snapshot:
     return sample.rich_snapshot(jobs=jobs, order=waiting, reasons=dict.fromkeys(waiting, why), expected_starts=starts)
 
 
-def queue_table(
-    room: int, snapshot: Snapshot, *, is_open: bool = True
-) -> tuple[tuple[PlacedColumn, ...], dict[int, dict[str, str]]]:
-    """Return the columns, and the cells of each row."""
+def queue_table(room: int, snapshot: Snapshot, *, is_open: bool = True) -> tuple[dict[str, int], Rows]:
+    """Return the width of each column, and the cells of each row."""
     rows = QueueRows()
     rows.update(snapshot)
     if is_open:
