@@ -26,6 +26,8 @@ LEGIBLE = timedelta(seconds=1)
 STAYS = {"information": 5.0, "warning": 10.0}
 """Seconds for which a message stays; an error stays until a key or a newer message."""
 _MARKS = {"error": "✗ ", "warning": "! ", "information": "· "}
+_ROOM_FOR_WORDS = 100
+"""Cells from which a text that is cut says in words how to read the rest."""
 _GROUND = Style(bgcolor=GROUND)
 
 
@@ -145,6 +147,8 @@ class MessageLine(Widget):
         key = keymap_of(self).key("notices")
         how = f"once closed, {key} shows all" if self.screen.is_modal else f"{key} shows all"
         hint = f"  +{more}, {how}" if more else f"  {how}"
+        if room < _ROOM_FOR_WORDS and width(mark + text + hint) > room:
+            hint = f"  {key}: +{more}" if more else f"  {key}: all"
         return ((mark, style), (fit(text, max(0, min(width(text), room - len(mark + hint)))), words), (hint, DIM))
 
     def render_line(self, y: int) -> Strip:
