@@ -25,7 +25,7 @@ from gputui.domain.job_spec import GpuRequest, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, listed, quoted
+from gputui.domain.units import format_duration, format_limit, format_size, listed, quoted
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -220,7 +220,7 @@ def request_word(gpus: GpuRequest) -> str:
 
 def time_word(job: Job, now: datetime) -> str:
     """Return the job's runtime, with its time limit until it has ended."""
-    limit = f"/{format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
+    limit = f"/{format_limit(job.spec.time_limit)}" if job.spec.time_limit else ""
     if job.state in {JobState.PENDING, JobState.CONFIGURING} or job.started_at is None:
         return f"-{limit}" if limit else "-"
     if job.state.is_terminal:
@@ -237,11 +237,11 @@ def why(job: Job, snapshot: Snapshot) -> str:
         doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
         return f"ending: {job.stopping.cause.text}" if job.stopping else _faulty(job, snapshot) or doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
-    sentence = f"{reason.code}: {_local(reason, snapshot.taken_at, time.tzname)}" if reason else _of_itself(job)
-    if expected is None or (reason is not None and reason.mentions(expected)):
-        return sentence
-    today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
-    return f"{sentence}; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
+    sentence = _local(reason, snapshot.taken_at, time.tzname) if reason else _of_itself(job)
+    if expected is not None and not (reason is not None and reason.mentions(expected)):
+        today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
+        sentence += f"; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
+    return f"{sentence} ({reason.code})" if reason else sentence  # the sentence first, as narrow terminals cut the end
 
 
 @lru_cache(maxsize=64)
@@ -272,4 +272,4 @@ def _of_itself(job: Job) -> str:
     if job.cancel_requested:
         return "will be cancelled"
     by = f" by {job.held_by}" if job.held_by else ""
-    return f"{PendingReason.JOB_HELD_USER}: {job.hold_reason or f'held{by}'}" if job.held else ""
+    return f"{job.hold_reason or f'held{by}'} ({PendingReason.JOB_HELD_USER})" if job.held else ""

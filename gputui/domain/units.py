@@ -136,6 +136,11 @@ def format_duration(duration: timedelta | None) -> str:
     return f"{second}s"
 
 
+def format_limit(limit: timedelta) -> str:
+    """Return `16m`, `2h30m` or `3d`: without units that are zero."""
+    return re.sub(r"(?<=[dhm])00[hms]$", "", format_duration(limit))
+
+
 def local_time(at: datetime, now: datetime) -> str:
     """Return `18:00` for a time of today, else `Tue 2026-03-03 18:00 CET`, in the local zone."""
     here = at.astimezone()

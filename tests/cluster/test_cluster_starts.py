@@ -49,7 +49,7 @@ def test_a_submitted_job_is_told_where_it_runs(entry: Job, words: str) -> None:
 def test_a_job_that_waits_is_told_why_and_until_when() -> None:
     found = snapshot([job(7)], reasons={7: RESOURCES}, expected_starts={7: LATER})
     [words] = told(found, 7)
-    assert words == f"job 7: Resources: needs 2 GPUs; about {LATER.astimezone():%H:%M}"
+    assert words == f"job 7: needs 2 GPUs; about {LATER.astimezone():%H:%M} (Resources)"
 
 
 def test_a_job_that_has_left_the_queue_is_not_told() -> None:
@@ -58,7 +58,7 @@ def test_a_job_that_has_left_the_queue_is_not_told() -> None:
 
 def test_an_array_is_told_by_its_first_entry() -> None:
     found = snapshot([array((0, 1, 2), first=70, limit=1)], reasons={70: RESOURCES})
-    assert told(found, 70) == [f"job {found.jobs[0].element(70).shown_id}: Resources: needs 2 GPUs"]
+    assert told(found, 70) == [f"job {found.jobs[0].element(70).shown_id}: needs 2 GPUs (Resources)"]
 
 
 def test_an_engine_cannot_change_the_terminal() -> None:

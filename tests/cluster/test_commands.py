@@ -106,7 +106,7 @@ def test_the_queue_names_the_nodes(run: Run, cluster: FakeCluster) -> None:
     lines = run("queue").out.splitlines()
     assert lines[0].split() == ["ID", "ST", "PRI", "NAME", "TENANT", "NODE", "GPUS", "TIME", "REASON"]
     assert lines[1].split()[:7] == ["1", "R", "50", "train", "alice", "gpu1", "2:0,1"]
-    assert "Resources: needs 2 GPUs" in lines[4]
+    assert "needs 2 GPUs" in lines[4]
     assert lines[5].split()[0] == "5"
     assert [each["id"] for each in run("queue", "-f", "node:gpu2", "--json").json] == [2]
     assert [each["id"] for each in run("queue", "-f", "tenant:bob", "--json").json] == [5]

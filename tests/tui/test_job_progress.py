@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.state import JobState
+from gputui.domain.units import format_limit
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import JobContext, job_cells
-from gputui.tui.present.job_progress import ArrayCounts, array_progress, elapsed_words, limit_words
+from gputui.tui.present.job_progress import ArrayCounts, array_progress, elapsed_words
 from gputui.tui.queue.columns import ChosenColumns, varied_columns
 from gputui.tui.queue.rows import array_counts, job_loads
 from tests.factories import NOW, job, running, sample, view
@@ -48,7 +49,7 @@ def test_elapsed_time_is_shown_against_the_limit(taken: timedelta, limit: timede
 
 def test_a_limit_has_no_units_that_are_zero() -> None:
     limits = [timedelta(seconds=45), timedelta(minutes=10), timedelta(minutes=10, seconds=20), timedelta(days=2)]
-    assert [limit_words(limit) for limit in limits] == ["45s", "10m", "10m20s", "2d"]
+    assert [format_limit(limit) for limit in limits] == ["45s", "10m", "10m20s", "2d"]
 
 
 def test_a_bar_precedes_the_text_if_there_is_room() -> None:

@@ -14,7 +14,7 @@ from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, plural
+from gputui.domain.units import format_duration, format_limit, format_size, plural
 from gputui.tui.present.cells import UNKNOWN
 
 _ID = re.compile("[0-9a-f]{64}")
@@ -34,9 +34,7 @@ def running_words(job: Job, now: datetime) -> str:
     """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
     if job.started_at is None:
         return "starting"
-    return age_words(now - job.started_at) + (
-        f" / {_round_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
-    )
+    return age_words(now - job.started_at) + (f" / {format_limit(job.spec.time_limit)}" if job.spec.time_limit else "")
 
 
 def age_words(passed: timedelta) -> str:
@@ -54,11 +52,6 @@ def elapsed_share(job: Job, now: datetime) -> float | None:
     if job.started_at is None or not job.spec.time_limit:
         return None
     return (now - job.started_at) / job.spec.time_limit
-
-
-def _round_duration(span: timedelta) -> str:
-    """Return `8h` or `16m` for a whole number of hours or minutes."""
-    return format_duration(span).removesuffix("00s").removesuffix("00m")
 
 
 def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:

@@ -21,14 +21,13 @@ from gputui.domain.server_ids import own_id, server_of, without_server
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, plural
+from gputui.domain.units import format_duration, format_limit, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
 from gputui.tui.present.graphs import progress
 from gputui.tui.present.job_progress import (
     WIDTH,
     ArrayCounts,
     array_progress,
-    limit_words,
     pull_progress,
     time_progress,
 )
@@ -373,7 +372,7 @@ def _start_of_limit(job: Job, context: JobContext) -> Cell:
     starts = _start(job, context) if job.id in context.expected_starts else ()
     limit = time_progress(job, None, WIDTH)
     return (
-        (*starts, (f" / {limit_words(job.spec.time_limit)}", DIM))
+        (*starts, (f" / {format_limit(job.spec.time_limit)}", DIM))
         if starts and job.spec.time_limit
         else starts or limit
     )
@@ -418,7 +417,7 @@ def _start(job: Job, context: JobContext) -> Cell:
 def _until(at: datetime, now: datetime) -> str:
     """Return `29m` or `1h59m`: seconds of a forecast would be redrawn all the time, and mean nothing."""
     left = at - now
-    return limit_words(left // _MINUTE * _MINUTE if left >= _MINUTE else left)
+    return format_limit(left // _MINUTE * _MINUTE if left >= _MINUTE else left)
 
 
 _MINUTE = timedelta(minutes=1)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, format_limit
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.graphs import bar
 from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RED, TRACK
@@ -35,21 +35,16 @@ def clock_words(taken: timedelta) -> str:
     return f"{minutes}:{seconds:02}"
 
 
-def limit_words(limit: timedelta) -> str:
-    """Return `16m`, `2h30m` or `3d`: without units that are zero."""
-    return re.sub(r"(?<=[dhm])00[hms]$", "", format_duration(limit))
-
-
 def elapsed_words(taken: timedelta, limit: timedelta | None) -> str:
     """Return `0:42 / 16m`, or only the time if there is no limit."""
-    return clock_words(taken) if limit is None else f"{clock_words(taken)} / {limit_words(limit)}"
+    return clock_words(taken) if limit is None else f"{clock_words(taken)} / {format_limit(limit)}"
 
 
 def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
     """Return the elapsed time against the limit; for a job that is not running only one of the two."""
     limit = job.spec.time_limit
     if taken is None:
-        return ((f"limit {limit_words(limit)}", DIM),) if limit else ()
+        return ((f"limit {format_limit(limit)}", DIM),) if limit else ()
     if not job.state.is_active or job.state is JobState.CONFIGURING:
         return ((clock_words(taken), DIM),)
     words = elapsed_words(taken, limit)
