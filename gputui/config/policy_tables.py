@@ -24,6 +24,7 @@ GONE: Mapping[str, str] = {
     **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
     **{f"console.{name}": f"remove it: {_RED}" for name in ("memory_full", "temperature_limit")},
     "console.power_high": "remove it: power near its limit is normal, so it has no colour",
+    "console.fold_ended_after": "remove it: ended jobs share one row at once",
 }
 """Settings of older versions, each with its replacement."""
 _ROWS: Mapping[str, type[Struct]] = {"tenants": TenantSettings, "reservations": Window}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
 from gputui.domain import runs
@@ -12,24 +12,27 @@ from gputui.domain.runs import Run, Runs
 from gputui.domain.state import JobState
 
 
-def folded(jobs: Iterable[Job], *, unfold: bool = False) -> list[tuple[Job, ...]]:
+def likeness(job: Job) -> object:
+    """Return what similar waiting elements of an array have in common, and no other job has."""
+    if job.array is None or job.state is not JobState.PENDING:
+        return job.id
+    shown = (job.spec.name, job.spec.gpus, job.spec.time_limit)
+    return (job.array.id, job.priority, job.held, job.hold_reason, job.cancel_requested, job.not_before, *shown)
+
+
+def folded(
+    jobs: Iterable[Job], *, unfold: bool = False, by: Callable[[Job], object] = likeness
+) -> list[tuple[Job, ...]]:
     """Return the jobs in order, with similar waiting elements of an array grouped at the place of the first.
 
-    With `unfold` each element is by itself.
+    With `unfold` each element is by itself. `by` is the same for jobs of one group.
     """
     if unfold:
         return [(job,) for job in jobs]
     groups: dict[object, list[Job]] = {}
     for job in jobs:
-        groups.setdefault(_likeness(job), []).append(job)
+        groups.setdefault(by(job), []).append(job)
     return [tuple(group) for group in groups.values()]
-
-
-def _likeness(job: Job) -> object:
-    if job.array is None or job.state is not JobState.PENDING:
-        return job.id
-    shown = (job.spec.name, job.spec.gpus, job.spec.time_limit)
-    return (job.array.id, job.priority, job.held, job.hold_reason, job.cancel_requested, job.not_before, *shown)
 
 
 def unfolded(jobs: Iterable[Job]) -> Iterator[Job]:

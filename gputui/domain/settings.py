@@ -292,8 +292,6 @@ class ConsoleSettings(Struct, frozen=True):
 
     `below` the queue or `beside` it (from 160 columns); `auto` is beside from 250 columns.
     """
-    fold_ended_after: timedelta = timedelta(minutes=5)
-    """Time for which an ended job keeps its own row in the queue, before it moves into the folded row."""
     gpu_colours: str = "judgement"
     """Colours of GPUs: `judgement` (busy is green, an idle job amber) or `intensity` (more load is redder)."""
     idle_below: int = 10

@@ -73,6 +73,7 @@ MEANINGS = (
     Meaning("delete, rm, unreserve, drop, del", "remove", "cron remove"),
     Meaning("history, sacct, past, ended, done, completed, finished", "tab_finished", "history"),
     Meaning("done, completed, past", "finished"),
+    Meaning("acknowledge, ack, failed, failures", "failures_seen"),
     Meaning("sreport, usage, accounting, statistics, stats, cost, bill", shell="report"),
     Meaning("simulate, simulation, benchmark, compare", shell="replay"),
     Meaning("daemon, server, scheduler, serve", shell="serve"),

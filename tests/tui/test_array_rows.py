@@ -77,8 +77,9 @@ class TestFolded:
         assert [texts(rows, row)["name"] for row in (0, 1)] == [" sweep", "▸sweep[1-99999%8]"]
 
     def test_cancelled_elements_share_a_row(self, rows: QueueRows) -> None:
+        rows.turn_fold()
         rows.update(picture(ENTRY.evolve(state=JobState.CANCELLED, ended_at=NOW)))
-        assert texts(rows, 0)["why"].startswith(f"{COUNT:,} cancelled")
+        assert texts(rows, 1)["why"].startswith(f"{COUNT:,} cancelled")
 
 
 class TestUnfolded:

@@ -11,9 +11,8 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.queue.ended import FOLD, EndedRows, LookedAt
 from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sections import GRACE
 from tests.factories import NOW, array, job, running
-
-STAY = timedelta(minutes=5)
 
 
 def ended(job_id: int, minutes: float, state: JobState = JobState.COMPLETED) -> Job:
@@ -29,53 +28,97 @@ def text(rows: QueueRows) -> str:
     return "".join(words for words, _ in rows.fold_line())
 
 
-def test_an_ended_job_leaves_the_list_after_the_set_time() -> None:
-    rows = QueueRows(STAY)
-    seen = snapshot(ended(1, 7), ended(2, 4), job(3), running(4))
-    rows.update(seen)
-    assert list(rows.keys) == [4, 3, 2, FOLD]
-    assert text(rows) == "▸ 1 ended"
-    rows.update(replace(seen, taken_at=NOW + timedelta(minutes=2)))
+def test_ended_jobs_share_a_row_until_it_is_opened() -> None:
+    rows = QueueRows()
+    rows.update(snapshot(ended(1, 7), ended(2, 4, JobState.FAILED), job(3), running(4)))
     assert list(rows.keys) == [4, 3, FOLD]
+    assert text(rows) == "▸ ENDED 2, 1 failed"
     assert rows.jobs_of(FOLD) == ()
     rows.turn_fold()
     assert list(rows.keys) == [4, 3, FOLD, 2, 1]
-    assert text(rows) == "▾ 2 ended"
+    assert text(rows) == "▾ ENDED 2, 1 failed"
 
 
-def test_the_folded_row_is_open_in_a_queue_of_ended_jobs() -> None:
-    rows = QueueRows(STAY)
-    rows.update(snapshot(ended(1, 7), ended(2, 9)))
-    assert list(rows.keys) == [FOLD, 1, 2]
-    assert text(rows) == "▾ 2 ended"
-    rows.update(snapshot(ended(1, 7), ended(2, 9), job(3)))
-    assert list(rows.keys) == [3, FOLD]
+def test_a_running_job_keeps_its_line_and_the_next_one_takes_that_of_an_ended_one() -> None:
+    def at(seconds: float, *jobs: Job) -> list[int]:
+        rows.update(replace(snapshot(*jobs), taken_at=NOW + timedelta(seconds=seconds)))
+        return list(rows.keys)
+
+    def begun(job_id: int, second: float) -> Job:
+        return running(job_id).evolve(started_at=NOW + timedelta(seconds=second))
+
+    def over(job_id: int, second: float) -> Job:
+        return begun(job_id, 0).evolve(state=JobState.FAILED, ended_at=NOW + timedelta(seconds=second))
+
+    rows = QueueRows()
+    one, two, three = (begun(each, each / 10) for each in (1, 2, 3))
+    assert at(0, one, two, three) == [1, 2, 3]
+    assert at(1, one, over(2, 1), three) == [1, 2, 3, FOLD]
+    assert text(rows) == "▸ ENDED 1, 1 failed", "it counts the one that still has its line"
+    assert at(9, one, over(2, 1), three, begun(4, 9)) == [1, 4, 3, FOLD]
+    assert at(12, over(1, 12), over(2, 1), three, begun(4, 9)) == [1, 4, 3, FOLD]
+    assert at(71, over(1, 12), over(2, 1), three, begun(4, 9)) == [1, 4, 3, FOLD], "no running job moves"
+    assert at(72, over(1, 12), over(2, 1), three, begun(4, 9)) == [3, 4, FOLD], "only the last line moves"
+    assert at(80, over(1, 12), over(2, 1), three, over(4, 80)) == [3, 4, FOLD]
+    assert at(90, over(1, 12), over(2, 1), three, over(4, 80)) == [3, FOLD], "nothing runs below it"
 
 
-def test_failures_stay_for_a_day_or_until_they_were_viewed() -> None:
-    failed = [ended(number, 10 * number, JobState.FAILED) for number in range(1, 6)]
-    rows = QueueRows(STAY, LookedAt())
-    rows.update(snapshot(*failed, ended(7, 2000, JobState.TIMEOUT), job(8), running(9)))
-    assert list(rows.keys) == [3, 2, 1, 9, 8, 4, 5, FOLD]
-    assert rows.look_at(failed[0])
-    assert not rows.look_at(failed[0])
-    assert not rows.look_at(ended(10, 1))
-    rows.update(replace(snapshot(*failed, job(8), running(9)), taken_at=NOW + timedelta(seconds=1)))
-    assert list(rows.keys) == [4, 3, 2, 9, 8, 5, FOLD]
-    assert text(rows) == "▸ 1 ended (1 failed in the last hour)"
+def test_the_line_of_an_ended_job_goes_at_once_where_live_ones_need_it() -> None:
+    rows = QueueRows()
+    rows.height = 7
+    jobs = [running(each).evolve(started_at=NOW + timedelta(seconds=each)) for each in range(1, 7)]
+    rows.update(snapshot(*jobs, job(8), job(9)))
+    gone = jobs[1].evolve(state=JobState.COMPLETED, ended_at=NOW)
+    rows.update(replace(snapshot(jobs[0], gone, *jobs[2:], job(8), job(9)), taken_at=NOW + timedelta(seconds=1)))
+    assert list(rows.keys) == [1, 6, 3, 4, 5, 8, 9, FOLD]
+
+
+def test_an_array_is_one_row_in_every_section() -> None:
+    whole = array(range(9), first=10)
+    rest = whole.without([10, 11, 12, 13, 14])
+    assert rest is not None
+    active = [whole.element(each).evolve(state=JobState.RUNNING, started_at=NOW) for each in (12, 13, 14)]
+    over = [whole.element(each).evolve(state=JobState.FAILED, ended_at=NOW) for each in (10, 11)]
+    rows = QueueRows()
+    rows.turn_fold()
+    rows.update(snapshot(rest, *active, *over, job(30)))
+    assert [len(rows.jobs_of(key)) for key in rows.keys] == [3, 1, 1, 0, 2]
+    assert (rows.running, rows.waiting, rows.ended_counts.total) == (3, 5, 2)
+    first = rows.keys[0]
+    rows.hold(each.id for each in active)
+    later = [active[0].evolve(state=JobState.COMPLETED, ended_at=NOW), *active[1:]]
+    rows.update(snapshot(rest, *later, *over, job(30)))
+    assert rows.keys[0] == first
+    assert rows.fold(first) == 13
+    assert list(rows.keys[:2]) == [13, 14]
 
 
 def test_viewed_failures_are_remembered_by_job_and_end() -> None:
     known = LookedAt()
     known.add(ended(1, 10, JobState.FAILED))
-    again = LookedAt(known.values()["jobs"])
+    again = LookedAt(known.values())
     assert again.has(ended(1, 10, JobState.FAILED))
     assert not again.has(ended(1, 3, JobState.FAILED))
-    assert not LookedAt("nonsense").has(ended(1, 10, JobState.FAILED))
+    assert not LookedAt({"jobs": "nonsense", "until": []}).has(ended(1, 10, JobState.FAILED))
+
+
+def test_all_failures_are_acknowledged_and_later_ones_are_new() -> None:
+    known = LookedAt()
+    known.add(ended(1, 10, JobState.FAILED))
+    assert known.add_all([ended(1, 10, JobState.FAILED), ended(2, 20, JobState.TIMEOUT), ended(3, 1)]) == 1
+    again = LookedAt(known.values())
+    assert again.has(ended(1, 10, JobState.FAILED))
+    assert not again.has(ended(4, 9, JobState.FAILED))
+    rows = QueueRows(again)
+    rows.update(snapshot(ended(1, 10, JobState.FAILED), ended(4, 9, JobState.FAILED)))
+    assert text(rows) == "▸ ENDED 2, 2 failed (1 new)"
+    assert rows.look_at_all() == 1
+    assert text(rows) == "▸ ENDED 2, 2 failed"
+    assert rows.look_at_all() == 0
 
 
 def test_a_filter_finds_folded_jobs_but_no_hidden_ones() -> None:
-    rows = QueueRows(STAY)
+    rows = QueueRows()
     rows.update(snapshot(ended(1, 7), job(2)))
     rows.show(filter="state:cd")
     assert list(rows.keys) == [1]
@@ -87,48 +130,44 @@ def test_running_jobs_are_sorted_by_their_start() -> None:
     early = running(5).evolve(started_at=NOW - timedelta(hours=2))
     late = running(2).evolve(started_at=NOW - timedelta(minutes=1))
     starting = job(1).evolve(state=JobState.CONFIGURING)
-    rows = QueueRows(STAY)
+    rows = QueueRows()
     rows.update(snapshot(starting, late, early, job(9), job(7)))
     assert list(rows.keys) == [5, 2, 1, 9, 7]
 
 
 def test_a_row_under_the_cursor_stays_where_it_is_until_it_is_left() -> None:
-    rows = QueueRows(STAY)
-    rows.update(snapshot(running(1), job(2), job(3), job(4), ended(5, 1), ended(6, 4)))
+    rows = QueueRows()
+    rows.update(snapshot(running(1), job(2), job(3), job(4), ended(5, 1)))
     rows.hold([3])
-    assert list(rows.keys) == [1, 2, 3, 4, 5, 6]
     gone = job(3).evolve(state=JobState.CANCELLED, ended_at=NOW)
-    rows.update(snapshot(running(1), job(2), gone, job(4), ended(5, 1), ended(6, 4)))
-    assert list(rows.keys) == [1, 2, 3, 4, 5, 6]
-    rows.hold([6])
-    late = replace(snapshot(running(1), job(2), gone, job(4), ended(5, 1), ended(6, 4)), taken_at=NOW + STAY / 2)
-    rows.update(late)
-    assert list(rows.keys) == [1, 2, 4, 3, 5, 6]
-    rows.hold([5])
-    rows.update(replace(late, taken_at=NOW + STAY / 2 + timedelta(seconds=1)))
-    assert list(rows.keys) == [1, 2, 4, 3, 5, FOLD]
-
-
-def test_a_job_under_the_cursor_stays_when_it_stops_to_match_the_filter_or_the_fold_closes() -> None:
-    rows = QueueRows(STAY)
-    rows.update(snapshot(ended(1, 7), ended(2, 9)))
+    rows.update(snapshot(running(1), job(2), gone, job(4), ended(5, 1)))
+    assert list(rows.keys) == [1, 2, 3, 4, FOLD]
+    rows.hold([1])
+    over = running(1).evolve(state=JobState.COMPLETED, ended_at=NOW)
+    for seconds in (1, 60):
+        rows.update(replace(snapshot(over, job(2), gone, job(4)), taken_at=NOW + timedelta(seconds=seconds)))
+        assert list(rows.keys) == [1, 2, 4, FOLD]
     rows.hold([2])
+    rows.update(replace(snapshot(over, job(2), gone, job(4)), taken_at=NOW + timedelta(seconds=61)))
+    assert list(rows.keys) == [2, 4, FOLD]
+
+
+def test_a_job_under_the_cursor_stays_when_it_stops_to_match_the_filter() -> None:
+    rows = QueueRows()
     rows.update(snapshot(ended(1, 7), ended(2, 9), running(3)))
-    assert list(rows.keys) == [3, 2, FOLD]
-    assert text(rows) == "▸ 1 ended"
     rows.show(filter="state:r")
     assert list(rows.keys) == [3]
     rows.hold([3])
     rows.update(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)))
     assert list(rows.keys) == [3, 4]
     rows.hold([4])
-    rows.update(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)))
+    rows.update(replace(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)), taken_at=NOW + GRACE))
     assert list(rows.keys) == [4]
 
 
 def test_the_cursor_goes_along_when_elements_of_an_array_get_another_row() -> None:
     whole = array(range(4), first=10)
-    rows = QueueRows(STAY)
+    rows = QueueRows()
     rows.update(snapshot(whole, job(20)))
     assert list(rows.keys) == [-13, 20]
     rest = whole.without([13])

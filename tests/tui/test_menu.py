@@ -40,8 +40,8 @@ async def opened(
 
 async def on_job(hand: Hand, job_id: int, x: int = 20) -> Menu:
     """Open the menu of that job."""
-    row = list(hand.queue.keys).index(job_id)
-    await hand.right_click(hand.queue, x, hand.queue.head + row - hand.queue.top)
+    y = hand.queue.view.lines.index(list(hand.queue.keys).index(job_id))
+    await hand.right_click(hand.queue, x, hand.queue.head + y)
     return await hand.opened(Menu)
 
 

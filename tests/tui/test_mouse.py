@@ -44,9 +44,9 @@ async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neith
         await hand.breathe()
         cursor = hand.queue.cursor
         await hand.wheel(hand.queue)
-        await hand.until(lambda: hand.queue.top == 3)
+        await hand.until(lambda: hand.queue.view.tops[1] == 3)
         await hand.wheel(hand.queue, down=False)
-        await hand.until(lambda: hand.queue.top == 0)
+        await hand.until(lambda: hand.queue.view.tops[1] == 0)
         assert (hand.queue.cursor, hand.app.focused) == (cursor, hand.grid.shown)
 
 

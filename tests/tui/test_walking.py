@@ -156,12 +156,13 @@ def test_one_long_job_and_five_short_ones() -> None:
         async with person.console.app.run_test(size=(80, 24)) as pilot:
             await person.console.begin(pilot)
             await person.step(pilot, "g")
-            for key in "jjjjj":
+            for key in "jjjjjj":
                 await person.step(pilot, key)
-            assert person.visited == list(person.table.keys)
-            for key in "kkkkk":
+            assert person.visited == [1, 2, 3, 4, 5, 6, FOLD]
+            for key in "kkkkkk":
                 await person.step(pilot, key)
-            assert person.visited[6:] == list(person.table.keys)[-2::-1]
+            assert person.visited[7:10] == [6, 5, 4]
+            assert list(person.table.keys) == [1, FOLD], "lines of ended jobs go after a while"
             await person.step(pilot, "G")
             assert person.table.cursor == person.table.keys[-1]
 

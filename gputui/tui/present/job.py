@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.arrays import count, elements_word
+from gputui.domain.arrays import elements_word
 from gputui.domain.faulty_gpus import faulty_gpus
 from gputui.domain.gpu_names import index_ranges
 from gputui.domain.idle_gpus import idle_gpus
@@ -212,8 +212,12 @@ def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: Arra
     if key == "progress" and counts is not None:
         return array_progress(counts, context.room.get("progress", WIDTH))
     if key == "why":
-        active = counts.running if counts else 0
-        told = f"{count(jobs):,} {state_words(first)}" + (f", {active:,} running" if active else "")
+        states: dict[str, int] = {}
+        for job in jobs:
+            states[state_words(job)] = states.get(state_words(job), 0) + job.count
+        told = ", ".join(f"{number:,} {words}" for words, number in states.items())
+        if counts and counts.running and not (first.state.is_active or first.state.is_terminal):
+            told += f", {counts.running:,} running"
         reason = why(first, context)
         return (*reason, (" · ", DIM), (told, DIM)) if any(text for text, _ in reason) else cell(told)
     return job_cells(first, key, context)

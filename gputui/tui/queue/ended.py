@@ -1,10 +1,11 @@
-"""Ended jobs in the queue: those that stay in place, those below the others, and those in a folded row."""
+"""Ended jobs in the queue: what their title says, and which failures are acknowledged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
+from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -13,51 +14,37 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import TERMINAL, JobState
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.style import DIM, RED
-from gputui.tui.queue.folding import CLOSED, OPEN
+from gputui.tui.present.style import AMBER, DIM
 
 FOLD = 0
 """Key of the row that ended jobs share; no job has this id."""
 FAILED = TERMINAL - {JobState.COMPLETED, JobState.CANCELLED}
-IN_PLACE = 3
-"""Maximum number of failed jobs that keep their place among the running ones until somebody has looked at them."""
-_STALE = timedelta(days=1)
-"""Age from which a failure is folded even if nobody has looked at it."""
-_HOUR = timedelta(hours=1)
 _MOST = 200
 """Maximum number of viewed failures that are remembered."""
 
 
 class EndedRows(Enum):
-    """Presentation of jobs that ended a while ago."""
+    """Presentation of ended jobs."""
 
     FOLDED = "folded"
     """All share one row."""
     OPEN = "open"
     """Each has its own row, below that one."""
     HIDDEN = "hidden"
-    """Hidden, including those that have just ended."""
-
-
-class Section(Enum):
-    """Part of the queue that has a job's row."""
-
-    RUNNING = "running"
-    """Active jobs, and failures that keep their place."""
-    WAITING = "waiting"
-    ENDED = "ended"
+    """Not even counted."""
 
 
 class LookedAt:
-    """Failed jobs whose page or log was opened after their end."""
+    """Failed jobs whose page or log was opened after their end, and the time up to which all are acknowledged."""
 
-    def __init__(self, known: object = ()) -> None:
-        names = known if isinstance(known, list | tuple) else ()
-        self._known = dict.fromkeys(str(name) for name in names)
+    def __init__(self, known: Mapping[str, object] = MappingProxyType({})) -> None:
+        names, until = known.get("jobs"), known.get("until")
+        self._known = dict.fromkeys(str(name) for name in names) if isinstance(names, list | tuple) else {}
+        self._until = float(until) if isinstance(until, int | float) else 0.0
 
     def has(self, job: Job) -> bool:
-        """Return whether the job was viewed after this end."""
-        return _end_of(job) in self._known
+        """Return whether the job was viewed after this end, or acknowledged with all others."""
+        return _end(job)[0].timestamp() <= self._until or _end_of(job) in self._known
 
     def add(self, job: Job) -> bool:
         """Record that the job was viewed; return whether that is new."""
@@ -68,56 +55,59 @@ class LookedAt:
             del self._known[oldest]
         return True
 
+    def add_all(self, jobs: Iterable[Job]) -> int:
+        """Record that all failures among these were seen; return how many of them are new, elements counted."""
+        failed = [job for job in jobs if job.state in FAILED]
+        new = count(job for job in failed if not self.has(job))
+        if new:
+            self._known, self._until = {}, max(_end(job)[0].timestamp() for job in failed)
+        return new
+
     def values(self) -> dict[str, object]:
         """Return the values for the preferences."""
-        return {"jobs": list(self._known)}
+        return {"jobs": list(self._known), "until": self._until}
 
 
 def _end_of(job: Job) -> str:
     return f"{job.id} {job.ended_at.timestamp():.0f}" if job.ended_at else str(job.id)
 
 
-class EndedJobsSplit(Struct, frozen=True):
-    """Ended jobs by their place in the queue, the latest first."""
-
-    in_place: Sequence[Job] = ()
-    """Unviewed failures, which stay among the running jobs."""
-    below: Sequence[Job] = ()
-    """Jobs that ended recently, and further failures."""
-    folded: Sequence[Job] = ()
-    changes_at: datetime | None = None
-    """Time at which the next job is folded."""
-
-
-def split_ended(ended: Iterable[Job], now: datetime, stay: timedelta, looked_at: LookedAt) -> EndedJobsSplit:
-    """Return the ended jobs by their place; each stays in the queue for `stay`, a failure until it was viewed."""
-    in_place: list[Job] = []
-    below: list[Job] = []
-    folded: list[Job] = []
-    leaves: list[datetime] = []
-    for job in sorted(ended, key=_end, reverse=True):
-        is_awaited = job.state in FAILED and not looked_at.has(job)
-        leaves_at = (job.ended_at or job.submitted_at) + (max(stay, _STALE) if is_awaited else stay)
-        if leaves_at <= now:
-            folded.append(job)
-            continue
-        leaves.append(leaves_at)
-        if is_awaited and job.started_at is not None and len(in_place) < IN_PLACE:
-            in_place.append(job)
-        else:
-            below.append(job)
-    return EndedJobsSplit(in_place, below, folded, min(leaves, default=None))
-
-
 def _end(job: Job) -> tuple[datetime, JobId]:
     return job.ended_at or job.submitted_at, job.id
 
 
-def fold_words(folded: Sequence[Job], now: datetime, *, is_open: bool) -> Cell:
-    """Return `▸ 47 ended (3 failed in the last hour)`."""
-    failed = count(job for job in folded if job.state in FAILED and job.ended_at and now - job.ended_at < _HOUR)
-    words = f"{OPEN if is_open else CLOSED} {count(folded):,} ended"
-    return ((words, DIM), (f" ({failed:,} failed in the last hour)", RED)) if failed else ((words, DIM),)
+class EndedCounts(Struct):
+    """Numbers of ended jobs, elements counted."""
+
+    total: int = 0
+    failed: int = 0
+    new: int = 0
+    """Failures that nobody has acknowledged."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], looked_at: LookedAt) -> EndedCounts:
+        """Count these ended jobs."""
+        found = cls()
+        for job in jobs:
+            found.total += job.count
+            if job.state in FAILED:
+                found.failed += job.count
+                found.new += 0 if looked_at.has(job) else job.count
+        return found
+
+
+def latest_first(ended: Iterable[Job]) -> list[JobId]:
+    """Return the ids of ended jobs, those that ended last first."""
+    return [job.id for job in sorted(ended, key=_end, reverse=True)]
+
+
+def ended_words(counts: EndedCounts, sign: str) -> Cell:
+    """Return `▸ ENDED 138, 22 failed (3 new)`; the failures are amber while one of them is new."""
+    words: Cell = ((f"{sign}ENDED {counts.total:,}", DIM),)
+    if not counts.failed:
+        return words
+    words += ((", ", DIM), (f"{counts.failed:,} failed", AMBER if counts.new else DIM))
+    return (*words, (f" ({counts.new:,} new)", AMBER)) if 0 < counts.new < counts.failed else words
 
 
 def merged(waiting: list[JobId], ended: Iterable[Job], before: Sequence[JobId]) -> list[JobId]:

@@ -9,14 +9,20 @@ from typing import TypeAlias, overload
 
 from msgspec import Struct, field
 
-from gputui.domain.arrays import count, folded
+from gputui.domain.arrays import count, folded, likeness
+from gputui.domain.entries import Entries
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.tui.queue.marks import runs_of_job
 
 RowKey: TypeAlias = int
-"""Job id; for elements that share a row, the negated id of the last one, which waits longest."""
+"""Job id, or a negative number if elements of an array share the row.
+
+Of waiting ones it is the negated id of the last one, which waits longest; of others it has the array's id.
+"""
+_ACTIVE, _ENDED = 1 << 300, 1 << 301
+"""Added to the id of an array, for the rows of its active and its ended elements: larger than all ids."""
 RowSpan: TypeAlias = RowKey | range
 
 
@@ -102,17 +108,22 @@ class ArrangedRows(Struct, frozen=True):
     """Jobs of each row that represents several."""
     signs: Mapping[RowKey, str] = field(default_factory=dict)
     """Signs before the name: whether the row can be unfolded, and its depth."""
+    split: int = 0
+    """Number of rows of the first jobs, if two lists were arranged."""
 
 
 NO_ROWS = ArrangedRows()
 
 
-def joined_rows(first: ArrangedRows, key: RowKey, second: ArrangedRows = NO_ROWS) -> ArrangedRows:
-    """Return the rows of both, with a row of that key in between."""
+def joined_rows(first: ArrangedRows, between: Sequence[RowKey], second: ArrangedRows = NO_ROWS) -> ArrangedRows:
+    """Return the rows of both, with rows of those keys in between."""
+    if not between and not second.keys:
+        return first
     groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
     if isinstance(first.keys, RowKeys) or isinstance(second.keys, RowKeys):
-        return ArrangedRows(RowKeys((*_pieces(first.keys), key, *_pieces(second.keys))), groups, signs)
-    return ArrangedRows([*first.keys, key, *second.keys], groups, signs)
+        keys = RowKeys((*_pieces(first.keys), *between, *_pieces(second.keys)))
+        return ArrangedRows(keys, groups, signs, first.split)
+    return ArrangedRows([*first.keys, *between, *second.keys], groups, signs, first.split)
 
 
 def _pieces(keys: Sequence[RowKey]) -> Iterable[RowSpan]:
@@ -125,14 +136,16 @@ def rows(
     folds: Folds,
     dependents: Mapping[JobId, list[JobId]],
     *,
+    split: int = 0,
     last_first: bool = False,
 ) -> ArrangedRows:
     """Return the rows of these sorted jobs; with `last_first` an array's last element comes first.
 
-    `jobs` contains entries by their ids.
+    `jobs` contains entries by their ids. The first `split` jobs are a section, in which no other job shares a row.
     """
-    is_plain = not dependents and not any(jobs[job_id].array for job_id in ids)
-    return ArrangedRows(ids) if is_plain else _Arranging(ids, jobs, folds, dependents, last_first=last_first).rows()
+    if not dependents and not any(jobs[job_id].array for job_id in ids):
+        return ArrangedRows(ids, split=split)
+    return _Arranging(ids, jobs, folds, dependents, last_first=last_first).rows(split)
 
 
 def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
@@ -171,16 +184,23 @@ class _Arranging:
         self._signs: dict[RowKey, str] = {}
         self._done: set[JobId] = set()
 
-    def rows(self) -> ArrangedRows:
+    def rows(self, split: int) -> ArrangedRows:
         beneath = {child for parent in self._folds.parents for child in self._dependents.get(parent, ())}
         pieces: list[RowSpan] = []
-        for job_id in self._ids:
+        first: list[RowSpan] = []
+        for at, job_id in enumerate(self._ids):
+            if at == split:
+                first, pieces = pieces, []
             if job_id not in beneath:
                 pieces += self._tree(job_id, 0)
+        if split >= len(self._ids):
+            first, pieces = pieces, []
         pieces += [piece for job_id in self._ids for piece in self._tree(job_id, 0)]  # two that wait for each other
-        grouped = self._grouped(pieces)
+        above, below = self._grouped(first), self._grouped(pieces)
+        count_above = sum(len(piece) if isinstance(piece, range) else 1 for piece in above)
+        grouped = [*above, *below]
         keys = RowKeys(grouped) if any(isinstance(piece, range) for piece in grouped) else grouped
-        return ArrangedRows(keys, self._groups, self._signs)  # type: ignore[arg-type]  # without ranges they are keys
+        return ArrangedRows(keys, self._groups, self._signs, count_above)  # type: ignore[arg-type]  # these are keys
 
     def _is_open(self, job: Job) -> bool:
         return job.array is not None and job.array.id in self._folds.arrays
@@ -210,13 +230,13 @@ class _Arranging:
         return [span[::-1] for span in reversed(found)] if self._last_first else found
 
     def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
-        """Return the rows with one for the waiting elements of each folded array."""
+        """Return the rows with one for the elements of each folded array that wait, are active or have ended."""
         foldable = [self._jobs[key] for key in pieces if isinstance(key, int) and self._is_foldable(key)]
         firsts: dict[RowSpan, RowKey] = {}
         hidden: set[RowSpan] = set()
-        for group in folded(foldable):
+        for group in folded(foldable, by=_likeness):
             if count(group) > 1:
-                key = -max(job.last_id for job in group)
+                key = _key_of(group)
                 firsts[group[0].id], self._groups[key] = key, group
                 self._signs[key] = self._signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
                 hidden.update(job.id for job in group)
@@ -225,3 +245,25 @@ class _Arranging:
     def _is_foldable(self, job_id: JobId) -> bool:
         job = self._jobs[job_id]
         return job.array is not None and not self._is_open(job) and (bool(job.runs) or job_id not in self._signs)
+
+
+def _likeness(job: Job) -> object:
+    """Return what elements of an array have in common that share a row."""
+    if job.array is None or not (job.state.is_active or job.state.is_terminal):
+        return likeness(job)
+    return job.array.id, job.state.is_active
+
+
+def _key_of(group: Sequence[Job]) -> RowKey:
+    first = group[0]
+    if first.array is None or not (first.state.is_active or first.state.is_terminal):
+        return -max(job.last_id for job in group)
+    return -(first.array.id + (_ACTIVE if first.state.is_active else _ENDED))
+
+
+def array_of(key: RowKey, jobs: Entries) -> JobId | None:
+    """Return the array whose elements share, or shared, the row of that key; None: of no array."""
+    if key <= -_ACTIVE:
+        return -key - (_ENDED if key <= -_ENDED else _ACTIVE)
+    job = jobs.get(abs(key))
+    return job.array.id if job is not None and job.array is not None else None

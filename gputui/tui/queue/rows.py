@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from itertools import chain
 
 from gputui.domain.arrays import count, elements_in_history
 from gputui.domain.entries import Entries
@@ -19,28 +21,41 @@ from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
 from gputui.tui.queue.columns import ALIKE, MOVING, SERVER, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
-from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, Section, fold_words, merged, split_ended
+from gputui.tui.queue.ended import FOLD, EndedCounts, EndedRows, LookedAt, ended_words, latest_first, merged
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
-from gputui.tui.queue.folding import ArrangedRows, Folds, RowKey, RowKeys, dependents_of, joined_rows, rows
+from gputui.tui.queue.folding import (
+    CLOSED,
+    OPEN,
+    ArrangedRows,
+    Folds,
+    RowKey,
+    RowKeys,
+    array_of,
+    dependents_of,
+    joined_rows,
+    rows,
+)
+from gputui.tui.queue.sections import Extent, Places, Section, shares
 
-STAY = timedelta(minutes=5)
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class QueueRows:
     """Keys in the order of the rows: running jobs, waiting jobs in the order of their start, ended jobs.
 
-    Jobs that ended a while ago share one row. A failed job keeps its place until somebody has viewed it, and so does
-    any job that ends while the cursor is on it.
+    A running job keeps its row while it runs. A job that ends while the cursor is on it keeps its row until that
+    leaves it. All other ended jobs are behind a row that opens.
     """
 
-    def __init__(self, stay: timedelta = STAY, looked_at: LookedAt | None = None) -> None:
-        self._stay = stay
-        """Time for which an ended job keeps its own row."""
+    def __init__(self, looked_at: LookedAt | None = None) -> None:
         self.looked_at = looked_at or LookedAt()
         self.jobs = Entries({})
         self.positions: Mapping[RowKey, int] = {}
         self.arranged = ArrangedRows()
+        self.extent = Extent()
+        """Number of rows of each section."""
+        self.height: int | None = None
+        """Lines that are visible; None: all."""
         self.sorting = Sorting()
         self.scores: Mapping[JobId, float] = {}
         self.filter = ""
@@ -53,23 +68,30 @@ class QueueRows:
         self.matching = 0
         """Number of jobs shown, elements of arrays counted."""
         self.known = 0
-        """Number of jobs, shown or not; without ended ones where those are hidden."""
+        """Number of jobs, shown or not; without ended ones while those are folded."""
+        self.running = self.waiting = 0
+        """Numbers of jobs shown that are active, and of those that wait."""
+        self.ended_counts = EndedCounts()
+        """Ended jobs; with a filter those that match."""
         self._snapshot: Snapshot = EMPTY
-        self._ordered: Sequence[JobId] = ()
-        self._split = EndedJobsSplit()
-        self._folded: Sequence[JobId] = ()
-        """Sorted ids of the jobs in the folded row."""
+        self._places = Places()
+        self._ids: list[Sequence[JobId]] = [(), (), ()]
+        """Sorted ids of each section; without ended ones while those are folded."""
+        self._matching: list[Sequence[JobId]] = [(), (), ()]
+        self._past: Sequence[Job] = ()
+        """Ended jobs without a row in another section, in any order."""
+        self._counts = EndedCounts()
+        """All ended jobs."""
         self._held: Mapping[JobId, Section] = {}
         """Jobs under the cursor, by id, with the section of their row."""
         self._kept: Mapping[JobId, Section] = {}
-        """Those of them that have ended since, and still have their row there."""
+        """Ended jobs with a row in another section, under the cursor or in the line where they ran."""
         self.varied: frozenset[str] = frozenset()
         """Columns of `ALIKE` in which jobs have differed since the console was opened."""
         self.loads: Mapping[JobId, int] = {}
         """Utilisation of running jobs in percent."""
         self._is_stale = False
         """True if ended rows have lost the cursor or were viewed since the order was computed."""
-        self._matching: Sequence[JobId] = ()
         self._parts: dict[JobId, Job] = {}
         """Matching parts of entries, by id."""
         self._folds = Folds()
@@ -114,7 +136,7 @@ class QueueRows:
     def _is_as_before(self, before: Snapshot) -> bool:
         """Return whether the same jobs are in the same order, regardless of the sort column."""
         now = self._snapshot
-        if self._is_stale or (self._split.changes_at is not None and now.taken_at >= self._split.changes_at):
+        if self._is_stale or (self._places.changes_at is not None and now.taken_at >= self._places.changes_at):
             return False
         if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
             return False
@@ -144,7 +166,7 @@ class QueueRows:
         group, job = self.arranged.groups.get(key), self.jobs.get(key)
         if group:
             self._folds.arrays.add(group[0].array.id if group[0].array else group[0].id)
-            self._arrange()
+            self._sort()
             return group[0].id
         if job is None:
             return None
@@ -160,7 +182,7 @@ class QueueRows:
         parents = {parent for parent in self._dependents if parent in self.jobs}
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
         self._folds = Folds() if is_open else Folds(arrays, parents)
-        self._arrange()
+        self._sort()
 
     def _has_dependents(self, job_id: JobId) -> bool:
         return any(child in self.jobs for child in self._dependents.get(job_id, ()))
@@ -169,7 +191,7 @@ class QueueRows:
         if job.array is None or job.array.id not in self._folds.arrays:
             return None
         self._folds.arrays.discard(job.array.id)
-        self._arrange()
+        self._sort()
         return next(
             (key for key, group in self.arranged.groups.items() if any(each.has(job.id) for each in group)), job.id
         )
@@ -185,51 +207,47 @@ class QueueRows:
     def _section(self, job_id: JobId) -> Section:
         """Return the section that has the job's row."""
         job = self.jobs.by_id.get(job_id)
-        if job is None or job_id in self._kept:
+        if job is None or job.state.is_terminal:
             return self._kept.get(job_id, Section.ENDED)
-        if job.state.is_active or any(failed.id == job_id for failed in self._split.in_place):
-            return Section.RUNNING
-        return Section.ENDED if job.state.is_terminal else Section.WAITING
+        return Section.RUNNING if job.state.is_active else Section.WAITING
 
     def _let_go(self) -> None:
         """Keep no row for the cursor: the user asked for other rows."""
         self._held, self._is_stale = {}, self._is_stale or bool(self._kept)
 
     def heir(self, key: RowKey) -> RowKey | None:
-        """Return the row that has the jobs of a row which is gone; None: none has.
-
-        The row of elements that wait has the id of the last one, and becomes that one's if it is alone.
-        """
-        job = self.jobs.get(abs(key))
-        if key == FOLD or job is None:
+        """Return the row that has the elements of an array whose row is gone, if possible in its section; or None."""
+        array = array_of(key, self.jobs)
+        if key == FOLD or array is None:
             return None
-        array = job.array.id if key < 0 and job.array else None
-        for row, group in self.arranged.groups.items():
-            of = group[0].array
-            if any(each.has(job.id) for each in group) or (of is not None and of.id == array):
-                return row
-        return -key if -key in self.positions else None
+        found = [row for row in self.keys if row != FOLD and array_of(row, self.jobs) == array]
+        same = [row for row in found if self.extent.section(self.positions[row]) in self._held.values()]
+        return next((row for row in same or found if any(each.has(key) for each in self.jobs_of(row))), None) or next(
+            iter(same or found), None
+        )
 
     def look_at(self, job: Job) -> bool:
-        """Record that a job was viewed; a failed one loses its place with the next snapshot."""
+        """Record that a job was viewed."""
         is_new = self.looked_at.add(job)
         self._is_stale |= is_new
         return is_new
 
+    def look_at_all(self) -> int:
+        """Record that all failures were seen; return how many are new."""
+        new = self.looked_at.add_all(job for job in self.jobs.values() if job.state.is_terminal)
+        if new:
+            self._sort()
+        return new
+
     def turn_fold(self) -> None:
-        """Show the jobs behind the folded row, or fold them again."""
+        """Show the ended jobs, or fold them again."""
         self._let_go()
         self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
 
     def fold_line(self) -> Cell:
-        """Return the text of the folded row."""
-        folded = [self.jobs.by_id[job_id] for job_id in self._folded]
-        return fold_words(folded, self._snapshot.taken_at, is_open=self._is_fold_open)
-
-    @property
-    def _is_fold_open(self) -> bool:
-        """Return whether the folded row is open: by hand, or because there is nothing else to show."""
-        return self.ended is EndedRows.OPEN or (self.ended is EndedRows.FOLDED and not self._ordered)
+        """Return the title of the ended jobs."""
+        sign = "" if not self.extent.is_folding else f"{OPEN if self.ended is EndedRows.OPEN else CLOSED} "
+        return ended_words(self.ended_counts, sign)
 
     def show(self, *, filter: str | None = None, ended: EndedRows | None = None) -> None:  # noqa: A002 - the word for it
         """Set the filter, and how ended jobs are shown."""
@@ -248,43 +266,57 @@ class QueueRows:
             return
         self._let_go()
         self._verdicts.judge_by(self._filter)
+        if self._filter or self.ended is EndedRows.OPEN:
+            self._sort_ended()
+        else:
+            self._ids[Section.ENDED] = ()
         self._choose()
 
     def _sort(self) -> None:
         active: list[Job] = []
-        given_up: list[Job] = []
-        waiting, ended = [], []
-        self._kept = {}
+        waiting: list[Job] = []
+        ended: list[Job] = []
         for job in self.jobs.values():
-            if job.state.is_active:
-                active.append(job)
-            elif not job.state.is_terminal:
-                waiting.append(job)
-            elif (section := self._held.get(job.id, Section.ENDED)) is Section.ENDED:
-                ended.append(job)
-            else:
-                self._kept[job.id] = section
-                (active if section is Section.RUNNING else given_up).append(job)
+            (active if job.state.is_active else ended if job.state.is_terminal else waiting).append(job)
         self.arrays = array_counts(self.jobs.values())
-        self._split, self._is_stale = self._split_of(ended), False
-        running = sorted((*active, *self._split.in_place), key=_begin)
-        planned = merged(self._in_order(waiting), given_up, self._ordered)
-        ordered = [*(job.id for job in running), *planned, *(job.id for job in self._split.below)]
-        self._folded = [job.id for job in self._split.folded]
-        if ordered and self.ended is not EndedRows.OPEN and self._held:
-            ordered += [job_id for job_id in self._folded if job_id in self._held]
-            self._folded = [job_id for job_id in self._folded if job_id not in self._held]
-        if not self.sorting.is_planned:
-            seen = Sortable.of(self._snapshot, self.scores)
-            ordered = sort_ids(ordered, self.jobs.by_id, self.sorting, seen)
-            self._folded = sort_ids(self._folded, self.jobs.by_id, self.sorting, seen)
-        self._ordered = ordered
+        self._counts, self._is_stale = EndedCounts.of(ended, self.looked_at), False
+        kept = {job.id: at for job in ended if (at := self._held.get(job.id, Section.ENDED)) is not Section.ENDED}
+        running = self._placed(active)
+        jobs = self.jobs.by_id
+        given_up = [jobs[job_id] for job_id, section in kept.items() if section is Section.WAITING]
+        planned = merged(self._in_order(waiting), given_up, self._ids[Section.WAITING])
+        self._kept = {
+            **{job_id: Section.RUNNING for job_id in running if jobs[job_id].state.is_terminal},
+            **{job.id: Section.WAITING for job in given_up},
+        }
+        self._past = [job for job in ended if job.id not in self._kept] if self.ended is not EndedRows.HIDDEN else ()
+        self._ids = [self._sorted(running), self._sorted(planned), ()]
+        if self.ended is EndedRows.OPEN or self._filter:
+            self._sort_ended()
         self._choose()
 
-    def _split_of(self, ended: Iterable[Job]) -> EndedJobsSplit:
-        if self.ended is EndedRows.HIDDEN:
-            return EndedJobsSplit()
-        return split_ended(ended, self._snapshot.taken_at, self._stay, self.looked_at)
+    def _placed(self, active: list[Job]) -> list[JobId]:
+        """Return active jobs, each where it was, and ended ones whose line is still free."""
+        here = [job_id for job_id, section in self._held.items() if section is Section.RUNNING]
+        room = sys.maxsize
+        if self.height is not None:
+            sizes = (sys.maxsize, self.extent.waiting, self.extent.ended)
+            room = shares(sizes, self.height - 1)[Section.RUNNING]
+        active.sort(key=_begin)
+        jobs, now = self.jobs.by_id, self._snapshot.taken_at
+        return self._places.update(active, self._unit, jobs, now, held=here, room=room)
+
+    def _unit(self, job: Job) -> JobId:
+        return -job.array.id if job.array is not None and job.array.id not in self._folds.arrays else job.id
+
+    def _sorted(self, ids: list[JobId]) -> Sequence[JobId]:
+        if self.sorting.is_planned:
+            return ids
+        return sort_ids(ids, self.jobs.by_id, self.sorting, Sortable.of(self._snapshot, self.scores))
+
+    def _sort_ended(self) -> None:
+        if not self._ids[Section.ENDED]:
+            self._ids[Section.ENDED] = self._sorted(latest_first(self._past))
 
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
         """Return waiting jobs in the order of the plan; jobs unknown to it come last."""
@@ -297,9 +329,9 @@ class QueueRows:
         return ordered + [job.id for job in waiting if job.id in left]
 
     def _choose(self) -> None:
-        self.known = count(self.jobs.by_id[job_id] for job_id in (*self._ordered, *self._behind_fold))
+        self.known = count(self.jobs.by_id[job_id] for job_id in chain(*self._ids))
         if self._filter:
-            self._verdicts.want((*self._ordered, *self._folded))
+            self._verdicts.want(chain(*self._ids))
             self._verdicts.step(0, AT_ONCE)
         self.gather()
 
@@ -314,35 +346,38 @@ class QueueRows:
 
     def gather(self) -> None:
         """Show the matches found so far."""
-        self._matching, self._parts = self._ordered, {}
-        if self._filter:
-            everywhere = (*self._ordered, *self._folded)  # a filter also finds folded jobs
-            parts = self._verdicts.shown(everywhere, self._held)
-            self._matching = [part.id for part in parts]
-            self._parts = {part.id: part for part in parts if part.id not in self.jobs.by_id or part.runs}
+        self._matching, self._parts, self.ended_counts = self._ids, {}, self._counts
+        if self._filter:  # it also finds folded jobs
+            parts = [self._verdicts.shown(ids, self._held) for ids in self._ids]
+            self._matching = [[part.id for part in found] for found in parts]
+            self._parts = {part.id: part for part in chain(*parts) if part.id not in self.jobs.by_id or part.runs}
+            self.ended_counts = EndedCounts.of((job for job in chain(*parts) if job.state.is_terminal), self.looked_at)
         self.matching = count(self.shown) if self._filter else self.known
+        live = [self._visible[job_id] for job_id in chain(*self._matching[:2])]
+        self.running = count(job for job in live if job.state.is_active)
+        self.waiting = count(job for job in live if not job.state.is_active and not job.state.is_terminal)
         self._arrange()
-
-    @property
-    def _behind_fold(self) -> Sequence[JobId]:
-        """Ids of displayed folded jobs, if the folded row is open, or a filter matches them."""
-        return self._folded if self._filter or self._is_fold_open else ()
 
     def _arrange(self) -> None:
         last_first = self.sorting.column == "id" and self.sorting.is_down
-        self.arranged = rows(self._matching, self._visible, self._folds, self._dependents, last_first=last_first)
-        is_plain = self.arranged.keys is self._matching and not self._behind_fold
-        if self._folded and not self._filter:
-            self.arranged = self._with_fold(self.arranged, last_first=last_first)
+        running, waiting, ended = self._matching
+        visible, folds, split = self._visible, self._folds, len(running)
+        planned = (*running, *waiting)
+        live = rows(planned, visible, folds, self._dependents, split=split, last_first=last_first)
+        below = rows(ended, visible, folds, {}, last_first=last_first)
+        has_ended = bool(self.ended_counts.total) and self.ended is not EndedRows.HIDDEN
+        is_folding = not self._filter
+        self.arranged = joined_rows(live, (FOLD,) if has_ended and is_folding else (), below)
+        self.extent = Extent(
+            live.split,
+            len(live.keys) - live.split,
+            len(below.keys),
+            has_ended=has_ended,
+            is_folding=is_folding,
+        )
         keys = self.keys
         self.positions = keys.positions if isinstance(keys, RowKeys) else {key: row for row, key in enumerate(keys)}
-        self.id_width = 0 if is_plain else self._longest_id()
-
-    def _with_fold(self, live: ArrangedRows, *, last_first: bool) -> ArrangedRows:
-        """Return the rows with the folded one, followed by its jobs if it is open."""
-        if not self._is_fold_open:
-            return joined_rows(live, FOLD)
-        return joined_rows(live, FOLD, rows(self._folded, self.jobs.by_id, self._folds, {}, last_first=last_first))
+        self.id_width = self._longest_id() if self.arrays or ended else 0
 
     @property
     def _visible(self) -> Mapping[JobId, Job]:
@@ -358,8 +393,7 @@ class QueueRows:
     def shown(self) -> Iterator[Job]:
         """Shown jobs; elements of an array that wait alike count as one."""
         visible = self._visible
-        behind = () if self._filter else self._behind_fold
-        return (visible[job_id] for job_id in (*self._matching, *behind))
+        return (visible[job_id] for job_id in chain(*self._matching))
 
     @property
     def parsed(self) -> Filter:

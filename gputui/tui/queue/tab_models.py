@@ -145,6 +145,8 @@ class QueueTab:
             shown = group_cells(group, column, context, counts)
         else:
             shown = job_cells(rows.jobs[key], column, self._with_reason(key, context) if column == "why" else context)
+        if rows.positions.get(key, 0) < rows.extent.running and rows.jobs_of(key)[0].state.is_terminal:
+            shown = tuple((words, DIM) for words, _ in shown)  # it has ended, and its line is free
         if column != "name" or not rows.arranged.signs:
             return shown
         return ((self._sign(key), DIM), *shown)

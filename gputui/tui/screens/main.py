@@ -430,6 +430,10 @@ class Main(GpuScreen):
         """Show ended jobs, or hide them."""
         self.jobs.toggle_finished()
 
+    def action_failures_seen(self) -> None:
+        """Acknowledge all failures."""
+        self.jobs.look_at_all()
+
     def action_filter(self) -> None:
         """Open the filter line."""
         self.jobs.open_filter()

@@ -31,7 +31,7 @@ _LEAST_LOG = 4
 """Rows of a log pane without a log: a title, words, and the two commands that submit a job."""
 _TALL = 56
 """Rows from which GPUs get those that an empty queue leaves: graphs cost the terminal more the higher they are."""
-_QUEUE = 6 / 11
+_QUEUE = 7 / 11
 _SECTION = "layout"
 """Section of the preferences."""
 _PARTS = 10_000

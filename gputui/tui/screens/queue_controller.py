@@ -12,9 +12,10 @@ from gputui.domain.filter import FilterSubject, searched_text
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
+from gputui.domain.units import plural
 from gputui.tui.present.empty_queue import foreign_use_words
 from gputui.tui.queue.columns import ChosenColumns
-from gputui.tui.queue.ended import LookedAt
+from gputui.tui.queue.ended import FOLD, EndedRows, LookedAt
 from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
 from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
@@ -78,13 +79,13 @@ class QueueController:
     @property
     def is_empty(self) -> bool:
         """Return whether the tab of the queue is shown, and empty."""
-        return self.table.sheet is self.table.live and not self.rows.keys
+        return self.table.sheet is self.table.live and not self.rows.running + self.rows.waiting
 
     @property
     def rows_wanted(self) -> int:
         """Return the rows that the list of foreign processes needs, with the titles above it; 0 if it is not shown."""
         others = self.table.live.others
-        return len(others) + 2 if others else 0
+        return len(others) + 2 + self.rows.extent.has_ended if others else 0
 
     def subjects(self) -> Sequence[Job]:
         """Return the marked jobs; if there are none, the jobs of the row under the cursor."""
@@ -180,8 +181,10 @@ class QueueController:
         self.table.focus()
 
     def toggle_finished(self) -> None:
-        """Open or close the row that ended jobs share."""
+        """Show the ended jobs, with the cursor on their title, or fold them."""
         self.rows.turn_fold()
+        if self.rows.ended is EndedRows.OPEN and FOLD in self.rows.positions and self.table.sheet is self.table.live:
+            self.table.cursor = FOLD
         self._redraw()
 
     @property
@@ -190,9 +193,17 @@ class QueueController:
         return self.has_focus and self.table.is_fold(self.table.cursor)
 
     def look_at(self, job: Job | None) -> None:
-        """Record that the job's page or log was opened, so that a failed one need not stay in its place."""
+        """Record that the job's page or log was opened: its failure is no longer new."""
         if job is not None and self.rows.look_at(job):
             self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
+
+    def look_at_all(self) -> None:
+        """Acknowledge all failures."""
+        new = self.rows.look_at_all()
+        if new:
+            self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
+            self._redraw()
+        self._screen.notify(f"{plural(new, 'failure')} acknowledged" if new else "no new failures", timeout=3)
 
     # marks
 
@@ -306,8 +317,7 @@ class QueueController:
 
 def queue_rows(services: Services) -> QueueRows:
     """Return the rows of the queue with the settings applied, still without jobs."""
-    known = LookedAt(services.preferences.get(LOOKED_AT).get("jobs"))
-    return QueueRows(services.settings.console.fold_ended_after, known)
+    return QueueRows(LookedAt(services.preferences.get(LOOKED_AT)))
 
 
 def chosen_columns(services: Services) -> ChosenColumns:

@@ -8,6 +8,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
+from gputui.domain.arrays import count
 from gputui.domain.job import Job
 from gputui.domain.text import width
 from gputui.tui.keymap import keymap_of
@@ -17,12 +18,15 @@ from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.queue.columns import SERVER, ChosenColumns, fitting
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sections import FOOT, WORDS, Section
 from gputui.tui.queue.tab_models import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
-from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.mouse import RIGHT, Grip, RowOpened
+from gputui.tui.widgets.sectioned_table import SectionedTable
 from gputui.tui.widgets.title_line import title_line
 
-ROOM_FOR_TABS = 8
+_WIDE = 100
+"""Columns from which words are written in full."""
+ROOM_FOR_TABS = 9
 """Rows of the pane from which the line of tabs is always shown."""
 DOWN, UP = "▼", "▲"
 
@@ -43,7 +47,7 @@ class TitleClicked(Message):
         self.column = column
 
 
-class JobTable(LineTable[Key], Grip):
+class JobTable(SectionedTable[Key], Grip):
     """Rows by the key of the current tab; each tab has its own cursor."""
 
     def __init__(
@@ -65,6 +69,8 @@ class JobTable(LineTable[Key], Grip):
         self._cursors: dict[str, Key | None] = {}
         self._known = context
         self._bar: tuple[Span, ...] = ()
+        self._position = ""
+        """Words at the right end of the titles, as they were drawn."""
         self._needs: tuple[int, frozenset[str]] = (0, frozenset())
         """Width of ids and columns of the layout."""
 
@@ -74,13 +80,18 @@ class JobTable(LineTable[Key], Grip):
         self._known = replace(context, room=room, loads=self.rows.loads)
         sheet = self.sheet
         self.noun = sheet.noun
+        self.rows.height = self.height if sheet is self.live else self.rows.height
+        self.extent = self.rows.extent if sheet is self.live and sheet.keys else None
         self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
+        if (position := self.position_words()) != self._position:
+            self._position = position
+            self._refresh_titles()
         if (needs := (self.rows.id_width, self.rows.varied)) != self._needs:  # longer ids, or jobs of a second user
             self._needs = needs
             self.lay_out()
         self.rows.hold(job.id for job in self._held())
         self._settle_head()  # last, since it redraws, and previous rows may be gone
-        if (bar := (*self._bar_spans(), (self._state(), PLAIN))) != self._bar:
+        if (bar := (*self._bar_spans(), (self._aside(), PLAIN))) != self._bar:
             self._bar = bar
             if self.head > 1:
                 self.refresh(Region(0, 0, self.size.width, 1))
@@ -99,8 +110,58 @@ class JobTable(LineTable[Key], Grip):
         return self.rows.heir(key) if isinstance(key, int) and self.sheet is self.live else None
 
     def whole_line(self, key: Key) -> Cell | None:
-        """Return the text of the row that ended jobs share."""
-        return self.rows.fold_line() if self.is_fold(key) else None
+        """Return the title of the ended jobs, and what else is hidden."""
+        return self._foot() if self.is_fold(key) else None
+
+    def _foot(self) -> Cell:
+        words = self.rows.fold_line() if self.rows.extent.has_ended else ()
+        hidden = [more for section in (Section.RUNNING, Section.WAITING) if (more := self._hidden(section))]
+        return (*words, ("   " if words and hidden else "", DIM), ("  ".join(hidden), PLAIN))
+
+    def words(self) -> tuple[Cell, ...]:
+        """Return the lines shown while no job runs or waits."""
+        return () if self.rows.filter else keymap_of(self).cells(self.live.empty())
+
+    def between(self, y: int) -> Cell | None:
+        """Return what is hidden, or a line about an empty queue."""
+        at = self.view.lines[y] if self.extent is not None and y < len(self.view.lines) else 0
+        if at <= WORDS:
+            return self.words()[WORDS - at]
+        return self._foot() if at == FOOT else None
+
+    def _hidden(self, section: Section) -> str:
+        """Return `+3 running`; nothing if all are visible."""
+        extent, view = self.rows.extent, self.view
+        if view.shares[section] >= extent.counts[section]:
+            return ""
+        start = extent.starts[section] + view.tops[section]
+        jobs = [job for row in range(start, start + view.shares[section]) for job in self._jobs_at(row)]
+        is_in = _runs if section is Section.RUNNING else _waits
+        left = (self.rows.running, self.rows.waiting)[section] - count(filter(is_in, jobs))
+        return f"+{left:,} {section.name.lower()}" if left > 0 else ""
+
+    def _jobs_at(self, row: int) -> tuple[Job, ...]:
+        return self.rows.jobs_of(self.rows.keys[row]) if row < len(self.rows.keys) else ()
+
+    def position_words(self) -> str:
+        """Return the numbers of running and waiting jobs."""
+        if self.extent is None:
+            return super().position_words()
+        if not self.rows.running + self.rows.waiting:
+            return " " if not self.has_cursor_in_sight else ""
+        return f" {self._numbers()} " if self.head == 1 else " " if not self.has_cursor_in_sight else ""
+
+    def _numbers(self) -> str:
+        """Return the numbers of running and waiting jobs, which are on the line of tabs if that is shown."""
+        running, waiting = self.rows.running, self.rows.waiting
+        if self.sheet is not self.live or not running + waiting:
+            return ""
+        is_wide = self.size.width >= _WIDE
+        return f"RUNNING {running:,} · WAITING {waiting:,}" if is_wide else f"RUN {running:,} · WAIT {waiting:,}"
+
+    def _aside(self) -> str:
+        """Return what is at the right end of the line of tabs."""
+        return "  ".join(filter(None, (self._state(), self._numbers())))
 
     def is_fold(self, key: Key | None) -> bool:
         """Return whether the row is the one that ended jobs share."""
@@ -117,7 +178,7 @@ class JobTable(LineTable[Key], Grip):
 
     def lay_again(self) -> None:
         """Lay out the columns again after columns or rows have changed."""
-        self.keys, self._positions = (), {}
+        self.keys, self._positions, self.extent = (), {}, None
         self.rearrange()
         self.lay_out()
         self.show(self._known)
@@ -162,7 +223,7 @@ class JobTable(LineTable[Key], Grip):
     def heading(self, y: int) -> Strip:
         """Render the line of tabs."""
         del y
-        return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._state())
+        return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._aside())
 
     def on_click(self, event: events.Click) -> None:
         """Switch to a tab, sort by a column, or select a row."""
@@ -174,7 +235,7 @@ class JobTable(LineTable[Key], Grip):
             self.post_message(TitleClicked(column.key))
         elif self.is_fold(self.key_at(event.y)) and event.button != RIGHT:
             event.prevent_default()  # one click opens it, unlike other rows
-            self.move_to(self.top + event.y - self.head)
+            self.move_to(self.row_at(event.y - self.head) or 0)
             self.post_message(RowOpened())
 
     def _tab_clicked(self, x: int) -> None:
@@ -199,7 +260,7 @@ class JobTable(LineTable[Key], Grip):
     def _bar_spans(self) -> tuple[Span, ...]:
         """Return the tabs; only the current one if there is no room for all."""
         tabs = tuple(span for tab in self._tabs() for span in tab)
-        if width_of(tabs) + width(self._state()) + 1 < self.size.width:
+        if width_of(tabs) + width(self._aside()) + 1 < self.size.width:
             return tabs
         return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{self._tab_keys()} ", DIM))
 
@@ -231,3 +292,11 @@ class JobTable(LineTable[Key], Grip):
             column = fitting(rows.sorting.column, self.size.width)
             words.append(f"by {column.title} {DOWN if rows.sorting.is_down else UP}")
         return " · ".join(words)
+
+
+def _runs(job: Job) -> bool:
+    return job.state.is_active
+
+
+def _waits(job: Job) -> bool:
+    return not job.state.is_active and not job.state.is_terminal

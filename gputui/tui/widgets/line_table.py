@@ -96,8 +96,17 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def key_at(self, y: int) -> K | None:
         """Return the key of the row at that line of the table."""
-        row = self.top + y - self.head
-        return self.keys[row] if y >= self.head and row < len(self.keys) else None
+        row = self.row_at(y - self.head)
+        return self.keys[row] if row is not None else None
+
+    def row_at(self, y: int) -> int | None:
+        """Return the row on that line below the titles; None if there is none."""
+        return self.top + y if 0 <= y < len(self.keys) - self.top else None
+
+    def between(self, y: int) -> Cell | None:
+        """Return what is on that line if it is no row; None: nothing."""
+        del y
+        return None
 
     def heading(self, y: int) -> Strip:
         """Render a line above the titles."""
@@ -177,6 +186,11 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return max(0, self.size.height - self.head)
 
     @property
+    def page(self) -> int:
+        """Number of rows that are visible together."""
+        return self.height
+
+    @property
     def has_cursor_in_sight(self) -> bool:
         """Return whether the row of the cursor is visible."""
         return self.top <= self._row < self.top + self.height
@@ -232,7 +246,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def action_page(self, step: int) -> None:
         """Move the cursor by a page."""
-        self.move_to(self._row_before_step(step) + step * max(1, self.height - 1))
+        self.move_to(self._row_before_step(step) + step * max(1, self.page - 1))
 
     def follow_cursor(self) -> None:
         """Keep the cursor visible from now on."""
@@ -276,22 +290,21 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select a row; open it at the second click, open its menu with the right button."""
-        row = self.top + event.y - self.head
-        if event.y >= self.head and row < len(self.keys):
+        if (row := self.row_at(event.y - self.head)) is not None:
             self.move_to(row)
             tell_click(self, event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Scroll down; the cursor stays."""
-        self._look(self.top + 3, event)
+        self._scroll(3, event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Scroll up; the cursor stays."""
-        self._look(self.top - 3, event)
+        self._scroll(-3, event)
 
-    def _look(self, top: int, event: events.MouseEvent) -> None:
+    def _scroll(self, step: int, event: events.MouseEvent) -> None:
         event.stop()
-        self.top = top
+        self.top += step
         self._clamp()
         self._is_followed, self._gap = self.has_cursor_in_sight, None
         self._refresh_titles()
@@ -324,17 +337,20 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.refresh(Region(0, self.head - 1, self.size.width, 1))
 
     def _make(self, y: int) -> _Line:
-        row = self.top + y
-        if row >= len(self.keys):
-            return _BLANK
+        row = self.row_at(y)
+        if row is None:
+            words = self.between(y)
+            return _BLANK if words is None else _Line(None, False, (self._whole(words),), is_whole=True)
         key = self.keys[row]
         if (whole := self.whole_line(key)) is not None:
-            line = tuple(fitted(whole, max(0, self.size.width - 1)))
-            return _Line(key, row == self._row, (line,), self.lead_of(key), is_whole=True)
+            return _Line(key, row == self._row, (self._whole(whole),), self.lead_of(key), is_whole=True)
         cells = tuple(
             tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right)) for p in self.placed
         )
         return _Line(key, row == self._row, cells, self.lead_of(key))
+
+    def _whole(self, words: Cell) -> tuple[Span, ...]:
+        return tuple(fitted(words, max(0, self.size.width - 1)))
 
     def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
         if line.is_whole or shown.is_whole:
@@ -381,12 +397,16 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return self._with_position(strip)
 
     def _with_position(self, strip: Strip) -> Strip:
-        """Add the range of visible rows at the right end, unless all are visible."""
-        if len(self.keys) <= self.height:
-            return strip
-        last = min(self.top + self.height, len(self.keys))
-        words = f" {self.top + 1}–{last} of {plural(len(self.keys), self.noun)} "
-        if not self.has_cursor_in_sight:
+        """Add what is visible at the right end."""
+        words = self.position_words()
+        if words and not self.has_cursor_in_sight:
             words = f" cursor in row {self._row + 1:,} ·{words}"
         room = self.size.width - len(words)
-        return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width)
+        return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width) if words else strip
+
+    def position_words(self) -> str:
+        """Return the range of visible rows; nothing if all are visible."""
+        if len(self.keys) <= self.height:
+            return ""
+        last = min(self.top + self.height, len(self.keys))
+        return f" {self.top + 1}–{last} of {plural(len(self.keys), self.noun)} "

@@ -16,7 +16,7 @@ def on_row(job_id: int, times: int = 1) -> Step:
     """Return a click on that job."""
 
     async def click(hand: Hand) -> None:
-        place = list(hand.queue.keys).index(job_id) - hand.queue.top
+        place = hand.queue.view.lines.index(list(hand.queue.keys).index(job_id))
         await hand.click(hand.queue, 12, hand.queue.head + place, times)
 
     return click
