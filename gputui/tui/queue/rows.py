@@ -365,8 +365,9 @@ class QueueRows:
         planned = (*running, *waiting)
         live = rows(planned, visible, folds, self._dependents, split=split, last_first=last_first)
         below = rows(ended, visible, folds, {}, last_first=last_first)
-        has_ended = bool(self.ended_counts.total) and self.ended is not EndedRows.HIDDEN
         is_folding = not self._filter
+        stays = is_folding and self.extent.fold is not None and bool(live.keys)  # it may be under the cursor
+        has_ended = (bool(self.ended_counts.total) or stays) and self.ended is not EndedRows.HIDDEN
         self.arranged = joined_rows(live, (FOLD,) if has_ended and is_folding else (), below)
         self.extent = Extent(
             live.split,
