@@ -518,6 +518,11 @@ def test_all_former_settings_of_a_file_are_named_at_once(tmp_path: Path) -> None
         read(tmp_path, "", GPUTUI_POLICY_AGE_WEIGHT="1", GPUTUI_POLICY_AGE_CAP="5")
 
 
+def test_former_settings_of_colours_stop_no_service(tmp_path: Path) -> None:
+    former = "[console]\nfold_ended_after = 300\npower_high = 90\nmemory_full = 97\ntemperature_limit = 100\n"
+    assert read(tmp_path, former) == read(tmp_path, "")
+
+
 def test_all_durations_without_a_unit_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(

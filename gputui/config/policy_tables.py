@@ -16,17 +16,17 @@ MAX_COUNT = 2**31 - 1
 _LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
 _STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
 _SCORE = "policy.age_unit and policy.newcomer_credit order jobs of equal priority now"
-_RED = "red is for what asks for action: a GPU that heat slows down, not one that is hot or full"
 GONE: Mapping[str, str] = {
     **{f"policy.limit_{name}": f"remove it: {_LONGEST}" for name in ("low", "normal", "high")},
     "policy.class_weight": f"remove it: {_STRICT}",
     **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("age_weight", "age_cap", "fair_weight")},
     **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
-    **{f"console.{name}": f"remove it: {_RED}" for name in ("memory_full", "temperature_limit")},
-    "console.power_high": "remove it: power near its limit is normal, so it has no colour",
-    "console.fold_ended_after": "remove it: ended jobs share one row at once",
 }
 """Settings of older versions, each with its replacement."""
+WITHOUT_EFFECT = frozenset(
+    f"console.{name}" for name in ("fold_ended_after", "memory_full", "power_high", "temperature_limit")
+)
+"""Settings of older versions that only changed how something looks: ignored, so that they stop no service."""
 _ROWS: Mapping[str, type[Struct]] = {"tenants": TenantSettings, "reservations": Window}
 """Lists of tables in `[policy]`."""
 

@@ -10,7 +10,16 @@ from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from gputui.config.policy_tables import GONE, MAX_COUNT, check_removed, check_tables, gpu_names, shown, unknown
+from gputui.config.policy_tables import (
+    GONE,
+    MAX_COUNT,
+    WITHOUT_EFFECT,
+    check_removed,
+    check_tables,
+    gpu_names,
+    shown,
+    unknown,
+)
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
@@ -272,8 +281,11 @@ def _of_file(path: Path) -> SettingsTables:
         if not isinstance(keys, dict):
             raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
         check_removed([f"{table}.{key}" for key in keys], f"{path}: ")
-        for key, value in keys.items():
+        for key, value in list(keys.items()):
             where = f"{path}: {table}.{key}"
+            if f"{table}.{key}" in WITHOUT_EFFECT:
+                del keys[key]
+                continue
             if key not in fields:
                 raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -89,8 +90,14 @@ _FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 _RANK = {"error": 0, "warning": 1, "information": 2}
 
 
-def conditions(snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
-    """Return all conditions that last now, worst first."""
+Acknowledged: TypeAlias = Callable[[Job], bool]
+"""Returns whether the operator knows of the failure of a job."""
+
+
+def conditions(
+    snapshot: Snapshot, now: datetime, is_acknowledged: Acknowledged = lambda job: False
+) -> tuple[Condition, ...]:
+    """Return all conditions that last now, worst first, without failures that are acknowledged."""
     if snapshot is EMPTY:
         return ()
     disks = list(disk_conditions(snapshot))
@@ -100,7 +107,7 @@ def conditions(snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
         *gpu_conditions(snapshot),
         *idle_conditions(snapshot, now),
         *disks,
-        *recent_failures(snapshot, now),
+        *recent_failures(snapshot, now, is_acknowledged),
     ]
     return ranked(found)
 
@@ -185,9 +192,10 @@ def _place_of(use: IdleUse) -> tuple[str, str]:
     return "gpu", use.gpus[0].gpu.uuid
 
 
-def recent_failures(snapshot: Snapshot, now: datetime) -> Iterator[Condition]:
+def recent_failures(snapshot: Snapshot, now: datetime, is_acknowledged: Acknowledged) -> Iterator[Condition]:
     """Yield the jobs that failed within the last hour, the latest first."""
-    jobs = [job for job in _failed(Same(snapshot.jobs)) if job.ended_at and now - job.ended_at < RECENT]
+    recent = (job for job in _failed(Same(snapshot.jobs)) if job.ended_at and now - job.ended_at < RECENT)
+    jobs = [job for job in recent if not is_acknowledged(job)]
     jobs.sort(key=lambda job: job.ended_at or now, reverse=True)
     todo = f"{keyed('detail')} on it shows why, {keyed('requeue')} runs it again"
     for job in jobs[:MOST_FAILURES]:
@@ -220,12 +228,13 @@ class ConditionTracker:
         """Time at which each was first seen; None: it existed when the console was opened."""
         self._has_begun = False
         self._steady: Steady[tuple[str, str]] = Steady()
+        self.is_acknowledged: Acknowledged = lambda job: False
         self.shown: tuple[Condition, ...] = ()
         """Present conditions, worst first, with their start as far as known."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> tuple[Condition, ...]:
         """Track the conditions of a snapshot, and return the shown ones. Before the first one nothing is known."""
-        return self.shown if snapshot is EMPTY else self.update(conditions(snapshot, now), now)
+        return self.shown if snapshot is EMPTY else self.update(conditions(snapshot, now, self.is_acknowledged), now)
 
     def update(self, found: Iterable[Condition], now: datetime) -> tuple[Condition, ...]:
         """Track the given conditions, and return the shown ones; one that is just over has its last words."""

@@ -216,6 +216,7 @@ async def test_failures_are_new_until_they_were_viewed_or_acknowledged() -> None
         await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
         assert "ENDED 3, 2 failed (1 new)" in console.screen_text
         await console.press(pilot, "Y")
+        assert "failed in 1h" not in console.screen_text
         assert "ENDED 3, 2 failed" in console.screen_text
         assert "new)" not in console.screen_text
         assert console.told[-1] == "1 failure acknowledged"

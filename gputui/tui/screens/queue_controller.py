@@ -317,7 +317,9 @@ class QueueController:
 
 def queue_rows(services: Services) -> QueueRows:
     """Return the rows of the queue with the settings applied, still without jobs."""
-    return QueueRows(LookedAt(services.preferences.get(LOOKED_AT)))
+    looked_at = LookedAt(services.preferences.get(LOOKED_AT))
+    services.conditions.is_acknowledged = looked_at.has
+    return QueueRows(looked_at)
 
 
 def chosen_columns(services: Services) -> ChosenColumns:
