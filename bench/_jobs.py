@@ -6,7 +6,9 @@ from pathlib import Path
 
 from gputui import bootstrap
 from gputui.config import resolve
+from gputui.domain.action import Pause
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
+from gputui.domain.submit_action import SubmitJobs
 
 
 def store_waiting_jobs(state: Path, count: int) -> None:
@@ -14,8 +16,8 @@ def store_waiting_jobs(state: Path, count: int) -> None:
     store = bootstrap.open_store(resolve(state=str(state), environ={}))
     try:
         actions = bootstrap.actions(store)
-        actions.pause("benchmark")
-        actions.submit([Submission(_spec(number)) for number in range(count)])
+        actions.act(Pause("benchmark"))
+        actions.act(SubmitJobs(tuple(Submission(_spec(number)) for number in range(count))))
     finally:
         store.close()
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from bench._measure import machine
+from gputui.domain.action import Cancel, EditJobs, Hold, Release
 from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
@@ -96,8 +97,8 @@ def with_begin(game: Game, job: TraceJob) -> None:
 
 def with_hold(game: Game, job: TraceJob) -> None:
     def take() -> None:
-        game.server.actions.hold([game.put(job)])
-        game.server.at(job.submit, lambda: game.server.actions.release(game.last[job.number]))
+        game.server.actions.act(Hold((game.put(job),)))
+        game.server.at(job.submit, lambda: game.server.actions.act(Release(tuple(game.last[job.number]))))
 
     game.server.at(max(0.0, job.submit - LEAD), take)
 
@@ -117,7 +118,7 @@ def anew(game: Game, job: TraceJob) -> None:
 
     def again() -> None:
         if game.is_waiting(job):
-            game.server.actions.cancel(game.last[job.number])
+            game.server.actions.act(Cancel(tuple(game.last[job.number])))
             put()
 
     def put() -> None:
@@ -134,7 +135,7 @@ def edited(game: Game, job: TraceJob) -> None:
         [job_id] = game.last[job.number]
         if game.is_waiting(job):
             limit = timedelta(seconds=job.limit)
-            game.server.actions.edit(job_id, Edit(spec=MappingProxyType({"time_limit": limit})))
+            game.server.actions.act(EditJobs((job_id,), Edit(spec=MappingProxyType({"time_limit": limit}))))
 
     def put() -> None:
         game.put(job, limit=min(HOUR / 4, job.limit), **_GOES_ON)

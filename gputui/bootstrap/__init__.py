@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.snapshot import Snapshot
-    from gputui.engine.actions.reservations import Reservations
-    from gputui.engine.actions.tenants import Tenants
     from gputui.ports import JobStore, SteadyClock
-    from gputui.ports.actions import CommandActions
+    from gputui.ports import actions as ports
     from gputui.store.repair import Repair
 
 _RESTART = {
@@ -157,7 +155,7 @@ def open_repair(options: Options) -> Repair:
     return repair
 
 
-def actions(store: JobStore, options: Options | None = None) -> CommandActions:
+def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
     """Return the actions of this process's user, within the settings of `options`."""
     if options is not None and options.in_cluster:
         from gputui.bootstrap import clusters
@@ -169,22 +167,6 @@ def actions(store: JobStore, options: Options | None = None) -> CommandActions:
     settings = options.settings if options else Settings()
     permissions = UserPermissions(options.state, settings) if options else None
     return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
-
-
-def reservations(store: JobStore, options: Options) -> Reservations:
-    """Return the reservations, for changes by this process's user."""
-    from gputui.engine.actions.reservations import Reservations
-
-    return Reservations(store, clock(), actor(), options.settings.policy)
-
-
-def tenants(store: JobStore, options: Options) -> Tenants:
-    """Return the tenants' shares and limits, for changes by this process's user."""
-    from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.actions.tenants import Tenants
-
-    permissions = UserPermissions(options.state, options.settings)
-    return Tenants(store, clock(), actor(), options.settings.policy, permissions)
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:

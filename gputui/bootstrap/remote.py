@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gputui import __version__, bootstrap
 from gputui.bootstrap import adapters, job_access
 from gputui.config import Options
-from gputui.servers.protocol import CALLS, OLDEST, PROTOCOL, Hello
+from gputui.servers.protocol import ACTIONS, CALLS, OLDEST, PROTOCOL, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports import JobStore, LogStream
-    from gputui.ports.actions import UserActions
+    from gputui.ports.actions import Performer
 
 
 class LocalBackend:
@@ -34,7 +34,7 @@ class LocalBackend:
         self._options = options
         self._store = store
         self._logs = job_access.open_logs(options, store)
-        self.actions: UserActions = bootstrap.actions(store, options)
+        self.actions: Performer = bootstrap.actions(store, options)
 
     def hello(self) -> Hello:
         """Return versions, host, user and settings of this machine."""
@@ -46,7 +46,7 @@ class LocalBackend:
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             home=str(Path.cwd()),
-            calls=tuple(CALLS),
+            calls=(*CALLS, *ACTIONS),
             scheduler=settings.scheduler,
             policy=settings.policy,
         )

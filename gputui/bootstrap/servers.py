@@ -19,7 +19,7 @@ from gputui.domain.ssh_address import parse_ssh_address
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
-    from gputui.ports.actions import UserActions
+    from gputui.ports.actions import Performer
     from gputui.servers.access import ServersAccess
     from gputui.servers.console import Servers
 
@@ -97,7 +97,7 @@ class ServerAccess(Struct, frozen=True):
     """Everything through which a console reaches several servers."""
 
     servers: Servers
-    actions: UserActions
+    actions: Performer
     access: ServersAccess
 
     def images(self, name: str) -> tuple[str, ...]:

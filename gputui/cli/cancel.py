@@ -10,6 +10,7 @@ from gputui.cli.job_arguments import flat, ids_argument, left_alone
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
 from gputui.cli.verb_command import show_jobs
+from gputui.domain.action import Cancel
 from gputui.domain.verbs import JOB_VERB
 
 
@@ -25,7 +26,7 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool,
             show_jobs(session, store, JOB_VERB["cancel"], flat(store, ids))
             return
         asked = flat(store, ids)
-        done = bootstrap.actions(store, session.options).cancel(asked)
+        done = bootstrap.actions(store, session.options).act(Cancel(asked)).ids
         if done and not quiet:
             confirm(changed("cancel", jobs_of(store, done)))
         for line in left_alone(store, asked, done):

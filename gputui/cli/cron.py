@@ -17,13 +17,14 @@ from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import json_text, print_json, recurring_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
+from gputui.domain.action import AddRecurring
 from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.text import plain
 from gputui.domain.units import local_time
-from gputui.domain.verb import Order, Verb
+from gputui.domain.verb import Verb
 from gputui.domain.verbs import RECURRING_VERBS
 from gputui.engine.actions.recurring import local_zone_name
 from gputui.request import numbers, options, texts
@@ -112,7 +113,7 @@ def add(
     recurrence = Recurrence(expression, time_zone or local_zone_name(), named, Missed(missed), Overlap(overlap))
     submission = _submission(ctx, session, arguments, named)
     with session.store() as store:
-        recurring = bootstrap.actions(store, session.options).add_recurring(recurrence, submission)
+        (recurring,) = bootstrap.actions(store, session.options).act(AddRecurring(recurrence, submission)).ids
         next_at = store.recurring()[recurring].next_at
     confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)
     text = json_text({"id": recurring}) if as_json else str(recurring)
@@ -243,7 +244,7 @@ def _add_verb(verb: Verb[RecurringJob]) -> None:
     def _(session: Session, ids: tuple[tuple[JobId, ...], ...], quiet: bool) -> None:
         chosen = tuple(dict.fromkeys(one for some in ids for one in some))
         with session.store() as store:
-            verb.call(bootstrap.actions(store, session.options), Order(chosen))
+            bootstrap.actions(store, session.options).act(verb.on(chosen))
         jobs = "recurring job" if len(chosen) == 1 else f"{len(chosen)} recurring jobs:"
         confirm(f"{_DONE[verb.name]} {jobs} {' '.join(map(str, chosen))}", quiet=quiet)
 

@@ -25,6 +25,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
 from gputui.console import own_log
 from gputui.console.terminal import terminal
+from gputui.domain.action import DrainGpus
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.container import ContainerState
@@ -43,9 +44,10 @@ from gputui.domain.settings import (
     TracesSettings,
 )
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.files.logs import log_path
 from gputui.ports import JobStore, Runtime
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Performer
 
 GPUS = 8
 DRAINED = 6
@@ -96,8 +98,8 @@ def _furnished_store(options: Options, now: datetime) -> JobStore:
     gpus = adapters.make_probe(options).latest().gpus
     record_past(store, actions, options.state, gpus, now)
     if len(gpus) > DRAINED:
-        actions.drain([gpus[DRAINED].uuid], "fan noise, ticket 812")
-    actions.submit(first_jobs())
+        actions.act(DrainGpus((gpus[DRAINED].uuid,), "fan noise, ticket 812"))
+    actions.act(SubmitJobs(tuple(first_jobs())))
     return store
 
 
@@ -183,10 +185,10 @@ PAST = (
 )
 
 
-def record_past(store: JobStore, actions: UserActions, directory: Path, gpus: Sequence[Gpu], now: datetime) -> None:
+def record_past(store: JobStore, actions: Performer, directory: Path, gpus: Sequence[Gpu], now: datetime) -> None:
     """Put the jobs that have ended into the queue, with their logs."""
     known = [past for past in PAST if max(past.gpus) < len(gpus)]
-    ids = actions.submit([training(past.name, past.tenant, len(past.gpus), 200) for past in known])
+    ids = actions.act(SubmitJobs(tuple(training(past.name, past.tenant, len(past.gpus), 200) for past in known))).ids
     with store.transaction() as transaction:
         for job_id, past in zip(ids, known, strict=True):
             uuids = tuple(gpus[i].uuid for i in past.gpus)
@@ -306,7 +308,7 @@ def coming_jobs(dice: random.Random) -> Iterator[Submission]:
 class Arrivals(threading.Thread):
     """Submits a job every few seconds, unless many wait."""
 
-    def __init__(self, store: JobStore, actions: UserActions, every: float = EVERY) -> None:
+    def __init__(self, store: JobStore, actions: Performer, every: float = EVERY) -> None:
         super().__init__(name="demo-arrivals", daemon=True)
         self._store = store
         self._actions = actions
@@ -319,7 +321,7 @@ class Arrivals(threading.Thread):
         while not self._stopped.wait(self._every):
             try:
                 if self._waiting() < MOST_WAITING:
-                    self._actions.submit([next(coming)])
+                    self._actions.act(SubmitJobs((next(coming),)))
             except GputuiError:
                 continue
 

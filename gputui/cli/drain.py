@@ -9,7 +9,7 @@ from gputui.cli import completing, readings
 from gputui.cli.confirmation import confirm, dry_run_option, named, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.verb_command import show_shifts
-from gputui.domain.verb import Order
+from gputui.domain.action import DrainGpus
 from gputui.domain.verbs import BY_NAME
 from gputui.ports import JobStore
 from gputui.request import texts
@@ -26,10 +26,11 @@ def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool,
     words = texts.one_line(reason, "--reason") if reason else ""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
+        action = DrainGpus(uuids, words)
         if dry_run:
-            show_shifts(session, store, BY_NAME["drain"], Order(uuids=uuids))
+            show_shifts(session, store, action)
             return
-        bootstrap.actions(store, session.options).drain(uuids, words)
+        bootstrap.actions(store, session.options).act(action)
         if not quiet:
             confirm(_words(session, store, uuids))
 

@@ -20,6 +20,8 @@ from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
+from gputui.cli.verb_command import show_shifts
+from gputui.domain.action import EditJobs
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
@@ -142,13 +144,13 @@ class _Changes(Struct, frozen=True):
 
 def _edit_all(
     session: Session, store: JobStore, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool
-) -> list[JobId]:
+) -> tuple[JobId, ...]:
     """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
     spec = edit.apply(job.spec)
     if spec.gpus != job.spec.gpus and not anyway:
         check_gpus((Submission(spec),), session.options)
-    ids = [job_id for each in jobs for job_id in each.ids]
-    bootstrap.actions(store, session.options).edit_all(ids, edit, job if len(ids) == 1 else None)
+    ids = tuple(job_id for each in jobs for job_id in each.ids)
+    bootstrap.actions(store, session.options).act(EditJobs(ids, edit, job if len(ids) == 1 else None))
     return ids
 
 
@@ -266,10 +268,5 @@ def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
 
 
 def _show(session: Session, store: JobStore, jobs: Sequence[Job], edit: Edit) -> None:
-    from gputui.cli import start_times  # imports the policy, which the change itself does not need
-    from gputui.domain.policy.whatif import edited
-
-    ids = tuple(job_id for job in jobs for job_id in job.ids)
-    for job in jobs:
-        bootstrap.actions(store, session.options).rehearse_edit(job.id, edit)
-    start_times.print_shifts(session, store, edited(ids, edit, bootstrap.clock().now()))
+    bootstrap.actions(store, session.options).foresee(EditJobs(tuple(job.id for job in jobs), edit))
+    show_shifts(session, store, EditJobs(tuple(job_id for job in jobs for job_id in job.ids), edit))

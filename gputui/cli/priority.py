@@ -9,10 +9,10 @@ from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, n
 from gputui.cli.job_arguments import JobIds, check_known, flat
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
+from gputui.cli.verb_command import show_shifts
+from gputui.domain.action import SetPriority, Top
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
 from gputui.domain.verbs import PRIORITY_HELP
-from gputui.ports import JobStore
 from gputui.request import job_values
 
 
@@ -28,17 +28,18 @@ def command(session: Session, names: tuple[Named, ...], value: str, dry_run: boo
     with session.store() as store:
         ids = flat(store, (names,))
         if dry_run:
-            _show(session, store, ids, change)
-            return
+            check_known(store, ids)
+            alive = (job for job in jobs_of(store, ids) if not job.state.is_terminal)
+            ids = tuple(job_id for job in alive for job_id in job.ids)
+        action = Top(ids) if change.top else SetPriority(ids, change.value, change.relative)
         actions = bootstrap.actions(store, session.options)
-        if change.top:
-            done = actions.top(ids)
-        elif change.relative:
-            done = actions.add_priority(ids, change.value)
-        else:
-            done = actions.set_priority(ids, change.value)
+        if dry_run:
+            actions.foresee(action)
+            show_shifts(session, store, action)
+            return
+        done = actions.act(action)
         if not quiet:
-            jobs = jobs_of(store, done)
+            jobs = jobs_of(store, done.ids)
             confirm(changed("top", jobs) if change.top else _words(change, jobs))
 
 
@@ -50,15 +51,3 @@ def _words(change: job_values.PriorityChange, jobs: list[Job]) -> str:
     if len(found) == 1:
         return f"priority is now {found.pop()}: {named(jobs)}"
     return f"priority {'raised' if change.value > 0 else 'lowered'} by {abs(change.value)}: {named(jobs)}"
-
-
-def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: job_values.PriorityChange) -> None:
-    from gputui.cli import start_times  # imports the policy, which the change itself does not need
-    from gputui.domain.policy.whatif import prioritised, topped
-
-    check_known(store, ids)
-    actions = bootstrap.actions(store, session.options)
-    actions.rehearse_priority(ids, change.value, relative=change.relative, top=change.top)
-    now = bootstrap.clock().now()
-    change_shown = topped(ids, now) if change.top else prioritised(ids, change.value, now, relative=change.relative)
-    start_times.print_shifts(session, store, change_shown)

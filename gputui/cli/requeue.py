@@ -9,6 +9,7 @@ from gputui.cli.confirmation import changed, confirm, jobs_of, named, quiet_opti
 from gputui.cli.job_arguments import ids_argument
 from gputui.cli.job_ids import Named, resolve_all
 from gputui.cli.session import Session, pass_session
+from gputui.domain.action import Requeue
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import cancelled_with
@@ -41,7 +42,7 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
         elif dry_run:
             _show(session, store, asked)
         else:
-            done = bootstrap.actions(store, session.options).requeue(asked)
+            done = bootstrap.actions(store, session.options).act(Requeue(tuple(asked))).ids
             again = jobs_of(store, done)
             confirm(changed("requeue", again), quiet=quiet)
             if stay := cancelled_with(again, store.jobs().values()):
@@ -71,7 +72,7 @@ def _show(session: Session, store: JobStore, ids: tuple[JobId, ...] | list[JobId
     from msgspec.structs import replace
 
     from gputui.cli import start_times  # imports the policy, which the change itself does not need
-    from gputui.domain.policy.whatif import requeued
+    from gputui.domain.policy.whatif import change_of
     from gputui.domain.snapshot import Snapshot
 
     jobs = [job for job in jobs_of(store, ids) if JOB_VERB["requeue"].may(job)]
@@ -79,7 +80,7 @@ def _show(session: Session, store: JobStore, ids: tuple[JobId, ...] | list[JobId
     def change(snapshot: Snapshot) -> Snapshot:
         known = start_times.entries(snapshot)
         past = tuple(job for job in jobs if job.id not in known)
-        return requeued(ids, bootstrap.clock().now())(replace(snapshot, jobs=(*snapshot.jobs, *past)))
+        return change_of(Requeue(tuple(ids)), bootstrap.clock().now())(replace(snapshot, jobs=(*snapshot.jobs, *past)))
 
     first = f"would run again: {named(jobs)}" if jobs else "nothing would be changed"
     start_times.print_shifts(session, store, change, first)

@@ -17,6 +17,7 @@ from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
+from gputui.domain.action import ReserveGpus, SetStanding, Unreserve
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu, short_names
 from gputui.domain.settings import Window
@@ -81,15 +82,14 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     with session.store() as store:
         gpus = [view.gpu for view in readings.gpu_views(session.options, store)]
         window = _with_gpus(window, names, gpus)
-        reservations = bootstrap.reservations(store, session.options)
+        actions, action = bootstrap.actions(store, session.options), ReserveGpus(window, tuple(gpus))
+        done = actions.foresee(action) if dry_run else actions.act(action)
+        made = done.window or window
+        confirm(_words(made, gpus), quiet=quiet)
         if dry_run:
-            checked = reservations.checked(window, gpus)
-            confirm(_words(checked, gpus), quiet=quiet)
-            _show(session, store, checked)
+            _show(session, store, made)
         else:
-            added = reservations.add(window, gpus)
-            confirm(_words(added, gpus), quiet=quiet)
-            print_done(added.name, f"added reservation {added.name}")
+            print_done(made.name, f"added reservation {made.name}")
         _warn(session, store, window)
 
 
@@ -116,7 +116,7 @@ def list_(session: Session, as_json: bool) -> None:
 def remove(session: Session, name: str, quiet: bool) -> None:
     """Remove a reservation and release its GPUs."""
     with session.store() as store:
-        bootstrap.reservations(store, session.options).remove(name)
+        bootstrap.actions(store, session.options).act(Unreserve(name))
     confirm(f"removed reservation {name}; its GPUs are released", quiet=quiet)
 
 
@@ -129,7 +129,7 @@ def standing(session: Session, rule: str, quiet: bool) -> None:
     words = {"off": StandingRule(None), "file": None}
     value = words[rule] if rule in words else StandingRule(numbers.priority(rule, "PRIORITY"))
     with session.store() as store:
-        bootstrap.reservations(store, session.options).set_standing(value)
+        bootstrap.actions(store, session.options).act(SetStanding(value))
     confirm(_STANDING.get(rule, f"the next free GPUs go to jobs of priority {rule} and above"), quiet=quiet)
 
 

@@ -11,9 +11,9 @@ from gputui.cli import completing, readings
 from gputui.cli.confirmation import confirm, dry_run_option, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.cli.verb_command import show_shifts
+from gputui.domain.action import ResumeGpus
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
 
 
@@ -27,9 +27,9 @@ def command(session: Session, gpus: tuple[str, ...], dry_run: bool, quiet: bool)
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
         if dry_run:
-            show_shifts(session, store, BY_NAME["resume"], Order(uuids=uuids))
+            show_shifts(session, store, ResumeGpus(uuids))
             return
-        bootstrap.actions(store, session.options).resume(uuids)
+        bootstrap.actions(store, session.options).act(ResumeGpus(uuids))
         snapshot = bootstrap.current_snapshot(session.options, store)
         confirm(f"resumed {readings.gpu_names(snapshot, uuids)}: jobs start there again", quiet=quiet)
         for sentence in obstacles(snapshot, uuids):

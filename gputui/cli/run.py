@@ -27,6 +27,7 @@ from gputui.cli.submit import (
 )
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import Interactive, JobId, Submission
+from gputui.domain.submit_action import SubmitJobs
 from gputui.request import options
 from gputui.request.command_line import Tidied
 
@@ -99,7 +100,7 @@ def _attend(
 ) -> int:
     """Submit the job and attach to it; `view` returns what its start waits for."""
     with session.store() as store:
-        (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
+        (job_id,) = bootstrap.actions(store, session.options).act(SubmitJobs((submission,))).ids
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         viewer = view(job_id)
         attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
@@ -113,7 +114,7 @@ def _follow_in_cluster(session: Session, found: Tidied, submission: Submission, 
     if not quiet:
         tell(found, submission)
     with session.store() as store:
-        (job_id,) = bootstrap.actions(store, session.options).submit((submission,))
+        (job_id,) = bootstrap.actions(store, session.options).act(SubmitJobs((submission,))).ids
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
         return cluster_run.run(session, store, job_id, is_quiet=quiet)
 

@@ -9,10 +9,10 @@ from gputui.cli.confirmation import confirm, jobs_of, named, quiet_option
 from gputui.cli.job_arguments import flat, ids_argument
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
+from gputui.domain.action import Signal
 from gputui.domain.cause import signal_name
 from gputui.domain.running_verbs import SIGNAL, SIGNALS
 from gputui.domain.state import JobState
-from gputui.domain.verb import Order
 from gputui.request.job_values import signal_number
 
 
@@ -26,7 +26,7 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, n
     wanted = signal_number(number, "SIGNAL")
     with session.store() as store:
         chosen = flat(store, ids, lambda job: job.state is JobState.RUNNING)
-        done = SIGNAL.call(bootstrap.actions(store, session.options), Order(chosen, signal=wanted))
+        done = bootstrap.actions(store, session.options).act(Signal(chosen, wanted)).ids
         if not quiet:
             confirm(
                 f"sending {signal_name(wanted)} to {named(jobs_of(store, done))}" if done else "nothing was changed"

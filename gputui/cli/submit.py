@@ -20,6 +20,7 @@ from gputui.domain.cluster import array_of
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.recovery import id_ranges
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
 from gputui.domain.units import local_time
 from gputui.request import command_line, options
@@ -125,7 +126,7 @@ def command(
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
             _show(session, store, submissions)
             return
-        ids = bootstrap.actions(store, session.options).submit(submissions)
+        ids = bootstrap.actions(store, session.options).act(SubmitJobs(tuple(submissions))).ids
         told = _first_ids(ids, submissions, in_cluster=session.options.in_cluster)
         _print_ids(told, as_json, tuple(job_id for job_id, _ in told) if session.options.in_cluster else ids)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
@@ -193,8 +194,8 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
     if session.options.in_cluster:
         cluster_starts.print_starts(store, submissions)
         return
-    jobs = bootstrap.actions(store, session.options).rehearse(submissions)
-    start_times.print_shifts(session, store, submitted(*jobs))
+    done = bootstrap.actions(store, session.options).foresee(SubmitJobs(tuple(submissions)))
+    start_times.print_shifts(session, store, submitted(*done.jobs))
 
 
 def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:

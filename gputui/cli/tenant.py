@@ -16,6 +16,7 @@ from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.lazy import CommandGroup
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.action import RemoveTenant, SetTenant
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.units import format_duration, quoted
@@ -69,7 +70,7 @@ def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str 
     if not changes and not clear:
         raise InputError("nothing to set", where="tenant set", hint=_SETS)
     with session.store() as store:
-        bootstrap.tenants(store, session.options).set(tenant, changes, clear=clear)
+        bootstrap.actions(store, session.options).act(SetTenant(tenant, changes, clear))
     told = ", ".join(f"{key.replace('_', '-')} {text}" for key, text in given.items() if text is not None)
     cleared = "reset to weight 1 and no caps" if clear else ""
     confirm(f"tenant {tenant}: {', '.join(filter(None, (cleared, told)))}", quiet=quiet)
@@ -99,7 +100,7 @@ def list_(session: Session, as_json: bool) -> None:
 def remove(session: Session, name: str, quiet: bool) -> None:
     """Remove the values of `tenant set`; those of the settings file, if any, apply again."""
     with session.store() as store:
-        bootstrap.tenants(store, session.options).remove(name)
+        bootstrap.actions(store, session.options).act(RemoveTenant(name))
     confirm(f"removed the values of tenant {name}; those of the settings file, if any, apply", quiet=quiet)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
@@ -12,9 +11,10 @@ from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, n
 from gputui.cli.job_arguments import check_known, flat, ids_argument, is_live
 from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
+from gputui.domain.action import Action
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.verb import Order, Verb
+from gputui.domain.verb import Verb
 from gputui.ports import JobStore
 
 
@@ -31,11 +31,11 @@ def verb_command(verb: Verb[Job], suits: Callable[[Job], bool] = is_live) -> cli
             if dry_run:
                 show_jobs(session, store, verb, asked)
                 return
-            done = verb.call(bootstrap.actions(store, session.options), Order(asked))
+            done = bootstrap.actions(store, session.options).act(verb.on(asked))
             if not quiet:
-                confirm(changed(verb.name, jobs_of(store, done or ())))
+                confirm(changed(verb.name, jobs_of(store, done.ids)))
 
-    return dry_run_option(command) if verb.preview else command
+    return dry_run_option(command) if verb.wish.has_forecast else command
 
 
 def show_jobs(session: Session, store: JobStore, verb: Verb[Job], ids: tuple[JobId, ...]) -> None:
@@ -43,12 +43,12 @@ def show_jobs(session: Session, store: JobStore, verb: Verb[Job], ids: tuple[Job
     check_known(store, ids)
     jobs = [job for job in jobs_of(store, ids) if verb.may(job)]
     first = f"would {verb.name}: {named(jobs)}" if jobs else "nothing would be changed"
-    show_shifts(session, store, verb, Order(ids), first)
+    show_shifts(session, store, verb.on(ids), first)
 
 
-def show_shifts(session: Session, store: JobStore, verb: Verb[Any], order: Order, first: str = "") -> None:
+def show_shifts(session: Session, store: JobStore, action: Action, first: str = "") -> None:
     """Print a first line, and which jobs would start at another time."""
     from gputui.cli import start_times  # imports the policy, which the change itself does not need
+    from gputui.domain.policy.whatif import change_of
 
-    assert verb.preview is not None
-    start_times.print_shifts(session, store, verb.preview(order, bootstrap.clock().now()), first)
+    start_times.print_shifts(session, store, change_of(action, bootstrap.clock().now()), first)

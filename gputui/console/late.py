@@ -40,10 +40,7 @@ class _StandIn:
     """Passes everything on. Only `close` is its own: closing a part that was never used does not make it."""
 
     def __init__(self, late: Late[Any]) -> None:
-        self.__dict__["close"], self.__dict__["_late"] = late.close, late
+        self.close, self._late = late.close, late
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._late.open(), name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._late.open(), name, value)

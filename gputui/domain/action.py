@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from gputui.domain.decoding import convert
@@ -18,50 +18,25 @@ from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import Job, Placed, Placing
-from gputui.domain.job_spec import MAX_PRIORITY, JobId, Submission
+from gputui.domain.job_spec import MAX_PRIORITY, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import BaseAction, Ids, SubmitJobs
 
-Ids: TypeAlias = tuple[JobId, ...]
 MOST_SIGNALS = 16
 """Maximum number of signals that a job has still to get."""
 
 
-class _Action(Struct, frozen=True, tag_field="action", tag=True):
-    """A wish of a user; its tag is the verb of the audit log."""
-
-    is_final: ClassVar[bool] = False
-    """True if it cannot be undone."""
-    has_forecast: ClassVar[bool] = True
-    """True if what-if shows which jobs would start at another time."""
-
-    @property
-    def verb(self) -> str:
-        """Verb in the audit log."""
-        return str(self.__struct_config__.tag)
-
-
-class _Final(_Action, frozen=True):
+class _Final(BaseAction, frozen=True):
     """An action that changes no job, and cannot be undone."""
 
     is_final: ClassVar[bool] = True
     has_forecast: ClassVar[bool] = False
 
 
-class Done(Struct, frozen=True):
-    """Result of an action."""
-
-    ids: Ids = ()
-    """Ids of the changed, new or recurring jobs."""
-    changes: tuple[Any, ...] = ()
-    """Changes that can be undone, each an `ActionChange` of what carried the action out."""
-    window: Window | None = None
-    """The reservation that was made."""
-
-
-class _JobAction(_Action, frozen=True):
+class _JobAction(BaseAction, frozen=True):
     """An action on jobs, all of them or none."""
 
     may: ClassVar[str] = ""
@@ -215,7 +190,7 @@ class EditJobs(_JobAction, frozen=True, tag="edit"):
         return after
 
 
-class Place(_Action, frozen=True, tag="move"):
+class PlaceJobs(BaseAction, frozen=True, tag="move"):
     """Put waiting jobs beside others, with these jobs' priority and rank."""
 
     places: tuple[Placing, ...]
@@ -234,14 +209,7 @@ def put(job: Job, placed: Placed, by: str) -> Job:
     return _ranked(job, job.put(placed), by)
 
 
-class Submit(_Action, frozen=True, tag="submit"):
-    """Put jobs into the queue; the ids are in order, one for each element of an array."""
-
-    is_final: ClassVar[bool] = True
-    submissions: tuple[Submission, ...]
-
-
-class _ControlAction(_Action, frozen=True):
+class _ControlAction(BaseAction, frozen=True):
     """An action on drains or the pause of the scheduler."""
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
@@ -296,7 +264,7 @@ class Unpause(_ControlAction, frozen=True, tag="unpause"):
         return replace(controls, paused=False, pause_reason="", paused_by="", paused_at=None)
 
 
-class Reserve(_Action, frozen=True, tag="reserve"):
+class ReserveGpus(BaseAction, frozen=True, tag="reserve"):
     """Reserve some of these GPUs; the reservation gets a name if it has none."""
 
     is_final: ClassVar[bool] = True
@@ -362,9 +330,9 @@ ControlAction: TypeAlias = DrainGpus | ResumeGpus | Pause | Unpause
 Action: TypeAlias = (
     JobAction
     | ControlAction
-    | Submit
-    | Place
-    | Reserve
+    | SubmitJobs
+    | PlaceJobs
+    | ReserveGpus
     | Unreserve
     | SetStanding
     | SetTenant

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from gputui.domain.action import Signal, Suspend, Unsuspend
 from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
@@ -47,10 +48,9 @@ SIGNAL = Verb[Job](
     group=JOBS,
     needs="a running job that is not suspended",
     may=_is_not_suspended,
-    call=lambda actions, order: actions.signal(order.ids, order.signal),
+    wish=Signal,
     done="{subject} will get the signal",
     done_many="{subject} will get the signal",
-    can_be_undone=False,
     who=Who.OWNER,
     capability=Capability.SIGNAL,
     shell="signal ID... SIGNAL",
@@ -67,10 +67,9 @@ SUSPEND = Verb[Job](
     group=JOBS,
     needs="a running job that is not suspended",
     may=_is_not_suspended,
-    call=lambda actions, order: actions.suspend(order.ids),
+    wish=Suspend,
     done="{subject} will be suspended: {unsuspend} lets it continue",
     done_many="{subject} will be suspended: {unsuspend} lets them continue",
-    can_be_undone=False,
     who=Who.OWNER,
     capability=Capability.SUSPEND,
     shell="suspend ID...",
@@ -87,10 +86,9 @@ UNSUSPEND = Verb[Job](
     group=JOBS,
     needs="a suspended job",
     may=lambda job: job.state is JobState.RUNNING and job.suspended,
-    call=lambda actions, order: actions.unsuspend(order.ids),
+    wish=Unsuspend,
     done="{subject} continues",
     done_many="{subject} continue",
-    can_be_undone=False,
     who=Who.OWNER,
     capability=Capability.SUSPEND,
     shell="unsuspend ID...",

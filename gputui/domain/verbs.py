@@ -1,4 +1,4 @@
-"""Declares every verb once: name, key, texts, who may use it, on what, its call, cost and undo.
+"""Declares every verb once: name, key, texts, who may use it, on what, and its action.
 
 Everything else is derived from this table: the console's commands with their keys, footer, menus, palette and help; the
 what-if panel; actions on several jobs; which actions can be undone; docs/keys.md; and the help of the shell commands.
@@ -6,21 +6,35 @@ what-if panel; actions on several jobs; which actions can be undone; docs/keys.m
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    Hold,
+    Pause,
+    PauseRecurring,
+    PlaceJobs,
+    Release,
+    RemoveRecurring,
+    Requeue,
+    ResumeGpus,
+    ResumeRecurring,
+    SetPriority,
+    Top,
+    Unpause,
+)
 from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.running_verbs import RUNNING_VERBS
 from gputui.domain.state import JobState
-from gputui.domain.verb import FormVerb, Order, Verb, Who
+from gputui.domain.verb import FormVerb, Verb, Who
 
 if TYPE_CHECKING:
     from gputui.domain.gpu import GpuView
-    from gputui.domain.policy.whatif import SnapshotChange
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls
 
@@ -44,62 +58,6 @@ def _is_waiting(job: Job) -> bool:
     return job.state is JobState.PENDING
 
 
-def _hold(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif  # it imports the planner, which actions do not need
-
-    return whatif.held(order.ids, at)
-
-
-def _release(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.released(order.ids, at)
-
-
-def _cancel(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    del at
-    return whatif.cancelled(order.ids)
-
-
-def _requeue(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.requeued(order.ids, at)
-
-
-def _prioritise(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.prioritised(order.ids, order.delta, at, relative=True)
-
-
-def _top(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.topped(order.ids, at)
-
-
-def _move(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.placed(order.places, at)
-
-
-def _drain(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    return whatif.drained(order.uuids, at)
-
-
-def _resume(order: Order, at: datetime) -> SnapshotChange:
-    from gputui.domain.policy import whatif
-
-    del at
-    return whatif.resumed(order.uuids)
-
-
 JOB_VERBS: tuple[Verb[Job], ...] = (
     Verb(
         name="hold",
@@ -109,12 +67,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a waiting job that is not held",
         may=lambda job: _is_waiting(job) and not job.held and not job.cancel_requested,
-        call=lambda actions, order: actions.hold(order.ids),
+        wish=Hold,
         done="{subject} is held: {release} releases it",
         done_many="{subject} are held: {release} releases them",
         proposal="{title}: hold it until it is released",
         proposal_many="hold them until they are released",
-        preview=_hold,
         fate="held",
         capability=Capability.HOLD,
         shell="hold ID...",
@@ -128,12 +85,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a held job",
         may=lambda job: job.held and not job.state.is_terminal,
-        call=lambda actions, order: actions.release(order.ids),
+        wish=Release,
         done="{subject} is released",
         done_many="{subject} are released",
         proposal="{title}: release it, it may start",
         proposal_many="release them, they may start",
-        preview=_release,
         capability=Capability.HOLD,
         shell="release ID...",
         shell_help="Release held jobs.",
@@ -146,16 +102,14 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a job that has neither ended nor is being cancelled",
         may=lambda job: not job.state.is_terminal and not job.cancel_requested,
-        call=lambda actions, order: actions.cancel(order.ids),
+        wish=Cancel,
         done="{subject} will be cancelled",
         done_many="{subject} will be cancelled",
         proposal="{title}: cancel it",
         proposal_many="cancel them",
-        preview=_cancel,
         fate="cancelled",
         question="Cancel",
         ends_work=True,
-        can_be_undone=False,
         shell="cancel ID...",
         shell_help="Cancel jobs. Running ones get their stop signal and are killed after a grace period; waiting ones "
         "never start.",
@@ -168,14 +122,12 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a job that is not waiting",
         may=lambda job: not _is_waiting(job) and not job.requeue_requested,
-        call=lambda actions, order: actions.requeue(order.ids),
+        wish=Requeue,
         done="{subject} will be requeued",
         done_many="{subject} will be requeued",
         proposal="{title}: run it again",
         proposal_many="run them again",
-        preview=_requeue,
         ends_work=True,
-        can_be_undone=False,
         capability=Capability.REQUEUE,
         shell="requeue ID...",
         shell_help="Run jobs again. Running ones are stopped first; jobs keep their waiting time, except after a run "
@@ -190,12 +142,12 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs=f"a job of priority below {MAX_PRIORITY} that has not ended; requeue an ended one first",
         may=lambda job: not job.state.is_terminal and job.priority < MAX_PRIORITY,
-        call=lambda actions, order: actions.add_priority(order.ids, order.delta or STEP),
+        wish=SetPriority,
+        step=STEP,
         done="{subject}: priority raised by {delta}",
         done_many="{subject}: priority raised by {delta}",
         proposal="{title}: priority {priority}",
         proposal_many="priority +{delta} each",
-        preview=_prioritise,
         who=Who.CAPPED,
         capability=Capability.RAISE_PRIORITY,
         shell=f"priority ID +{STEP}",
@@ -210,12 +162,12 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a job of priority above 0 that has not ended; requeue an ended one first",
         may=lambda job: not job.state.is_terminal and job.priority > 0,
-        call=lambda actions, order: actions.add_priority(order.ids, order.delta or -STEP),
+        wish=SetPriority,
+        step=-STEP,
         done="{subject}: priority lowered by {delta}",
         done_many="{subject}: priority lowered by {delta}",
         proposal="{title}: priority {priority}",
         proposal_many="priority -{delta} each",
-        preview=_prioritise,
         capability=Capability.LOWER_PRIORITY,
         shell=f"priority ID -{STEP}",
         shell_help=PRIORITY_HELP,
@@ -228,12 +180,11 @@ JOB_VERBS: tuple[Verb[Job], ...] = (
         group=JOBS,
         needs="a waiting job",
         may=_is_waiting,
-        call=lambda actions, order: actions.top(order.ids),
+        wish=Top,
         done="{subject} is at the head of the queue",
         done_many="{subject} are at the head of the queue",
         proposal="{title}: to the head of the queue",
         proposal_many="to the head of the queue, in the order they have",
-        preview=_top,
         who=Who.CAPPED,
         capability=Capability.TOP,
         shell="priority ID top",
@@ -251,12 +202,11 @@ MOVE = Verb[Job](
     group=QUEUE,
     needs="a waiting job of the queue",
     may=lambda job: _is_waiting(job) and not job.cancel_requested,
-    call=lambda actions, order: actions.place(order.places),
+    wish=PlaceJobs,
     done="{subject} is beside job {neighbour}",
     done_many="{subject} are beside job {neighbour}",
     proposal="{title}: {move}",
     proposal_many="{move}",
-    preview=_move,
     who=Who.CAPPED,
     capability=Capability.MOVE,
     shell="priority ID VALUE",
@@ -273,10 +223,9 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         group=GPUS,
         needs="the focus on a GPU that is not drained",
         may=lambda gpu: not is_drained(*gpu),
-        call=lambda actions, order: actions.drain(order.uuids, order.reason),
+        wish=DrainGpus,
         done="GPU {subject} is drained: no new jobs start there",
         proposal="Drain GPU {title}: no new jobs{note}",
-        preview=_drain,
         asks_reason=True,
         capability=Capability.DRAIN_NODE,
         shell="drain GPU...",
@@ -292,10 +241,9 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         group=GPUS,
         needs="the focus on a drained GPU",
         may=lambda gpu: is_drained(*gpu) or gpu[0].is_stopped_by_xid,
-        call=lambda actions, order: actions.resume(order.uuids),
+        wish=ResumeGpus,
         done="GPU {subject} takes jobs again",
         proposal="Resume GPU {title}: jobs may start there again{note}",
-        preview=_resume,
         capability=Capability.DRAIN_NODE,
         shell="resume GPU...",
         shell_help="Start jobs again on GPUs that were drained, or that were reset after a fatal Xid error; "
@@ -311,7 +259,7 @@ NODE_VERBS: dict[str, Verb[GpuSubject]] = {
         strict=True,
     )
 }
-"""The same verbs about a node of a cluster, by name: orders have its name in place of UUIDs."""
+"""The same verbs about a node of a cluster, by name: actions have its name in place of UUIDs."""
 SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     Verb(
         name="pause",
@@ -322,7 +270,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         group=SCHEDULER,
         needs="a queue that is not paused",
         may=lambda controls: not controls.paused,
-        call=lambda actions, order: actions.pause(order.reason),
+        wish=Pause,
         done="Paused: no new jobs start; running jobs continue",
         asks_reason=True,
         capability=Capability.PAUSE,
@@ -338,7 +286,7 @@ SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
         group=SCHEDULER,
         needs="a paused queue",
         may=lambda controls: controls.paused,
-        call=lambda actions, order: actions.unpause(),
+        wish=Unpause,
         done="Jobs start again",
         capability=Capability.PAUSE,
         shell="unpause",
@@ -356,9 +304,8 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         group=QUEUE,
         needs="a recurring job that is not paused, in its tab",
         may=lambda entry: not entry.paused,
-        call=lambda actions, order: actions.pause_recurring(order.ids),
+        wish=PauseRecurring,
         done="recurring job {subject} is paused: {resume_recurring} resumes it",
-        can_be_undone=False,
         capability=Capability.RECURRING,
         shell="cron pause ID...",
         shell_help="Submit no more runs of recurring jobs until they are resumed.",
@@ -372,9 +319,8 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         group=QUEUE,
         needs="a paused recurring job, in its tab",
         may=lambda entry: entry.paused,
-        call=lambda actions, order: actions.resume_recurring(order.ids),
+        wish=ResumeRecurring,
         done="recurring job {subject} runs again at its next time",
-        can_be_undone=False,
         capability=Capability.RECURRING,
         shell="cron resume ID...",
         shell_help="Submit runs of paused recurring jobs again. Runs missed meanwhile are not made up.",
@@ -388,10 +334,9 @@ RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
         group=QUEUE,
         needs="a recurring job or a reservation, in its tab",
         may=lambda entry: True,
-        call=lambda actions, order: actions.remove_recurring(order.ids),
+        wish=RemoveRecurring,
         done="recurring job {subject} is removed; its jobs stay",
         question="Remove",
-        can_be_undone=False,
         capability=Capability.RECURRING,
         shell="cron remove ID...",
         shell_help="Delete recurring jobs. Jobs already submitted stay.",
@@ -469,5 +414,3 @@ VERBS: tuple[Verb[Any], ...] = (*JOB_VERBS, *RUNNING_VERBS, MOVE, *GPU_VERBS, *S
 BY_NAME: dict[str, Verb[Any]] = {verb.name: verb for verb in VERBS}
 JOB_VERB: dict[str, Verb[Job]] = {verb.name: verb for verb in (*JOB_VERBS, MOVE)}
 """Verbs about jobs, by name."""
-FINAL = frozenset(verb.name for verb in VERBS if not verb.can_be_undone)
-"""Names of the verbs that cannot be undone."""

@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Raw
 
 from gputui import __version__
+from gputui.domain.action import Action
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ServerSettings, Settings
@@ -145,8 +146,9 @@ class ServerConnection:
         """Return the result of a request, and its changes that can be undone."""
         if self._problem:
             raise GputuiError(f"it does not answer: {self._problem}", where=self.name)
-        if self.hello is not None and name not in self.hello.calls:
-            text = f"its gputui {plain(self.hello.gputui, 20)} knows no {name}"
+        wish = arguments[0].verb if arguments and isinstance(arguments[0], Action) else name
+        if self.hello is not None and wish not in self.hello.calls:
+            text = f"its gputui {plain(self.hello.gputui, 20)} knows no {wish}"
             raise GputuiError(text, where=self.name, hint="update gputui there")
         number, waiting = next(self._numbers), _Waiting()
         with self._lock:
@@ -155,18 +157,18 @@ class ServerConnection:
             self._write(Request(number, name, Raw(json(arguments))))
             if not waiting.is_over.wait(ANSWER_WITHIN):
                 raise GputuiError(
-                    f"no answer to {name} within {ANSWER_WITHIN:.0f}s; it may still be done", where=self.name
+                    f"no answer to {wish} within {ANSWER_WITHIN:.0f}s; it may still be done", where=self.name
                 )
         finally:
             with self._lock:
                 self._waiting.pop(number, None)
-        return self._result(name, waiting)
+        return self._result(name, wish, waiting)
 
     def tell(self, name: str, *arguments: object) -> None:
         """Send a request whose answer nobody needs."""
         self._write(Request(0, name, Raw(json(arguments))))
 
-    def _result(self, name: str, waiting: _Waiting) -> tuple[Any, tuple[ChangeNote, ...]]:
+    def _result(self, name: str, wish: str, waiting: _Waiting) -> tuple[Any, tuple[ChangeNote, ...]]:
         answer = waiting.answer
         if answer is None:
             raise waiting.error or GputuiError("it does not answer", where=self.name)
@@ -175,7 +177,7 @@ class ServerConnection:
         try:
             return decode_json(answer.result, CALLS[name][1]), answer.changes
         except (msgspec.MsgspecError, RecursionError) as error:
-            raise GputuiError(f"its answer to {name} cannot be read: {error}", where=self.name) from error
+            raise GputuiError(f"its answer to {wish} cannot be read: {error}", where=self.name) from error
 
     def _write(self, request: Request) -> None:
         process = self._process

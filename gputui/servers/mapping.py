@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from gputui.domain.action import Action, PlaceJobs, Unreserve
+from gputui.domain.edit import Edit
 from gputui.domain.gpu import GpuView, Holder
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.runs import Run
 from gputui.domain.server_ids import own_id, shared_id
-from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node, Snapshot, WindowView
 
 V = TypeVar("V")
@@ -53,13 +54,26 @@ def own_spec(spec: JobSpec) -> JobSpec:
     return _spec(spec, own_id)
 
 
-def own_submission(submission: Submission) -> Submission:
-    """Return a submission with the ids of its server."""
+def own_action(action: Action) -> Action:
+    """Return an action with the ids and names of its server."""
+    fields = {name: own(getattr(action, name)) for name, own in _OWN.items() if hasattr(action, name)}
+    if isinstance(action, PlaceJobs):
+        del fields["ids"]
+    if isinstance(action, Unreserve):
+        fields["name"] = own_name(action.name)
+    return replace(action, **fields) if fields else action
+
+
+def _own_edit(edit: Edit) -> Edit:
+    ids = {name: tuple(map(own_id, edit.spec[name])) for name in ("after", "after_any") if name in edit.spec}
+    return replace(edit, spec={**edit.spec, **ids}) if ids else edit
+
+
+def _own_submission(submission: Submission) -> Submission:
     return replace(submission, spec=own_spec(submission.spec))
 
 
-def own_placing(placing: Placing) -> Placing:
-    """Return a place with the ids of its server."""
+def _own_placing(placing: Placing) -> Placing:
     return Placing(tuple(map(own_id, placing.ids)), _placed(placing.placed, own_id))
 
 
@@ -145,11 +159,18 @@ class IdMapper:
         return replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
 
 
-def own_window(window: Window) -> Window:
-    """Return a reservation with its name on its server."""
-    return replace(window, name=own_name(window.name))
-
-
 def own_name(name: str) -> str:
     """Return the name of a reservation on its server: `maintenance` of `gpu1:maintenance`."""
     return name.partition(":")[2] if ":" in name else name
+
+
+_OWN: Mapping[str, Callable[[Any], Any]] = {
+    "ids": lambda ids: tuple(map(own_id, ids)),
+    "submission": _own_submission,
+    "submissions": lambda submissions: tuple(map(_own_submission, submissions)),
+    "places": lambda places: tuple(map(_own_placing, places)),
+    "edit": _own_edit,
+    "seen": lambda job: own_job(job) if job is not None else None,
+    "window": lambda window: replace(window, name=own_name(window.name)),
+}
+"""Translation of the fields of actions that have ids or names of a console over several servers."""

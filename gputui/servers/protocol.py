@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Raw, Struct, field
 
 from gputui.domain import errors
+from gputui.domain.action import Action, typed
 from gputui.domain.container import ProcessRow
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.gpu import Gpu
-from gputui.domain.job import Job, Placing
-from gputui.domain.job_spec import JobId, JobSpec, Submission
-from gputui.domain.recurring import Recurrence
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 from gputui.domain.telemetry_series import Measured
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of these messages; a change that an older end would misunderstand raises it."""
-OLDEST = 1
+OLDEST = 2
 """The oldest version that this end understands."""
 ALIVE_EVERY = 2.0
 """Seconds after which a server sends an update even if nothing has changed."""
@@ -53,7 +52,7 @@ class Hello(Struct, frozen=True):
     home: str = ""
     """Directory in which relative paths of jobs begin."""
     calls: tuple[str, ...] = ()
-    """Names of the requests that it knows."""
+    """Names of the requests and of the actions that it knows."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
 
@@ -162,31 +161,16 @@ class OpenedLog(Struct, frozen=True):
     is_stamped: bool = False
 
 
-class Edited(Struct, frozen=True):
-    """An edit of a job: its spec before and after it."""
+class ActionResult(Struct, frozen=True):
+    """Result of an action; its changes are in the answer."""
 
-    job_id: JobId
-    before: JobSpec
-    after: JobSpec
-    held: bool | None = None
-    seen: Job | None = None
+    ids: tuple[JobId, ...] = ()
+    window: Window | None = None
+    jobs: tuple[Job, ...] = ()
 
 
-Ids = tuple[JobId, ...]
 CALLS: Mapping[str, tuple[Any, Any]] = {
-    **dict.fromkeys(("hold", "release", "cancel", "requeue", "suspend", "unsuspend", "top"), (tuple[Ids], Ids)),
-    **dict.fromkeys(("signal", "add_priority"), (tuple[Ids, int], Ids)),
-    **dict.fromkeys(("pause_recurring", "resume_recurring", "remove_recurring"), (tuple[Ids], None)),
-    "place": (tuple[tuple[Placing, ...]], Ids),
-    "drain": (tuple[tuple[str, ...], str], None),
-    "resume": (tuple[tuple[str, ...]], None),
-    "pause": (tuple[str], None),
-    "unpause": (tuple[()], None),
-    "submit": (tuple[tuple[Submission, ...]], Ids),
-    "edit": (tuple[Edited], bool),
-    "reserve": (tuple[Window, tuple[Gpu, ...]], Window),
-    "remove_reservation": (tuple[str], None),
-    "add_recurring": (tuple[Recurrence, Submission], JobId),
+    **dict.fromkeys(("act", "foresee"), (tuple[Action], ActionResult)),
     "undo": (tuple[tuple[int, ...]], tuple[str, ...]),
     "alive": (tuple[()], None),
     "history": (tuple[datetime | None, int], tuple[Job, ...]),
@@ -198,6 +182,10 @@ CALLS: Mapping[str, tuple[Any, Any]] = {
     "log_close": (tuple[int], None),
 }
 """Types of the arguments and of the result of each request, by its name."""
+
+
+ACTIONS = tuple(str(kind.__struct_config__.tag) for kind in get_args(Action))
+"""Names of the actions that this end knows."""
 
 
 def _plain(value: object) -> dict[Any, Any]:
@@ -222,6 +210,6 @@ def arguments_of(request: Request) -> tuple[Any, ...]:
         raise InputError(f"this gputui knows no request {request.call[:40]!r}", hint="update gputui on the server")
     try:
         found: tuple[Any, ...] = decode_json(request.arguments, CALLS[request.call][0])
+        return tuple(typed(each) if isinstance(each, Action) else each for each in found)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{error}", where=request.call) from error
-    return found

@@ -14,24 +14,24 @@ from typing import BinaryIO, Protocol
 import msgspec
 from msgspec import Raw
 
+from gputui.domain.action import Action
 from gputui.domain.container import ProcessRow
 from gputui.domain.decoding import decode_json
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LiveLogStream, LogStream
-from gputui.ports.actions import ActionChange, UserActions
+from gputui.ports.actions import ActionChange, Performer
 from gputui.servers.deltas import SnapshotEncoder, in_parts
 from gputui.servers.protocol import (
     ALIVE_EVERY,
     ASK_EVERY,
     LONGEST,
+    ActionResult,
     Answer,
     ChangeNote,
-    Edited,
     Fault,
     Hello,
     LogPart,
@@ -62,7 +62,7 @@ _LOG_PATIENCE = 1.0
 class Backend(Protocol):
     """Functions that a server offers to a console, with the rights of this process's user. Methods may block."""
 
-    actions: UserActions
+    actions: Performer
 
     def hello(self) -> Hello:
         """Return the first message."""
@@ -158,51 +158,44 @@ class _OpenLog:
 
 
 class _Calls:
-    """The requests, by name. Those of `Backend.actions` are called as they are."""
+    """The requests, by name."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._actions = backend.actions
         self._changes: dict[int, ActionChange] = {}
-        self._noted: list[int] = []
         self._numbers = count(1)
         self._logs: dict[int, _OpenLog] = {}
         self._turn = threading.Lock()
-        backend.actions.on_change = self._note
 
     def carry_out(self, request: Request) -> Answer:
         """Return the answer to a request; errors are answers too."""
         try:
             arguments = arguments_of(request)
-            own = getattr(self, f"call_{request.call}", None)
-            if own is not None:
-                return _answer(request.id, own(*arguments))
-            with self._turn:  # actions are carried out one at a time, or their changes would be mixed
-                self._noted = []
-                result = getattr(self._actions, request.call)(*arguments)
-                return _answer(request.id, result, self._notes())
+            if request.call == "act":
+                return self._act(request.id, *arguments)
+            return Answer(request.id, Raw(json(getattr(self, f"call_{request.call}")(*arguments))))
         except Exception as error:  # noqa: BLE001 - a border: the console shows it
             return Answer(request.id, error=Fault.of(error))
 
-    def _note(self, change: ActionChange) -> None:
-        number = next(self._numbers)
-        self._changes[number] = change
-        self._noted.append(number)
-
-    def _notes(self) -> tuple[ChangeNote, ...]:
-        """Return the changes of the last action, and forget the oldest ones of all."""
+    def _act(self, number: int, action: Action) -> Answer:
+        """Carry out an action; its changes stay here, to be undone by their numbers."""
+        with self._turn:
+            done = self._actions.act(action)
+        noted = {next(self._numbers): change for change in done.changes[-MOST_CHANGES:]}
+        self._changes |= noted
         while len(self._changes) > MOST_CHANGES:
             del self._changes[next(iter(self._changes))]
-        noted = ((number, self._changes[number]) for number in self._noted if number in self._changes)
-        return tuple(ChangeNote(number, change.subject({}), change.done) for number, change in noted)
+        notes = tuple(ChangeNote(each, change.subject({}), change.done) for each, change in noted.items())
+        return Answer(number, Raw(json(ActionResult(done.ids, done.window, done.jobs))), changes=notes)
+
+    def call_foresee(self, action: Action) -> ActionResult:
+        """Return what an action would do."""
+        done = self._actions.foresee(action)
+        return ActionResult(done.ids, done.window, done.jobs)
 
     def call_alive(self) -> None:
         """Do nothing: the console is still there."""
-
-    def call_edit(self, edited: Edited) -> bool:
-        """Edit a job as the console's form did."""
-        edit = msgspec.structs.replace(Edit.between(edited.before, edited.after), held=edited.held)
-        return self._actions.edit(edited.job_id, edit, edited.seen)
 
     def call_undo(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
         """Undo changes; return for each why it was not undone."""
@@ -253,10 +246,6 @@ class _Calls:
         """Close all logs."""
         for number in tuple(self._logs):
             self.call_log_close(number)
-
-
-def _answer(number: int, result: object, changes: tuple[ChangeNote, ...] = ()) -> Answer:
-    return Answer(number, Raw(json(result)), changes=changes)
 
 
 class Service:

@@ -6,23 +6,25 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from textual.message import Message
 
+from gputui.domain.action import Action, PlaceJobs, SetPriority
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
 from gputui.domain.server_ids import shown_id
+from gputui.domain.submit_action import Done, Ids
 from gputui.domain.text import plain
-from gputui.domain.verb import Order, Verb
-from gputui.domain.verbs import STEP
-from gputui.ports.actions import ActionChange, UserActions
+from gputui.domain.verb import Verb
+from gputui.ports.actions import Act, ActionChange, Performer
 from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.progress import LongTask
 
-Call: TypeAlias = Callable[[UserActions], str]
-"""Writes an action into the store and returns the message to show; blocks on the disk."""
+Call: TypeAlias = Callable[[Act], str]
+"""Has an action carried out and returns the message to show; blocks on the disk."""
 KEPT = 20
 """Maximum number of actions that can be undone; older ones are better reversed by hand."""
 MOST = 20_000
@@ -32,7 +34,7 @@ _TOLD = 4
 
 def at_server(call: Call, server: str) -> Call:
     """Return the call on a server of a console over several; `server` is empty where there is one queue."""
-    return (lambda actions: call(actions.at(server))) if server else call
+    return (lambda act: call(partial(act, server=server))) if server else call
 
 
 class _Words(dict[str, object]):
@@ -42,24 +44,22 @@ class _Words(dict[str, object]):
         return keyed(name)
 
 
-def call_of(verb: Verb[Any], order: Order, subject: str = "") -> Call:
-    """Return the call that carries out a verb; `subject` names its subject if that is not a job."""
-
-    def write(actions: UserActions) -> str:
-        changed = verb.call(actions, order)
-        return describe_result(verb, order, order.ids if changed is None else changed, subject)
-
-    return write
+def call_of(verb: Verb[Any], action: Action, subject: str = "") -> Call:
+    """Return the call that carries out a verb's action; `subject` names its subject if that is not a job."""
+    return lambda act: describe_result(verb, action, act(action), subject)
 
 
-def describe_result(verb: Verb[Any], order: Order, changed: Sequence[JobId], subject: str = "") -> str:
+def describe_result(verb: Verb[Any], action: Action, done: Done, subject: str = "") -> str:
     """Return the message about the changed jobs, or about another subject."""
-    if order.ids and not changed:
-        return f"{_jobs(order.ids)}: nothing to change"
-    is_one = bool(subject) or len(changed) == 1 or not verb.done_many
-    words = _Words(subject=subject or _jobs(changed), delta=abs(order.delta or STEP))
-    if order.places:
-        words["neighbour"] = shown_id(order.places[0].placed.past)
+    asked: Ids = getattr(action, "ids", ())
+    if asked and not done.ids:
+        return f"{_jobs(asked)}: nothing to change"
+    is_one = bool(subject) or len(done.ids) == 1 or not verb.done_many
+    words = _Words(subject=subject or _jobs(done.ids))
+    if isinstance(action, SetPriority):
+        words["delta"] = abs(action.value)
+    if isinstance(action, PlaceJobs):
+        words["neighbour"] = shown_id(action.places[0].placed.past)
     return (verb.done if is_one else verb.done_many).format_map(words)
 
 
@@ -72,32 +72,33 @@ def _jobs(ids: Sequence[JobId]) -> str:
 class Undo:
     """Carries out actions, and undoes the last ones. Not thread-safe."""
 
-    def __init__(self, actions: UserActions, indices: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, actions: Performer, indices: Callable[[], Mapping[str, str]]) -> None:
         self._actions = actions
         self._indices = indices
         """Returns the index that the screen shows for each GPU, by UUID."""
-        self._noted: list[ActionChange] = []
         self._past: deque[list[ActionChange]] = deque(maxlen=KEPT)
 
-    def _note(self, change: ActionChange) -> None:
-        self._noted.append(change)
-
-    def carry_out(self, call: Call) -> str:
+    def carry_out(self, call: Call, on_progress: Callable[[int, int], None] | None = None) -> str:
         """Carry out an action and return its message. A failed action changes nothing and cannot be undone."""
-        self._noted, self._actions.on_change = [], self._note
-        done = call(self._actions)
-        noted, self._noted = self._noted, []
+        noted: list[ActionChange] = []
+
+        def act(action: Action, *, server: str = "") -> Done:
+            done = self._actions.act(action, server=server, on_progress=on_progress)
+            noted.extend(done.changes)
+            return done
+
+        told = call(act)
         if noted:
             self._past.append(noted)
             while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
                 self._past.popleft()
-        return done
+        return told
 
-    def last(self, actions: UserActions) -> str:
+    def last(self, on_progress: Callable[[int, int], None] | None = None) -> str:
         """Undo the last action that is not undone yet; return the message."""
         if not self._past:
             raise GputuiError("Nothing to undo", where="undo")
-        answers = actions.undo(self._past[-1])  # if it is cancelled, it can be requested again
+        answers = self._actions.undo(self._past[-1], on_progress)  # if it is cancelled, it can be requested again
         self._past.pop()
         indices = self._indices()
         told = [(change.subject(indices), change, refusal) for change, refusal in answers]
@@ -117,26 +118,28 @@ class ActionThread:
     """Thread that carries out actions in the order of their requests. Never blocks its caller."""
 
     def __init__(
-        self, actions: UserActions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
+        self, actions: Performer, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
     ) -> None:
-        self._actions = actions
         self._undo = Undo(actions, indices)
         self._tell = tell
-        self._requested: queue.SimpleQueue[tuple[LongTask, Call] | None] = queue.SimpleQueue()
+        self._requested: queue.SimpleQueue[tuple[LongTask, Call | None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def add(self, call: Call) -> LongTask:
         """Carry out an action as soon as possible; return its task."""
+        return self._request(call)
+
+    def undo(self) -> LongTask:
+        """Undo the last action, once those before it are carried out."""
+        return self._request(None)
+
+    def _request(self, call: Call | None) -> LongTask:
         work = LongTask("Saving:", "jobs")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gputui-actions", daemon=True)
             self._thread.start()
         self._requested.put((work, call))
         return work
-
-    def undo(self) -> LongTask:
-        """Undo the last action, once those before it are carried out."""
-        return self.add(self._undo.last)
 
     def finish(self, timeout: float) -> bool:
         """Carry out all actions, and end the thread; return whether that was done within `timeout` seconds."""
@@ -150,16 +153,16 @@ class ActionThread:
     def _run(self) -> None:
         while (asked := self._requested.get()) is not None:
             work, call = asked
-            self._actions.on_progress = work.step
             work.begin()
-            told = self._carry_out(call)
+            told = self._carry_out(call, work.step)
             work.end()
             self._tell(told)
             del asked, call, told  # or its jobs would be kept until the next action
 
-    def _carry_out(self, call: Call) -> Message:
+    def _carry_out(self, call: Call | None, on_progress: Callable[[int, int], None]) -> Message:
         try:
-            return ActionDone(self._undo.carry_out(call))
+            undo = self._undo
+            return ActionDone(undo.last(on_progress) if call is None else undo.carry_out(call, on_progress))
         except GputuiError as error:
             return ActionFailed(error)
         except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next action is carried out

@@ -24,7 +24,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Performer
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
 from gputui.tui.commands.refusal import READ_ONLY_HINT, why_key_does_nothing
@@ -87,7 +87,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """Latest snapshot."""
 
-    def __init__(self, feed: Feed, actions: UserActions, services: Services, look: Appearance = AS_DESIGNED) -> None:
+    def __init__(self, feed: Feed, actions: Performer, services: Services, look: Appearance = AS_DESIGNED) -> None:
         super().__init__()
         self._feed = feed
         self.services = services

@@ -9,7 +9,7 @@ from textual.message import Message
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 
 
 class SnapshotTaken(Message, bubble=False):
@@ -25,9 +25,9 @@ class SnapshotTaken(Message, bubble=False):
 
 
 class ActionRequested(Message):
-    """Message that an operator requests an action; `call` writes it into the store and returns the message to show."""
+    """Message that an operator requests an action; `call` has it carried out and returns the message to show."""
 
-    def __init__(self, call: Callable[[UserActions], str]) -> None:
+    def __init__(self, call: Callable[[Act], str]) -> None:
         super().__init__()
         self.call = call
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Self, TypeAlias
 
+from gputui.domain.action import Action, DrainGpus, EditJobs, PlaceJobs, ResumeGpus, SetPriority
 from gputui.domain.arrays import count
 from gputui.domain.edit import Edit, differs
 from gputui.domain.gpu import Gpu, GpuView
@@ -27,10 +28,10 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, listed, plural
-from gputui.domain.verb import Order, Verb
+from gputui.domain.verb import Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
 from gputui.engine.actions.reservations import beneficiary
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 from gputui.tui.actions import Call, call_of
 from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.job import job_title
@@ -100,8 +101,10 @@ class JobProposal:
         return JOB_VERB[self.verb]
 
     @property
-    def _order(self) -> Order:
-        return Order(self.job_ids, self.delta, self.places)
+    def _action(self) -> Action:
+        if self._verb.wish is SetPriority:
+            return SetPriority(self.job_ids, self.delta, relative=True)
+        return PlaceJobs(self.places) if self._verb.wish is PlaceJobs else self._verb.on(self.job_ids)
 
     def further(self, verb: str, snapshot: Snapshot) -> JobProposal:
         """Return the proposal after one more key: priorities add up, other verbs replace each other."""
@@ -194,8 +197,7 @@ class JobProposal:
 
     def change(self, now: datetime) -> SnapshotChange:
         """Return the change of the snapshot for the forecast."""
-        assert self._verb.preview is not None
-        return self._verb.preview(self._order, now)
+        return whatif.change_of(self._action, now)
 
     def fate(self) -> str:
         """Return the word for these jobs if they have no start after the change."""
@@ -205,7 +207,7 @@ class JobProposal:
         """Return the call that writes it; None if nothing would change."""
         del reason
         is_nothing = (self.verb == "move" and not self.places) or (self.verb in {"raise", "lower"} and not self.delta)
-        return None if is_nothing else call_of(self._verb, self._order)
+        return None if is_nothing else call_of(self._verb, self._action)
 
 
 def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
@@ -282,13 +284,14 @@ class GpuProposal(_Single):
 
     def change(self, now: datetime) -> SnapshotChange:
         """Return the change of the snapshot for the forecast."""
-        preview = BY_NAME[self.verb].preview
-        assert preview is not None
-        return preview(Order(uuids=(self.uuid,)), now)
+        return whatif.change_of(self._action(), now)
+
+    def _action(self, reason: str = "") -> Action:
+        return DrainGpus((self.uuid,), reason) if self.verb == "drain" else ResumeGpus((self.uuid,))
 
     def call(self, reason: str = "") -> Call:
         """Return the call that writes it."""
-        return call_of(BY_NAME[self.verb], Order(uuids=(self.uuid,), reason=reason), self.index)
+        return call_of(BY_NAME[self.verb], self._action(reason), self.index)
 
 
 def _jobs_that_stay(view: GpuView) -> str:
@@ -373,7 +376,11 @@ class EditProposal(_Single):
 
     def change(self, now: datetime) -> SnapshotChange:
         """Return the change of the snapshot for the forecast."""
-        return whatif.edited((self.job.id,), self.edit, now)
+        return whatif.change_of(self._action, now)
+
+    @property
+    def _action(self) -> EditJobs:
+        return EditJobs((self.job.id,), self.edit, self.job)
 
     def fate(self) -> str:
         """Return the word for the job if it has no start after the change."""
@@ -382,11 +389,11 @@ class EditProposal(_Single):
     def call(self, reason: str = "") -> Call:
         """Return the call that writes it and reports the result to the form."""
         del reason
-        job_id, shown = self.job.id, self.job.shown_id
+        shown = self.job.shown_id
 
-        def write(actions: UserActions) -> str:
+        def write(act: Act) -> str:
             try:
-                is_news = actions.edit(job_id, self.edit, self.job)
+                is_news = act(self._action).ids
             except Exception as error:
                 self.tell(error)
                 raise

@@ -12,11 +12,12 @@ from gputui.cli import explain as explaining
 from gputui.cli import queue as listing
 from gputui.cli.output import job_json
 from gputui.domain import arrays
+from gputui.domain.action import Cancel, Hold, SetPriority
 from gputui.domain.filter import parse_filter
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.whatif import cancelled, held, prioritised, what_if
+from gputui.domain.policy.whatif import change_of, what_if
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -106,5 +107,9 @@ def _check_the_list(picture: Snapshot, live: list[Job]) -> None:
 @given(queues())
 def test_what_if_survives_arrays(picture: Snapshot) -> None:
     ids = [each.id for each in picture.jobs]
-    for change in (cancelled(ids[:2]), held(ids, NOW), prioritised(ids[1:], 10, NOW, relative=True)):
+    for change in (
+        change_of(Cancel(tuple(ids[:2])), NOW),
+        change_of(Hold(tuple(ids)), NOW),
+        change_of(SetPriority(tuple(ids[1:]), 10, relative=True), NOW),
+    ):
         what_if(replace(picture, taken_at=NOW), change, SETTINGS, NOW)

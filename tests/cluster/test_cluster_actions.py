@@ -7,12 +7,35 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.domain.action import (
+    AddRecurring,
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    Pause,
+    PauseRecurring,
+    PlaceJobs,
+    RemoveRecurring,
+    Requeue,
+    ReserveGpus,
+    ResumeGpus,
+    ResumeRecurring,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unpause,
+    Unreserve,
+    Unsuspend,
+)
 from gputui.domain.cluster import Capability
 from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.actions import ClusterActions
 from gputui.engine.cluster.store import ClusterStore
 from tests.cluster.fake import FakeCluster
@@ -33,26 +56,26 @@ class Desk:
         self.cluster = FakeCluster(self.clock, {"gpu1": 2}, lacking=dict.fromkeys(lacking, WORDS))
         self.store = ClusterStore(self.cluster, lambda: 0.0)
         self.actions = ClusterActions(self.store)
-        self.running, self.waiting = self.actions.submit([Submission(spec(gpus=2, time_limit=HOUR))] * 2)
+        self.running, self.waiting = self.actions.act(SubmitJobs((Submission(spec(gpus=2, time_limit=HOUR)),) * 2)).ids
 
 
 CALLS: dict[Capability, Call] = {
-    Capability.WHAT_IF: lambda actions, _: actions.rehearse((Submission(spec()),)),
+    Capability.WHAT_IF: lambda actions, _: actions.foresee(SubmitJobs((Submission(spec()),))),
     Capability.TEST_ONLY: lambda actions, _: actions.expected_start(Submission(spec())),
-    Capability.EDIT: lambda actions, job: actions.edit(job, Edit({"name": "b"})),
-    Capability.HOLD: lambda actions, job: actions.hold((job,)),
-    Capability.REQUEUE: lambda actions, job: actions.requeue((job,)),
-    Capability.SIGNAL: lambda actions, job: actions.signal((job,), 10),
-    Capability.SUSPEND: lambda actions, job: actions.suspend((job,)),
-    Capability.RAISE_PRIORITY: lambda actions, job: actions.set_priority((job,), 60),
-    Capability.LOWER_PRIORITY: lambda actions, job: actions.add_priority((job,), -1),
-    Capability.TOP: lambda actions, job: actions.top((job,)),
-    Capability.MOVE: lambda actions, _: actions.place(()),
-    Capability.DRAIN_NODE: lambda actions, _: actions.drain(("gpu1",), "fans"),
-    Capability.DRAIN_GPU: lambda actions, _: actions.drain(("gpu1:0",), "fans"),
-    Capability.PAUSE: lambda actions, _: actions.pause("fans"),
-    Capability.RESERVE: lambda actions, _: actions.reserve(WINDOW, (gpu(),)),
-    Capability.RECURRING: lambda actions, _: actions.add_recurring(RECURRENCE, Submission(spec())),
+    Capability.EDIT: lambda actions, job: actions.act(EditJobs((job,), Edit({"name": "b"}))),
+    Capability.HOLD: lambda actions, job: actions.act(Hold((job,))),
+    Capability.REQUEUE: lambda actions, job: actions.act(Requeue((job,))),
+    Capability.SIGNAL: lambda actions, job: actions.act(Signal((job,), 10)),
+    Capability.SUSPEND: lambda actions, job: actions.act(Suspend((job,))),
+    Capability.RAISE_PRIORITY: lambda actions, job: actions.act(SetPriority((job,), 60)),
+    Capability.LOWER_PRIORITY: lambda actions, job: actions.act(SetPriority((job,), -1, relative=True)),
+    Capability.TOP: lambda actions, job: actions.act(Top((job,))),
+    Capability.MOVE: lambda actions, _: actions.act(PlaceJobs(())),
+    Capability.DRAIN_NODE: lambda actions, _: actions.act(DrainGpus(("gpu1",), "fans")),
+    Capability.DRAIN_GPU: lambda actions, _: actions.act(DrainGpus(("gpu1:0",), "fans")),
+    Capability.PAUSE: lambda actions, _: actions.act(Pause("fans")),
+    Capability.RESERVE: lambda actions, _: actions.act(ReserveGpus(WINDOW, (gpu(),))),
+    Capability.RECURRING: lambda actions, _: actions.act(AddRecurring(RECURRENCE, Submission(spec()))),
 }
 
 
@@ -68,18 +91,18 @@ def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -
 @pytest.mark.parametrize(
     "call",
     [
-        lambda actions: actions.rehearse((Submission(spec()),)),
-        lambda actions: actions.place(()),
-        lambda actions: actions.drain(("gpu1:0",), "fans"),
-        lambda actions: actions.resume(("gpu1:0",)),
-        lambda actions: actions.pause(),
-        lambda actions: actions.unpause(),
-        lambda actions: actions.reserve(WINDOW, ()),
-        lambda actions: actions.remove_reservation("night"),
-        lambda actions: actions.add_recurring(RECURRENCE, Submission(spec())),
-        lambda actions: actions.remove_recurring((1,)),
-        lambda actions: actions.pause_recurring((1,)),
-        lambda actions: actions.resume_recurring((1,)),
+        lambda actions: actions.foresee(SubmitJobs((Submission(spec()),))),
+        lambda actions: actions.act(PlaceJobs(())),
+        lambda actions: actions.act(DrainGpus(("gpu1:0",), "fans")),
+        lambda actions: actions.act(ResumeGpus(("gpu1:0",))),
+        lambda actions: actions.act(Pause()),
+        lambda actions: actions.act(Unpause()),
+        lambda actions: actions.act(ReserveGpus(WINDOW, ())),
+        lambda actions: actions.act(Unreserve("night")),
+        lambda actions: actions.act(AddRecurring(RECURRENCE, Submission(spec()))),
+        lambda actions: actions.act(RemoveRecurring((1,))),
+        lambda actions: actions.act(PauseRecurring((1,))),
+        lambda actions: actions.act(ResumeRecurring((1,))),
     ],
 )
 def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[ClusterActions], object]) -> None:
@@ -91,26 +114,29 @@ def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[ClusterActio
 def test_other_fields_than_limit_priority_and_hold_stay(edit: Edit) -> None:
     desk = Desk()
     with pytest.raises(CapabilityError, match="only time limit, priority and hold can be changed") as refusal:
-        desk.actions.edit(desk.waiting, edit)
+        desk.actions.act(EditJobs((desk.waiting,), edit))
     assert refusal.value.hint == "cancel it and submit it again"
 
 
 def test_a_job_keeps_a_time_limit() -> None:
     desk = Desk()
     with pytest.raises(CapabilityError, match="each job has one"):
-        desk.actions.edit(desk.waiting, Edit({"time_limit": None}))
+        desk.actions.act(EditJobs((desk.waiting,), Edit({"time_limit": None})))
 
 
 def test_only_a_job_that_runs_needs_the_right_to_extend() -> None:
     desk = Desk(Capability.EXTEND)
     with pytest.raises(CapabilityError, match=WORDS):
-        desk.actions.rehearse_edit(desk.running, Edit({"time_limit": 2 * HOUR}))
-    assert desk.actions.rehearse_edit(desk.waiting, Edit({"time_limit": 2 * HOUR})).spec.time_limit == 2 * HOUR
+        desk.actions.foresee(EditJobs((desk.running,), Edit({"time_limit": 2 * HOUR})))
+    assert (
+        desk.actions.foresee(EditJobs((desk.waiting,), Edit({"time_limit": 2 * HOUR}))).jobs[0].spec.time_limit
+        == 2 * HOUR
+    )
 
 
 def test_a_rehearsed_edit_shows_the_job_and_leaves_it() -> None:
     desk = Desk()
-    shown = desk.actions.rehearse_edit(desk.waiting, Edit({"priority": 70}))
+    shown = desk.actions.foresee(EditJobs((desk.waiting,), Edit({"priority": 70}))).jobs[0]
     assert shown.spec.priority == 70
     assert desk.cluster.job(desk.waiting).priority == 50
 
@@ -118,25 +144,28 @@ def test_a_rehearsed_edit_shows_the_job_and_leaves_it() -> None:
 def test_an_edit_changes_each_value_and_tells_each_job_once() -> None:
     desk = Desk()
     edit = Edit({"time_limit": 3 * HOUR, "priority": 20}, held=True)
-    assert desk.actions.edit_all((desk.waiting,), edit) == (desk.waiting,)
+    assert desk.actions.act(EditJobs((desk.waiting,), edit)).ids == (desk.waiting,)
     job = desk.cluster.job(desk.waiting)
     assert (job.spec.time_limit, job.priority, job.held) == (3 * HOUR, 20, True)
-    assert desk.actions.edit(desk.waiting, Edit(held=False))
+    assert desk.actions.act(EditJobs((desk.waiting,), Edit(held=False))).ids
     assert not desk.cluster.job(desk.waiting).held
-    assert not desk.actions.edit(desk.running, Edit(held=True))
+    assert not desk.actions.act(EditJobs((desk.running,), Edit(held=True))).ids
 
 
 @pytest.mark.parametrize(("delta", "after"), [(10, 60), (-10, 40), (90, 100), (-90, 0), (0, 50)])
 def test_a_priority_stays_within_its_bounds(delta: int, after: int) -> None:
     desk = Desk()
-    desk.actions.add_priority((desk.waiting,), delta)
+    desk.actions.act(SetPriority((desk.waiting,), delta, relative=True))
     assert desk.cluster.job(desk.waiting).priority == after
 
 
 def test_jobs_of_different_priority_are_raised_alike() -> None:
     desk = Desk()
-    desk.actions.set_priority((desk.waiting,), 20)
-    assert set(desk.actions.add_priority((desk.running, desk.waiting), 5)) == {desk.running, desk.waiting}
+    desk.actions.act(SetPriority((desk.waiting,), 20))
+    assert set(desk.actions.act(SetPriority((desk.running, desk.waiting), 5, relative=True)).ids) == {
+        desk.running,
+        desk.waiting,
+    }
     assert [desk.cluster.job(each).priority for each in (desk.running, desk.waiting)] == [55, 25]
 
 
@@ -153,7 +182,7 @@ def test_a_rehearsed_priority_needs_the_right_of_its_direction(
 ) -> None:
     desk = Desk(lacking)
     with pytest.raises(CapabilityError, match=WORDS):
-        desk.actions.rehearse_priority((desk.waiting,), value, relative=relative, top=top)
+        desk.actions.foresee(Top((desk.waiting,)) if top else SetPriority((desk.waiting,), value, relative))
 
 
 @pytest.mark.parametrize(
@@ -169,39 +198,39 @@ def test_a_rehearsed_priority_needs_no_other_right_and_changes_nothing(
     lacking: Capability, value: int, *, relative: bool, top: bool
 ) -> None:
     desk = Desk(lacking)
-    desk.actions.rehearse_priority((desk.waiting,), value, relative=relative, top=top)
+    desk.actions.foresee(Top((desk.waiting,)) if top else SetPriority((desk.waiting,), value, relative))
     assert desk.cluster.job(desk.waiting).priority == 50
 
 
 def test_running_jobs_are_stopped_continued_signalled_and_run_again() -> None:
     desk = Desk()
     one = (desk.running,)
-    assert desk.actions.suspend(one) == one
+    assert desk.actions.act(Suspend(tuple(one))).ids == one
     assert desk.store.get(desk.running).suspended
-    assert desk.actions.unsuspend(one) == one
+    assert desk.actions.act(Unsuspend(tuple(one))).ids == one
     assert not desk.store.get(desk.running).suspended
-    assert desk.actions.signal(one, 10) == one
+    assert desk.actions.act(Signal(tuple(one), 10)).ids == one
     assert desk.cluster.signals(desk.running) == [10]
     desk.cluster.end(desk.running)
-    assert desk.actions.requeue(one) == one
+    assert desk.actions.act(Requeue(tuple(one))).ids == one
     assert desk.store.get(desk.running).ended_at is None
 
 
 def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
     desk = Desk()
-    [last] = desk.actions.submit([Submission(spec(gpus=1))])
+    [last] = desk.actions.act(SubmitJobs((Submission(spec(gpus=1)),))).ids
     assert desk.store.snapshot().order == (desk.waiting, last)
-    assert desk.actions.top((last,)) == (last,)
+    assert desk.actions.act(Top((last,))).ids == (last,)
     assert desk.store.snapshot().order == (last, desk.waiting)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda actions, ids: actions.cancel(ids),
-        lambda actions, ids: actions.hold(ids),
-        lambda actions, ids: actions.suspend(ids),
-        lambda actions, ids: actions.set_priority(ids, 40),
+        lambda actions, ids: actions.act(Cancel(tuple(ids))),
+        lambda actions, ids: actions.act(Hold(tuple(ids))),
+        lambda actions, ids: actions.act(Suspend(tuple(ids))),
+        lambda actions, ids: actions.act(SetPriority(tuple(ids), 40)),
     ],
 )
 def test_no_job_is_changed_if_one_of_them_does_not_exist(
@@ -217,21 +246,21 @@ def test_no_job_is_changed_if_one_of_them_does_not_exist(
 def test_nothing_to_do_asks_nothing_of_the_engine() -> None:
     desk = Desk()
     desk.cluster.answers = False
-    assert desk.actions.submit(()) == ()
-    assert desk.actions.cancel(()) == ()
-    assert desk.actions.add_priority((), 1) == ()
+    assert desk.actions.act(SubmitJobs(())).ids == ()
+    assert desk.actions.act(Cancel(())).ids == ()
+    assert desk.actions.act(SetPriority((), 1, relative=True)).ids == ()
     with pytest.raises(ClusterUnavailableError):
-        desk.actions.submit((Submission(spec()),))
+        desk.actions.act(SubmitJobs((Submission(spec()),)))
 
 
 @pytest.mark.parametrize("name", ["gpu9", ""])
 def test_a_node_that_is_not_there_is_named(name: str) -> None:
     desk = Desk()
     with pytest.raises(NotFoundError, match=f"there is no node {name}"):
-        desk.actions.drain(("gpu1", name), "fans")
+        desk.actions.act(DrainGpus(("gpu1", name), "fans"))
     assert desk.cluster.snapshot().nodes[0].drain is None
 
 
 def test_there_is_one_queue_for_all_servers() -> None:
     desk = Desk()
-    assert desk.actions.at("gpu1").cancel((desk.waiting,)) == (desk.waiting,)
+    assert desk.actions.act(Cancel((desk.waiting,)), server="gpu1").ids == (desk.waiting,)

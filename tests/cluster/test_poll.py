@@ -9,6 +9,7 @@ from itertools import count
 
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.actions import ClusterActions
 from gputui.engine.cluster.poll import LONGEST_PAUSE, ClusterPoll
 from gputui.engine.cluster.store import ClusterStore
@@ -82,7 +83,7 @@ def test_a_change_by_this_process_is_shown_without_waiting_for_the_next_poll() -
     poll = ClusterPoll(polled.store, polled.feed, polled.clock, timedelta(hours=1))
     thread = threading.Thread(target=lambda: asyncio.run(poll.run()))
     thread.start()
-    ClusterActions(polled.store).submit([Submission(spec())])
+    ClusterActions(polled.store).act(SubmitJobs((Submission(spec()),)))
     assert changed.wait(60)
     poll.stop()
     thread.join(60)

@@ -8,17 +8,19 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Action, DrainGpus, EditJobs, Hold, Release, ResumeGpus, SetPriority
 from gputui.domain.cluster import Capability
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.cluster.actions import ClusterActions
 from gputui.engine.cluster.store import ClusterStore
 from gputui.tui.actions import Undo
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
 
-Change = Callable[[ClusterActions, list[JobId]], object]
+Change = Callable[[list[JobId]], Action]
 HOUR = timedelta(hours=1)
 
 
@@ -31,29 +33,29 @@ class Operator:
         self.actions = ClusterActions(self.store)
         self.undo = Undo(self.actions, dict)
         asked = replace(spec(gpus=2), time_limit=HOUR)
-        self.ids = list(self.actions.submit([Submission(asked)] * 6))
+        self.ids = list(self.actions.act(SubmitJobs((Submission(asked),) * 6)).ids)
 
     def values(self) -> list[tuple[bool, int, object]]:
         jobs = map(self.cluster.job, self.ids)
         return [(job.held, job.priority, job.spec.time_limit) for job in jobs]
 
     def change(self, call: Change, ids: list[JobId]) -> None:
-        self.undo.carry_out(lambda actions: str(call(self.actions, ids)))
+        self.undo.carry_out(lambda act: str(act(call(ids))))
 
     def undone(self) -> str:
-        return self.undo.last(self.actions)
+        return self.undo.last()
 
 
-def limit(actions: ClusterActions, ids: list[JobId]) -> object:
-    return actions.edit_all(ids, Edit({"time_limit": 2 * HOUR}))
+def limit(ids: list[JobId]) -> Action:
+    return EditJobs(tuple(ids), Edit({"time_limit": 2 * HOUR}))
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda actions, ids: actions.hold(ids), "may start again"),
-        (lambda actions, ids: actions.set_priority(ids, 40), "has priority 50 again"),
-        (lambda actions, ids: actions.add_priority(ids, 10), "has priority 50 again"),
+        (lambda ids: Hold(tuple(ids)), "may start again"),
+        (lambda ids: SetPriority(tuple(ids), 40), "has priority 50 again"),
+        (lambda ids: SetPriority(tuple(ids), 10, relative=True), "has priority 50 again"),
         (limit, "has the time limit 1h00m again"),
     ],
 )
@@ -68,24 +70,24 @@ def test_a_change_is_undone(call: Change, words: str) -> None:
 
 def test_many_jobs_are_set_back_together() -> None:
     operator = Operator()
-    operator.actions.hold(operator.ids[1:3])
+    operator.actions.act(Hold(tuple(operator.ids[1:3])))
     before = operator.values()
-    operator.change(lambda actions, ids: actions.release(ids), operator.ids[1:3])
+    operator.change(lambda ids: Release(tuple(ids)), operator.ids[1:3])
     assert operator.undone() == "undone: 2 jobs are held again"
     assert operator.values() == before
 
 
 def test_jobs_that_were_as_wanted_before_stay_so() -> None:
     operator = Operator()
-    operator.actions.hold(operator.ids[1:2])
-    operator.change(lambda actions, ids: actions.hold(ids), operator.ids[1:3])
+    operator.actions.act(Hold(tuple(operator.ids[1:2])))
+    operator.change(lambda ids: Hold(tuple(ids)), operator.ids[1:3])
     operator.undone()
     assert [held for held, *_ in operator.values()] == [False, True, False, False, False, False]
 
 
 def test_a_change_that_was_changed_since_stays() -> None:
     operator = Operator()
-    operator.change(lambda actions, ids: actions.set_priority(ids, 40), operator.ids[1:2])
+    operator.change(lambda ids: SetPriority(tuple(ids), 40), operator.ids[1:2])
     operator.cluster.set_priority(operator.ids[1:2], 30)
     with pytest.raises(GputuiError, match=f"job {operator.ids[1]} has been changed since: not undone"):
         operator.undone()
@@ -94,8 +96,8 @@ def test_a_change_that_was_changed_since_stays() -> None:
 
 def test_a_job_that_runs_meanwhile_is_not_held() -> None:
     operator = Operator()
-    operator.actions.hold(operator.ids[1:])
-    operator.change(lambda actions, ids: actions.release(ids), operator.ids[1:2])
+    operator.actions.act(Hold(tuple(operator.ids[1:])))
+    operator.change(lambda ids: Release(tuple(ids)), operator.ids[1:2])
     operator.cluster.end(operator.ids[0])
     with pytest.raises(GputuiError, match="is RUNNING now: not undone"):
         operator.undone()
@@ -103,7 +105,7 @@ def test_a_job_that_runs_meanwhile_is_not_held() -> None:
 
 def test_what_the_engine_refuses_stays_and_says_why() -> None:
     operator = Operator(lacking={Capability.RAISE_PRIORITY: "only operators may raise a priority"})
-    operator.change(lambda actions, ids: actions.set_priority(ids, 40), operator.ids[1:2])
+    operator.change(lambda ids: SetPriority(tuple(ids), 40), operator.ids[1:2])
     with pytest.raises(GputuiError, match="only operators may raise a priority"):
         operator.undone()
 
@@ -114,12 +116,12 @@ def test_a_node_is_drained_and_resumed_again() -> None:
     def reasons() -> set[str]:
         return {view.drain.reason for view in operator.cluster.snapshot().gpus if view.drain}
 
-    operator.change(lambda actions, _: actions.drain(["gpu1"], "fans"), [])
+    operator.change(lambda _: DrainGpus(("gpu1",), "fans"), [])
     assert reasons() == {"fans"}
     assert operator.undone() == "undone: node gpu1 takes jobs again"
     assert reasons() == set()
     operator.cluster.drain(["gpu1"], "disk")
     operator.store.refresh()
-    operator.change(lambda actions, _: actions.resume(["gpu1"]), [])
+    operator.change(lambda _: ResumeGpus(("gpu1",)), [])
     assert operator.undone() == "undone: node gpu1 is drained again: disk"
     assert reasons() == {"disk"}

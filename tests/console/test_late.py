@@ -7,7 +7,7 @@ import pty
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -42,16 +42,6 @@ def test_it_is_opened_once_by_its_first_use(tmp_path: Path) -> None:
     assert late.as_made.store_id == opened[0].store_id
     assert opened == [late.open()]
     late.close()
-
-
-def test_what_is_set_on_it_is_set_on_what_it_makes(tmp_path: Path) -> None:
-    with closing(bootstrap.open_store(Options(state=tmp_path))) as store:
-        late = Late(lambda: bootstrap.actions(store))
-        changes: list[object] = []
-        late.as_made.on_change = changes.append
-        late.as_made.pause("rest")
-        assert len(changes) == 1
-        assert late.open().on_change == late.as_made.on_change == changes.append
 
 
 def test_the_part_may_have_a_method_that_opens() -> None:

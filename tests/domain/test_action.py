@@ -17,19 +17,18 @@ from gputui.domain.action import (
     Hold,
     Pause,
     PauseRecurring,
-    Place,
+    PlaceJobs,
     Release,
     RemoveRecurring,
     RemoveTenant,
     Requeue,
-    Reserve,
+    ReserveGpus,
     ResumeGpus,
     ResumeRecurring,
     SetPriority,
     SetStanding,
     SetTenant,
     Signal,
-    Submit,
     Suspend,
     Top,
     Unpause,
@@ -43,6 +42,7 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls, StandingRule
+from gputui.domain.submit_action import SubmitJobs
 from tests.factories import NOW, gpu, job, spec
 
 HOUR = timedelta(hours=1)
@@ -66,13 +66,13 @@ EXAMPLES: tuple[Action, ...] = (
         ),
         job(),
     ),
-    Place((Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", HOUR, 70, 0, NOW)),)),
-    Submit((Submission(spec(gpus=2), array=(0, 4)),)),
+    PlaceJobs((Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", HOUR, 70, 0, NOW)),)),
+    SubmitJobs((Submission(spec(gpus=2), array=(0, 4)),)),
     DrainGpus(("GPU-a",), "fans"),
     ResumeGpus(("GPU-a",)),
     Pause("upgrade"),
     Unpause(),
-    Reserve(Window("night", NOW, NOW + HOUR, count=1), (gpu(),)),
+    ReserveGpus(Window("night", NOW, NOW + HOUR, count=1), (gpu(),)),
     Unreserve("night"),
     SetStanding(StandingRule(70)),
     SetTenant("bob", {"weight": 2.0, "users": ("bob", "@lab"), "gpus": None}, clear=True),

@@ -27,6 +27,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.runtime.process import wrapper
@@ -161,7 +162,7 @@ class Site:
     def queued(self, name: str, script: str, array: tuple[int, ...] = (), **options: Any) -> int:
         """The id of a host job of that user, or of the array."""
         spec = JobSpec(command=("sh", "-c", script), tenant=name, options=ContainerOptions(workdir="/"), **options)
-        return self.actions(name).submit([Submission(spec, array=array)])[0]
+        return self.actions(name).act(SubmitJobs((Submission(spec, array=array),))).ids[0]
 
     def forge(self, name: str, command: str, user: str, *warrants: str) -> list[int]:
         """Write jobs into the queue by hand, one for each warrant."""

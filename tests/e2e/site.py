@@ -20,6 +20,7 @@ from typing import Any
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
 from tests import leftovers
@@ -187,7 +188,7 @@ class Site:
 def submit_directly(store: TinyJobStore, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:
     """Submit as `gputui submit` does, without starting an interpreter for each; return an id for each element."""
     wished = [Submission(each) if isinstance(each, JobSpec) else each for each in jobs]
-    return Actions(store, RealClock(), ACTOR).submit(wished)
+    return Actions(store, RealClock(), ACTOR).act(SubmitJobs(tuple(wished))).ids
 
 
 def all_over(jobs: Iterable[Job]) -> bool:

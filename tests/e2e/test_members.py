@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import Cancel, Requeue
 from gputui.domain.job_spec import Interactive
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
@@ -111,7 +112,7 @@ def test_a_socket_planted_by_a_member_is_not_used(site: Site) -> None:
     kept.rename(site.state / "relay")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert f"the socket of uid {user.pw_uid}" in refused.stderr
-    site.actions("alice").cancel([one])
+    site.actions("alice").act(Cancel((one,)))
 
 
 def test_a_forged_job_of_a_member_runs_as_no_other_user(site: Site) -> None:
@@ -202,7 +203,7 @@ def test_elements_retries_and_requeued_jobs_run_as_their_submitter(site: Site) -
     assert {site.ended(each).state for each in (first, first + 1)} == {JobState.COMPLETED}
     lines = len(out.read_text().split())
     assert lines >= 4
-    site.actions("mallory").requeue([first])
+    site.actions("mallory").act(Requeue((first,)))
     site.until(lambda: len(out.read_text().split()) > lines and site.job(first).state.is_terminal, "it ran again")
     assert set(out.read_text().split()) == {str(site.users["alice"].pw_uid)}
 
@@ -235,7 +236,7 @@ def test_a_member_leads_after_root(place: Site) -> None:
         assert (place.job(late).state, place.job(late).attempts) == (JobState.PENDING, ())
         told = place.run("mallory", COMMAND, "explain", str(late))
         assert "only a scheduler that runs as root" in " ".join(told.stdout.split()), told
-        place.actions("mallory").cancel([his])
+        place.actions("mallory").act(Cancel((his,)))
         log = place.state / "gputui.log"
         place.until(lambda: "whose processes" in log.read_text(), "it is told that it cannot be ended")
         assert place.job(his).state is JobState.COMPLETING

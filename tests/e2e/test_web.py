@@ -19,6 +19,7 @@ import pytest
 
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import StoreSettings
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.store import TinyJobStore
@@ -80,7 +81,9 @@ class Served:
 def state(tmp_path: Path) -> Path:
     """A state directory with two jobs that wait."""
     store = TinyJobStore(tmp_path / "state", StoreSettings())
-    Actions(store, RealClock(), ACTOR).submit([Submission(spec(1, name=name)) for name in ("first-job", "other-job")])
+    Actions(store, RealClock(), ACTOR).act(
+        SubmitJobs(tuple(Submission(spec(1, name=name)) for name in ("first-job", "other-job")))
+    )
     store.close()
     return tmp_path / "state"
 

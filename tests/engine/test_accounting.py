@@ -14,9 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.accounting import Period, UsageAccount, account
+from gputui.domain.action import Suspend, Unsuspend
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
+from gputui.domain.verbs import BY_NAME
 from tests.engine.world import World
 from tests.factories import NOW
 from tests.lane import examples
@@ -61,7 +63,7 @@ class Recount:
                 world.docker.exit(record.id, code)
         elif self.tenants and verb != "nothing":
             with suppress(GputuiError):
-                getattr(world.actions, verb)([1 + which % len(self.tenants)])
+                world.actions.act(BY_NAME[verb].on((1 + which % len(self.tenants),)))
 
     def minute(self) -> None:
         """Advance by a minute; the scheduler sees the minute's events a second before its end."""
@@ -137,11 +139,11 @@ def test_the_length_of_a_suspension_survives_changes_of_the_clock(tmp_path: Path
     world = World(tmp_path)
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.suspend([job_id])
+    world.actions.act(Suspend((job_id,)))
     world.tick(11, seconds=60)
-    world.actions.unsuspend([job_id])
+    world.actions.act(Unsuspend((job_id,)))
     world.tick(2, seconds=30)
-    world.actions.suspend([job_id])
+    world.actions.act(Suspend((job_id,)))
     world.tick(2, seconds=60)
     world.clock.advance(1, 86_400)
     world.tick(2, seconds=60)

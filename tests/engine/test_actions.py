@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, PlaceJobs, Requeue, ResumeGpus, SetPriority, Unpause
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Placed, Placing
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.controls import find_gpu
 from tests.engine.world import World
 from tests.factories import ACTOR, spec, uuid
@@ -15,7 +17,7 @@ from tests.factories import ACTOR, spec, uuid
 
 def test_submit_gives_growing_ids_and_arrays_one_for_each_element(world: World) -> None:
     single, array = Submission(spec(), held=True), Submission(spec(), array=(0, 2, 4), array_limit=2)
-    assert world.actions.submit([single, array]) == (1, 2, 3, 4)
+    assert world.actions.act(SubmitJobs((single, array))).ids == (1, 2, 3, 4)
     assert world.job(1).held
     refs = [world.job(job_id).array for job_id in (2, 3, 4)]
     assert [(ref.id, ref.index, ref.limit) for ref in refs if ref] == [(2, 0, 2), (2, 2, 2), (2, 4, 2)]
@@ -23,32 +25,32 @@ def test_submit_gives_growing_ids_and_arrays_one_for_each_element(world: World) 
 
 def test_a_dependency_on_a_job_that_does_not_exist_is_refused_and_nothing_is_submitted(world: World) -> None:
     with pytest.raises(NotFoundError):
-        world.actions.submit([Submission(spec()), Submission(spec(after=(77,)))])
+        world.actions.act(SubmitJobs((Submission(spec()), Submission(spec(after=(77,))))))
     assert world.store.jobs() == {}
 
 
 def test_actions_are_all_or_none(world: World) -> None:
     job_id = world.submit()
     with pytest.raises(NotFoundError):
-        world.actions.hold([job_id, 99])
+        world.actions.act(Hold((job_id, 99)))
     assert not world.job(job_id).held
 
 
 def test_actions_without_effect_write_nothing(world: World) -> None:
     job_id = world.submit()
-    assert world.actions.hold([job_id]) == (job_id,)
-    assert world.actions.hold([job_id]) == ()
+    assert world.actions.act(Hold((job_id,))).ids == (job_id,)
+    assert world.actions.act(Hold((job_id,))).ids == ()
 
 
 def test_priority_is_set_moved_and_bounded(world: World) -> None:
     job_id = world.submit()
-    world.actions.set_priority([job_id], 95)
-    world.actions.add_priority([job_id], 20)
+    world.actions.act(SetPriority((job_id,), 95))
+    world.actions.act(SetPriority((job_id,), 20, relative=True))
     assert world.job(job_id).priority == 100
-    world.actions.add_priority([job_id], -500)
+    world.actions.act(SetPriority((job_id,), -500, relative=True))
     assert world.job(job_id).priority == 0
     with pytest.raises(InputError):
-        world.actions.set_priority([job_id], 101)
+        world.actions.act(SetPriority((job_id,), 101))
 
 
 def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -> None:
@@ -56,31 +58,31 @@ def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -
     world.tick(2)
     assert world.job(running).state is JobState.RUNNING
     with pytest.raises(GputuiError, match="only a waiting job"):
-        world.actions.hold([running])
+        world.actions.act(Hold((running,)))
     with pytest.raises(GputuiError, match="waiting already"):
-        world.actions.requeue([waiting])
+        world.actions.act(Requeue((waiting,)))
 
 
 def test_a_job_that_is_being_cancelled_can_neither_be_held_nor_moved(world: World) -> None:
     """Nothing schedules here, so it waits until somebody does."""
     other, job_id = world.submit(), world.submit()
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     place = Placing((job_id,), Placed(other, other, -1.0, 0.0, "alice", None, 50, 0, None))
     with pytest.raises(GputuiError, match=f"job {job_id} is being cancelled"):
-        world.actions.hold([job_id])
+        world.actions.act(Hold((job_id,)))
     with pytest.raises(GputuiError, match=f"job {job_id} is being cancelled"):
-        world.actions.place([place])
+        world.actions.act(PlaceJobs((place,)))
     assert not world.job(job_id).held
 
 
 def test_every_action_is_audited_with_user_time_and_values(world: World) -> None:
     job_id = world.submit()
-    world.actions.set_priority([job_id], 80)
-    world.actions.cancel([job_id])
-    world.actions.drain([uuid(1)], "fan")
-    world.actions.resume([uuid(1)])
-    world.actions.pause("lunch")
-    world.actions.unpause()
+    world.actions.act(SetPriority((job_id,), 80))
+    world.actions.act(Cancel((job_id,)))
+    world.actions.act(DrainGpus((uuid(1),), "fan"))
+    world.actions.act(ResumeGpus((uuid(1),)))
+    world.actions.act(Pause("lunch"))
+    world.actions.act(Unpause())
     entries = list(world.store.audit_log())
     assert [entry.verb for entry in entries] == [
         "submit",
@@ -110,10 +112,10 @@ def test_a_gpu_is_named_by_index_uuid_or_its_beginning() -> None:
 
 
 def test_a_resume_reaches_the_probe_and_a_drain_does_not_undo_it(world: World) -> None:
-    world.actions.resume([uuid(1)])
+    world.actions.act(ResumeGpus((uuid(1),)))
     world.tick()
     assert set(world.probe.forgiven) == {uuid(1)}
     assert world.probe.forgiven[uuid(1)] <= world.clock.now()
-    world.actions.drain([uuid(1)], "fan")
+    world.actions.act(DrainGpus((uuid(1),), "fan"))
     world.tick()
     assert set(world.probe.forgiven) == {uuid(1)}

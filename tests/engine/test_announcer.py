@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, Requeue
 from gputui.domain.errors import StoreFullError
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode
@@ -70,7 +71,7 @@ def world(tmp_path: Path) -> Telling:
 def test_each_end_is_announced_once_to_the_hooks_that_want_it(world: Telling) -> None:
     done, failed = world.run(), world.run(3)
     held = world.submit(1, begin_at=NOW + timedelta(days=1))
-    world.actions.cancel([held])
+    world.actions.act(Cancel((held,)))
     world.tick(3)
     assert [event.name for event in world.ear.heard] == ["job_completed", "job_failed", "job_cancelled"]
     assert [event.data["id"] for event in world.ear.heard] == [done, failed, held]
@@ -91,7 +92,7 @@ def test_a_retry_is_not_an_end_and_a_requeued_job_ends_again(world: Telling) -> 
     world.tick(5)
     world.exit(job_id)
     world.tick(3)
-    world.actions.requeue([job_id])
+    world.actions.act(Requeue((job_id,)))
     world.tick(5)
     world.exit(job_id)
     world.tick(3)
@@ -147,7 +148,7 @@ def test_deliveries_are_limited_and_all_made_in_the_end(world: Telling) -> None:
     world.tellers = later
     world.reborn()
     held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(BUSY + 10)]
-    world.actions.cancel(held)
+    world.actions.act(Cancel(tuple(held)))
     world.tick(2)
     later.work()
     assert len(world.ear.heard) == BUSY
@@ -167,7 +168,7 @@ def test_a_slow_target_delays_no_other_and_its_dropped_deliveries_are_reported(t
     )
     world.scheduler.announcer = announcer
     held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(MOST + 10)]
-    world.actions.cancel(held)
+    world.actions.act(Cancel(tuple(held)))
     world.tick(2)
     assert sorted(event.data["id"] for event in told.heard) == held
     assert "hooks.webhook: deliveries dropped: 10, waiting: 1000" in [notice.text for notice in world.tick().notices]
@@ -181,7 +182,7 @@ def test_an_announcement_that_cannot_be_stored_is_not_forgotten(
     world: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = world.submit(1, begin_at=NOW + timedelta(days=1))
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
 
     def full() -> None:
@@ -228,7 +229,7 @@ def test_an_unreadable_disk_is_not_low(tmp_path: Path) -> None:
 def test_without_hooks_nothing_is_written(tmp_path: Path) -> None:
     world = World(tmp_path)
     job_id = world.submit(1, begin_at=NOW + timedelta(days=1))
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     seen: Snapshot = world.tick(3)
     assert seen.notices == ()
     assert world.job(job_id).announced_end_at is None

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Action, Cancel, EditJobs, Hold, Release, Requeue, SetPriority, Top
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.event import Event, ended
@@ -18,12 +19,13 @@ from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import HookSettings, PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import UndoableChange
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.store import TinyJobStore
 from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import Crash, InlineExecutor
+from tests.engine.heard import HeardActions
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
 
@@ -32,7 +34,7 @@ MANY = 100_000
 
 def submit(world: World, count: int, gpus: int = 1, limit: int | None = None, **changes: object) -> tuple[JobId, ...]:
     submission = Submission(spec(gpus, **changes), array=tuple(range(count)), array_limit=limit)
-    return world.actions.submit([submission])
+    return world.actions.act(SubmitJobs((submission,))).ids
 
 
 def entries(world: World) -> list[tuple[str, str, int]]:
@@ -54,7 +56,7 @@ def test_elements_leave_the_entry_as_they_start_and_end_alone(world: World) -> N
 
 def test_an_element_of_a_sweep_starts_with_its_values(world: World) -> None:
     swept = spec(1, sweep=(("lr", "1e-3,1e-4"), ("seed", "0-1")), name="train", command=("t", "{lr}", "{index}"))
-    world.actions.submit([Submission(swept, array=tuple(range(4)))])
+    world.actions.act(SubmitJobs((Submission(swept, array=tuple(range(4))),)))
     assert entries(world) == [("1_[0-3]", "PD", 4)]
     world.tick(2)
     launches = sorted(world.docker.launches.values(), key=lambda launch: launch.job_id)
@@ -66,7 +68,7 @@ def test_an_element_of_a_sweep_starts_with_its_values(world: World) -> None:
 
 
 def test_an_element_that_its_sweep_lacks_fails(world: World) -> None:
-    world.actions.submit([Submission(spec(1, sweep=(("s", "a,b"),)), array=(0, 7))])
+    world.actions.act(SubmitJobs((Submission(spec(1, sweep=(("s", "a,b"),)), array=(0, 7)),)))
     world.tick(2)
     assert (world.job(1).state, world.job(2).state) == (JobState.RUNNING, JobState.FAILED)
     assert "no values for index 7" in str(world.job(2).cause)
@@ -101,10 +103,9 @@ class Desk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.store = TinyJobStore(directory)
-        self.actions = Actions(self.store, FakeClock(), ACTOR)
-        self.ids = self.actions.submit([Submission(spec(1), array=tuple(range(MANY)))])
-        self.heard: list[UndoableChange] = []
-        self.actions.on_change = self.heard.append
+        self.actions = HeardActions(self.store, FakeClock(), ACTOR)
+        self.ids = self.actions.act(SubmitJobs((Submission(spec(1), array=tuple(range(MANY))),))).ids
+        self.heard = self.actions.heard
 
     @property
     def entries(self) -> list[Job]:
@@ -116,23 +117,23 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     return Desk(tmp_path_factory.mktemp("state") / "queue")
 
 
-WHOLE: dict[str, Callable[[Desk], object]] = {
-    "hold": lambda desk: desk.actions.hold(desk.ids),
-    "release": lambda desk: desk.actions.release(desk.ids),
-    "priority": lambda desk: desk.actions.set_priority(desk.ids, 70),
-    "raise": lambda desk: desk.actions.add_priority(desk.ids, 5),
-    "top": lambda desk: desk.actions.top(desk.ids),
+WHOLE: dict[str, Callable[[tuple[int, ...]], Action]] = {
+    "hold": Hold,
+    "release": Release,
+    "priority": lambda ids: SetPriority(ids, 70),
+    "raise": lambda ids: SetPriority(ids, 5, relative=True),
+    "top": Top,
 }
 
 
-@pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("make", WHOLE.values(), ids=WHOLE)
 def test_an_action_on_a_whole_array_changes_one_record_and_can_be_undone(
-    desk: Desk, call: Callable[[Desk], object]
+    desk: Desk, make: Callable[[tuple[int, ...]], Action]
 ) -> None:
     journal = next(desk.directory.glob("queue.json.wal.*"))
     before, size, told = desk.entries, journal.stat().st_size, len(list(desk.store.audit_log()))
     desk.heard.clear()
-    assert call(desk) == desk.ids
+    assert desk.actions.act(make(desk.ids)).ids == desk.ids
     assert [entry.count for entry in desk.entries] == [MANY]
     assert journal.stat().st_size - size < 1000
     [entry] = list(desk.store.audit_log())[told:]
@@ -146,25 +147,22 @@ def test_an_action_on_a_whole_array_changes_one_record_and_can_be_undone(
 def test_an_action_about_a_part_splits_the_entry() -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
-    ids = actions.submit([Submission(spec(1), array=tuple(range(10)))])
-    heard: list[UndoableChange] = []
-    actions.on_change = heard.append
-    assert actions.hold(ids[3:6]) == ids[3:6]
+    ids = actions.act(SubmitJobs((Submission(spec(1), array=tuple(range(10))),))).ids
+    done = actions.act(Hold(ids[3:6]))
+    assert done.ids == ids[3:6]
     assert [(one.shown_id, one.held) for one in store.jobs().values()] == [("1_[0-2,6-9]", False), ("1_[3-5]", True)]
     assert [entry.after for entry in store.audit_log("array 1")][1:] == ["elements 3-5 PENDING: priority 50, held"]
-    assert [why for _, why in actions.undo(heard)] == [""]
+    assert [why for _, why in actions.undo(done.changes)] == [""]
     assert not any(one.held for one in store.jobs().values())
-    assert actions.set_priority([ids[0], ids[4]], 80) == (ids[0], ids[4])
+    assert actions.act(SetPriority((ids[0], ids[4]), 80)).ids == (ids[0], ids[4])
     assert [store.get(job_id).priority for job_id in ids] == [80, 50, 50, 50, 80, 50, 50, 50, 50, 50]
 
 
 def test_undo_releases_unchanged_elements(world: World) -> None:
     ids = submit(world, 6)
-    heard: list[UndoableChange] = []
-    world.actions.on_change = heard.append
-    world.actions.hold(ids)
-    world.actions.release(ids[:1])
-    assert world.actions.undo(heard[:1]) == [(heard[0], "")]
+    [change] = world.actions.act(Hold(tuple(ids))).changes
+    world.actions.act(Release(tuple(ids[:1])))
+    assert world.actions.undo([change]) == [(change, "")]
     assert not any(world.job(job_id).held for job_id in ids)
     assert world.job(ids[0]).released_at is not None
 
@@ -172,7 +170,7 @@ def test_undo_releases_unchanged_elements(world: World) -> None:
 def test_cancelled_elements_that_never_ran_are_one_entry(world: World) -> None:
     ids = submit(world, 10)
     world.tick(2)
-    assert world.actions.cancel(ids) == ids
+    assert world.actions.act(Cancel(tuple(ids))).ids == ids
     world.tick(2)
     [last] = [one for one in world.store.jobs().values() if one.count > 1]
     assert (last.shown_id, last.state, last.count) == ("1_[4-9]", JobState.CANCELLED, 6)
@@ -182,9 +180,9 @@ def test_cancelled_elements_that_never_ran_are_one_entry(world: World) -> None:
 
 def test_elements_of_a_cancelled_entry_come_back_one_by_one_or_together(world: World) -> None:
     ids = submit(world, 10, gpus=4)
-    world.actions.cancel(ids)
+    world.actions.act(Cancel(tuple(ids)))
     world.tick()
-    world.actions.requeue([ids[3], *ids[6:8]])
+    world.actions.act(Requeue((ids[3], *ids[6:8])))
     world.tick(2)
     states = [world.job(job_id).state.short for job_id in ids]
     assert states == ["CA", "CA", "CA", "R", "CA", "CA", "PD", "PD", "CA", "CA"]
@@ -195,11 +193,11 @@ def test_elements_in_history_come_back(tmp_path: Path) -> None:
     store = MemoryJobStore(StoreSettings(keep_finished=0))
     world.use(store)
     ids = submit(world, 5, gpus=4)
-    world.actions.cancel(ids)
+    world.actions.act(Cancel(tuple(ids)))
     world.tick()
     store.maintain(world.clock.now())
     assert not store.jobs()
-    world.actions.requeue(ids[1:3])
+    world.actions.act(Requeue(tuple(ids[1:3])))
     world.tick(2)
     assert [world.job(job_id).state.short for job_id in ids] == ["CA", "R", "PD", "CA", "CA"]
 
@@ -218,7 +216,7 @@ def test_hooks_get_a_cancelled_entry_once_with_its_count(world: World) -> None:
     ear, hooks = Ear(), HookSettings()
     sinks = [("webhook", lambda event: True, ear)]
     world.scheduler.announcer = Announcer(stored_ends(world.store), hooks, sinks, lambda name: InlineExecutor())
-    world.actions.cancel(submit(world, MANY))
+    world.actions.act(Cancel(tuple(submit(world, MANY))))
     world.tick(3)
     [event] = ear.heard
     assert event.text == "100000 elements of array 1 train (alice) were cancelled: cancelled by alice"
@@ -230,7 +228,7 @@ def test_hooks_get_a_cancelled_entry_once_with_its_count(world: World) -> None:
 
 
 def test_a_single_element_is_announced_with_its_index() -> None:
-    [both] = Actions(MemoryJobStore(), FakeClock(), ACTOR).rehearse([Submission(spec(), array=(4, 9))])
+    [both] = Actions(MemoryJobStore(), FakeClock(), ACTOR).foresee(SubmitJobs((Submission(spec(), array=(4, 9)),))).jobs
     one = both.element(2)
     data = ended(one.evolve(state=JobState.CANCELLED, ended_at=NOW)).data
     assert (data["count"], data["array"]) == (1, {"id": 1, "indices": "9"})
@@ -263,17 +261,19 @@ def test_every_element_counts_for_the_cap_of_its_tenant() -> None:
     store = MemoryJobStore()
     policy = PolicySettings(tenants=(TenantSettings("alice", pending=5),))
     actions = Actions(store, FakeClock(), ACTOR, policy=policy)
-    actions.submit([Submission(spec(), array=(0, 1, 2))])
+    actions.act(SubmitJobs((Submission(spec(), array=(0, 1, 2)),)))
     with pytest.raises(Exception, match="alice has 3 jobs waiting and may have 5: 3 more are too many"):
-        actions.submit([Submission(spec(), array=(0, 1, 2))])
-    assert len(actions.submit([Submission(spec(), array=(0, 1))])) == 2
+        actions.act(SubmitJobs((Submission(spec(), array=(0, 1, 2)),)))
+    assert len(actions.act(SubmitJobs((Submission(spec(), array=(0, 1)),))).ids) == 2
 
 
 def test_indices_at_random_become_entries_of_bounded_size() -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
     indices = tuple(random.Random(4).sample(range(10**6), 2000))
-    ids = actions.submit([Submission(spec(), array=indices, array_limit=3), Submission(spec(), array=(7, 9))])
+    ids = actions.act(
+        SubmitJobs((Submission(spec(), array=indices, array_limit=3), Submission(spec(), array=(7, 9))))
+    ).ids
     assert ids == tuple(range(1, 2003))
     assert [store.get(job_id).array for job_id in ids[:2000]] == [ArrayRef(1, index, 3) for index in indices]
     assert store.get(2002).shown_id == "2001_9"
@@ -309,7 +309,7 @@ def test_elements_run_once_each_whenever_the_scheduler_is_killed(tmp_path: Path,
 def test_a_start_that_is_not_made_durable_leaves_the_entry_whole(tmp_path: Path) -> None:
     """The claim is one line of the journal: a crash before its end is one as if it had never been."""
     store = TinyJobStore(tmp_path / "state")
-    Actions(store, FakeClock(), ACTOR).submit([Submission(spec(1), array=tuple(range(5)))])
+    Actions(store, FakeClock(), ACTOR).act(SubmitJobs((Submission(spec(1), array=tuple(range(5))),)))
     path = next((tmp_path / "state").glob("queue.json.wal.*"))
     whole = path.read_bytes()
     with store.transaction() as transaction:
@@ -328,7 +328,7 @@ def test_a_start_that_is_not_made_durable_leaves_the_entry_whole(tmp_path: Path)
 
 def test_old_elements_that_were_stored_one_by_one_continue(world: World) -> None:
     """Files in the form of an older gputui."""
-    [whole] = world.actions.rehearse([Submission(spec(1), array=tuple(range(6)))])
+    [whole] = world.actions.foresee(SubmitJobs((Submission(spec(1), array=tuple(range(6))),))).jobs
     alone = (whole.element(job_id) for job_id in whole.ids)
     world.store.submit([one.evolve(array=replace(one.array, id=-1)) for one in alone if one.array], actor=ACTOR)
     assert [one.shown_id for one in world.store.jobs().values()] == [f"1_{n}" for n in range(6)]
@@ -352,15 +352,15 @@ def test_the_rest_of_an_entry_keeps_its_place_and_its_reason_in_the_tick_of_a_st
 def test_a_whole_array_is_edited_as_one(world: World) -> None:
     ids = submit(world, 10, gpus=4, image=None)
     world.tick()
-    assert world.actions.edit_all(ids[1:], Edit(spec={"nice": 5})) == ids[1:]
+    assert world.actions.act(EditJobs(tuple(ids[1:]), Edit(spec={"nice": 5}))).ids == ids[1:]
     assert entries(world) == [("1_0", "R", 1), ("1_[1-9]", "PD", 9)]
     assert world.job(ids[5]).spec.nice == 5
     assert [entry.after for entry in world.store.audit_log("array 1")][1:] == ["elements 1-9: nice 5"]
-    assert world.actions.edit_all(ids[1:], Edit(spec={"nice": 5})) == ()
-    assert world.actions.edit(ids[5], Edit(spec={"nice": 6}))
+    assert world.actions.act(EditJobs(tuple(ids[1:]), Edit(spec={"nice": 5}))).ids == ()
+    assert world.actions.act(EditJobs((ids[5],), Edit(spec={"nice": 6}))).ids
     assert [world.job(job_id).spec.nice for job_id in ids] == [0, 5, 5, 5, 5, 6, 5, 5, 5, 5]
     with pytest.raises(GputuiError, match="1_0 is RUNNING"):
-        world.actions.edit_all(ids, Edit(spec={"nice": 7}))
+        world.actions.act(EditJobs(tuple(ids), Edit(spec={"nice": 7})))
     assert world.job(ids[5]).spec.nice == 6
 
 
@@ -370,4 +370,4 @@ def test_an_element_does_not_come_to_wait_for_its_own_array(world: World, waits:
     behind = world.submit(after=(1,))
     for other in (1, behind):
         with pytest.raises(InputError, match="would wait for itself"):
-            world.actions.edit(waits, Edit(spec={"after": (other,)}))
+            world.actions.act(EditJobs((waits,), Edit(spec={"after": (other,)})))

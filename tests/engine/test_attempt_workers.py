@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.action import Signal
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState
@@ -115,7 +116,7 @@ def test_what_the_runtime_did_not_answer_is_not_repeated_at_once(
 def test_requests_for_a_lost_runtime_are_not_written_again_and_again(world: World) -> None:
     job_id = world.submit()
     world.tick(2)
-    world.actions.signal([job_id], 10)
+    world.actions.act(Signal((job_id,), 10))
     world.docker.up = False
     world.tick(2)
     version = world.store.version()

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Job
@@ -112,7 +113,7 @@ def test_the_run_time_is_measured_in_real_time(world: World, by: float) -> None:
 def test_a_clock_jump_does_not_end_a_grace(world: World) -> None:
     world.docker.obeys = False
     job_id = begun(world)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     goes_on(world, 1)
     goes_on(world, 1, 1 + DAY)
     assert [how for _, how in world.docker.told] == ["terminate"]

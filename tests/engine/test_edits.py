@@ -8,14 +8,15 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, EditJobs, Hold, SetPriority, Top
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import UndoableChange
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, spec
 
@@ -28,7 +29,7 @@ class Desk:
         self.actions = Actions(self.store, FakeClock(), ACTOR, settings or SchedulerSettings())
 
     def submit(self, wanted: JobSpec = SPEC) -> int:
-        return self.actions.submit([Submission(wanted)])[0]
+        return self.actions.act(SubmitJobs((Submission(wanted),))).ids[0]
 
 
 def to(**changes: object) -> Edit:
@@ -39,9 +40,9 @@ def test_only_edited_fields_change_and_place_and_age_stay() -> None:
     desk = Desk()
     job_id = desk.submit()
     before = desk.store.get(job_id)
-    desk.actions.top([job_id])
+    desk.actions.act(Top((job_id,)))
     topped = desk.store.get(job_id)
-    assert desk.actions.edit(job_id, to(time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4)))
+    assert desk.actions.act(EditJobs((job_id,), to(time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4)))).ids
     after = desk.store.get(job_id)
     assert after.spec == replace(SPEC, time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4))
     assert (after.submitted_at, after.topped_at) == (before.submitted_at, topped.topped_at)
@@ -50,15 +51,15 @@ def test_only_edited_fields_change_and_place_and_age_stay() -> None:
 def test_concurrent_changes_of_others_are_kept() -> None:
     desk = Desk()
     job_id = desk.submit()
-    desk.actions.edit(job_id, to(name="renamed"))
-    desk.actions.edit(job_id, to(gpus=GpuRequest(2, 2, memory=10)))
+    desk.actions.act(EditJobs((job_id,), to(name="renamed")))
+    desk.actions.act(EditJobs((job_id,), to(gpus=GpuRequest(2, 2, memory=10))))
     assert desk.store.get(job_id).spec == replace(SPEC, name="renamed", gpus=GpuRequest(2, 2, memory=10))
 
 
 def test_an_edited_priority_is_that_of_the_job() -> None:
     desk = Desk()
     job_id = desk.submit()
-    desk.actions.edit(job_id, to(priority=80))
+    desk.actions.act(EditJobs((job_id,), to(priority=80)))
     assert desk.store.get(job_id).priority == 80
 
 
@@ -69,23 +70,23 @@ def test_a_job_that_no_longer_waits_is_not_edited(state: JobState) -> None:
     with desk.store.transaction() as transaction:
         transaction.put(transaction.get(job_id).evolve(state=state))
     with pytest.raises(GputuiError, match=f"is {state}: (only its time limit and|it can no longer be edited)"):
-        desk.actions.edit(job_id, to(name="late"))
+        desk.actions.act(EditJobs((job_id,), to(name="late")))
     assert desk.store.get(job_id).spec == SPEC
 
 
 def test_a_job_that_is_being_cancelled_is_not_edited() -> None:
     desk = Desk()
     job_id = desk.submit()
-    desk.actions.cancel([job_id])
+    desk.actions.act(Cancel((job_id,)))
     with pytest.raises(GputuiError, match="being cancelled"):
-        desk.actions.edit(job_id, to(name="late"))
+        desk.actions.act(EditJobs((job_id,), to(name="late")))
 
 
 def test_an_edit_is_audited_with_old_and_new_values_but_without_secrets() -> None:
     desk = Desk()
     job_id = desk.submit()
     options = replace(SPEC.options, env=(("TOKEN", "hunter3"),))
-    desk.actions.edit(job_id, to(retries=3, options=options))
+    desk.actions.act(EditJobs((job_id,), to(retries=3, options=options)))
     entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
     assert (entry.user, entry.target) == ("alice", f"job {job_id}")
     assert (entry.before, entry.after) == ("retries 0, env TOKEN A", "retries 3, env TOKEN")
@@ -94,7 +95,7 @@ def test_an_edit_is_audited_with_old_and_new_values_but_without_secrets() -> Non
 def test_an_edit_without_effect_is_not_written() -> None:
     desk = Desk()
     job_id = desk.submit()
-    assert not desk.actions.edit(job_id, Edit())
+    assert not desk.actions.act(EditJobs((job_id,), Edit())).ids
     assert not [entry for entry in desk.store.audit_log() if entry.verb == "edit"]
 
 
@@ -102,7 +103,7 @@ def test_an_edit_obeys_the_maximum_time_of_the_site() -> None:
     desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
     job_id = desk.submit()
     with pytest.raises(InputError, match="longer than a job may run"):
-        desk.actions.edit(job_id, to(time_limit=timedelta(hours=2)))
+        desk.actions.act(EditJobs((job_id,), to(time_limit=timedelta(hours=2))))
 
 
 def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
@@ -112,10 +113,10 @@ def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
     third = desk.submit(replace(SPEC, after_any=(second,)))
     for other in (first, second, third):
         with pytest.raises(InputError, match="wait for itself"):
-            desk.actions.edit(first, to(after=(other,)))
+            desk.actions.act(EditJobs((first,), to(after=(other,))))
     with pytest.raises(NotFoundError):
-        desk.actions.edit(first, to(after=(99,)))
-    assert desk.actions.edit(third, to(after=(first,)))
+        desk.actions.act(EditJobs((first,), to(after=(99,))))
+    assert desk.actions.act(EditJobs((third,), to(after=(first,)))).ids
 
 
 def test_an_edit_never_changes_the_tenant() -> None:
@@ -124,11 +125,8 @@ def test_an_edit_never_changes_the_tenant() -> None:
 
 def test_an_edit_can_be_undone() -> None:
     desk = Desk()
-    changes: list[UndoableChange] = []
-    desk.actions.on_change = changes.append
     job_id = desk.submit()
-    desk.actions.edit(job_id, to(name="oops"))
-    desk.actions.undo(changes)
+    desk.actions.undo(desk.actions.act(EditJobs((job_id,), to(name="oops"))).changes)
     assert desk.store.get(job_id).spec.name == SPEC.name
 
 
@@ -136,29 +134,29 @@ def test_a_job_changed_since_it_was_read_is_not_edited() -> None:
     desk = Desk()
     job_id = desk.submit()
     seen = desk.store.get(job_id)
-    assert desk.actions.edit(job_id, to(name="renamed"), seen)
+    assert desk.actions.act(EditJobs((job_id,), to(name="renamed"), seen)).ids
     changes: list[Callable[[], object]] = [
-        lambda: desk.actions.edit(job_id, to(retries=1)),
-        lambda: desk.actions.set_priority([job_id], 90),
-        lambda: desk.actions.hold([job_id]),
-        lambda: desk.actions.top([job_id]),
+        lambda: desk.actions.act(EditJobs((job_id,), to(retries=1))),
+        lambda: desk.actions.act(SetPriority((job_id,), 90)),
+        lambda: desk.actions.act(Hold((job_id,))),
+        lambda: desk.actions.act(Top((job_id,))),
     ]
     for change in changes:
         seen = desk.store.get(job_id)
         change()
         now = desk.store.get(job_id)
         with pytest.raises(GputuiError, match="changed meanwhile: nothing is edited"):
-            desk.actions.edit(job_id, to(time_limit=timedelta(hours=1)), seen)
+            desk.actions.act(EditJobs((job_id,), to(time_limit=timedelta(hours=1)), seen))
         assert desk.store.get(job_id) == now
 
 
 def test_an_edit_can_hold_and_release() -> None:
     desk = Desk()
     job_id = desk.submit()
-    assert desk.actions.edit(job_id, Edit(held=True))
+    assert desk.actions.act(EditJobs((job_id,), Edit(held=True))).ids
     assert desk.store.get(job_id).held
-    assert not desk.actions.edit(job_id, Edit(held=True))
-    assert desk.actions.edit(job_id, replace(to(name="go"), held=False))
+    assert not desk.actions.act(EditJobs((job_id,), Edit(held=True))).ids
+    assert desk.actions.act(EditJobs((job_id,), replace(to(name="go"), held=False))).ids
     after = desk.store.get(job_id)
     assert (after.held, after.spec.name, after.released_at) == (False, "go", NOW)
     entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
@@ -169,9 +167,9 @@ def test_a_rehearsed_edit_is_refused_like_a_real_one_and_writes_nothing() -> Non
     desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
     job_id = desk.submit()
     before = desk.store.get(job_id)
-    after = desk.actions.rehearse_edit(job_id, to(priority=80, time_limit=timedelta(minutes=5)))
+    after = desk.actions.foresee(EditJobs((job_id,), to(priority=80, time_limit=timedelta(minutes=5)))).jobs[0]
     assert (after.priority, after.spec.time_limit) == (80, timedelta(minutes=5))
     for wrong in (to(time_limit=timedelta(hours=2)), to(after=(99,)), to(after=(job_id,))):
         with pytest.raises(GputuiError):
-            desk.actions.rehearse_edit(job_id, wrong)
+            desk.actions.foresee(EditJobs((job_id,), wrong))
     assert desk.store.get(job_id) == before

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import EditJobs, Hold, Release, Requeue
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
@@ -15,7 +16,6 @@ from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import eligible_wait
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
-from gputui.engine.actions.undo import UndoableChange
 from tests.engine.world import World
 
 LONG = SchedulerSettings(fast_failing_jobs=0, stale_after=timedelta(days=1))
@@ -49,21 +49,19 @@ def started(world: World, first: JobId, second: JobId) -> None:
 
 def test_time_on_hold_does_not_count(world: World) -> None:
     _, job_id = blocked(world)
-    world.actions.hold([job_id])
+    world.actions.act(Hold((job_id,)))
     world.clock.advance(1000)
     assert waited(world, job_id) == 100
-    world.actions.release([job_id])
+    world.actions.act(Release((job_id,)))
     world.clock.advance(10)
     assert waited(world, job_id) == 110
 
 
 def test_a_hold_taken_back_counts_no_more_than_a_hold_released(world: World) -> None:
     _, job_id = blocked(world)
-    heard: list[UndoableChange] = []
-    world.actions.on_change = heard.append
-    world.actions.hold([job_id])
+    done = world.actions.act(Hold((job_id,)))
     world.clock.advance(1000)
-    world.actions.undo(heard)
+    world.actions.undo(done.changes)
     world.clock.advance(10)
     assert waited(world, job_id) == 110
 
@@ -78,8 +76,8 @@ def test_a_requeue_keeps_the_wait_and_the_run_does_not_count(world: World) -> No
     kept = banked(world, job_id)
     assert 100 <= kept <= 104
     world.clock.advance(5000)
-    world.actions.hold([world.submit(4)])
-    world.actions.requeue([job_id])
+    world.actions.act(Hold((world.submit(4),)))
+    world.actions.act(Requeue((job_id,)))
     world.tick(3)
     assert len(world.job(job_id).attempts) == 2
     assert kept <= banked(world, job_id) <= kept + 3
@@ -136,7 +134,7 @@ def test_a_requeue_after_a_timeout_keeps_nothing(world: World) -> None:
     world.clock.advance(3601)
     world.tick(3)
     assert world.job(job_id).state is JobState.TIMEOUT
-    world.actions.requeue([job_id])
+    world.actions.act(Requeue((job_id,)))
     world.tick(2)
     assert banked(world, job_id) <= 2
 
@@ -164,11 +162,11 @@ def test_the_wait_for_another_job_does_not_count(world: World) -> None:
 
 def test_edits_that_ask_for_more_restart_the_wait(world: World) -> None:
     _, job_id = blocked(world, time_limit=timedelta(hours=2))
-    world.actions.edit(job_id, Edit(spec={"command": ("other",)}))
+    world.actions.act(EditJobs((job_id,), Edit(spec={"command": ("other",)})))
     assert waited(world, job_id) == 100
-    world.actions.edit(job_id, Edit(spec={"time_limit": timedelta(hours=1)}))
+    world.actions.act(EditJobs((job_id,), Edit(spec={"time_limit": timedelta(hours=1)})))
     assert waited(world, job_id) == 100
-    world.actions.edit(job_id, Edit(spec={"time_limit": timedelta(hours=2)}))
+    world.actions.act(EditJobs((job_id,), Edit(spec={"time_limit": timedelta(hours=2)})))
     assert waited(world, job_id) == 0
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, EditJobs, Hold, Release
 from gputui.domain.edit import Edit
 from gputui.domain.job_spec import JobId
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
@@ -45,8 +46,8 @@ Trick = Callable[[VirtualServer], None]
 def held_until_ready(server: VirtualServer) -> None:
     def take() -> None:
         eve = server.submit(HOUR, limit=4 * HOUR, tenant="eve", name="eve")
-        server.actions.hold([eve])
-        server.at(9 * HOUR, lambda: server.actions.release([eve]))
+        server.actions.act(Hold((eve,)))
+        server.at(9 * HOUR, lambda: server.actions.act(Release((eve,))))
 
     server.at(60, take)
 
@@ -56,11 +57,11 @@ def held_again_and_again(server: VirtualServer) -> None:
 
     def take() -> None:
         eve = server.submit(HOUR, limit=4 * HOUR, tenant="eve", name="eve")
-        server.actions.hold([eve])
+        server.actions.act(Hold((eve,)))
         for hour in range(1, 9):
-            server.at(hour * HOUR, lambda: server.actions.release([eve]))
-            server.at(hour * HOUR + 60, lambda: server.actions.hold([eve]))
-        server.at(9 * HOUR, lambda: server.actions.release([eve]))
+            server.at(hour * HOUR, lambda: server.actions.act(Release((eve,))))
+            server.at(hour * HOUR + 60, lambda: server.actions.act(Hold((eve,))))
+        server.at(9 * HOUR, lambda: server.actions.act(Release((eve,))))
 
     server.at(60, take)
 
@@ -83,7 +84,7 @@ def asked_for_less_at_first(server: VirtualServer) -> None:
     def take() -> None:
         eve = server.submit(HOUR, limit=60, tenant="eve", name="eve")
         edit = Edit(spec=MappingProxyType({"time_limit": timedelta(hours=4)}))
-        server.at(9 * HOUR, lambda: server.actions.edit(eve, edit))
+        server.at(9 * HOUR, lambda: server.actions.act(EditJobs((eve,), edit)))
 
     server.at(60, take)
 
@@ -98,7 +99,7 @@ def submitted_anew(server: VirtualServer) -> None:
         server.at(9 * HOUR, lambda: again(eve))
 
     def again(eve: JobId) -> None:
-        server.actions.cancel([eve])
+        server.actions.act(Cancel((eve,)))
         server.submit(HOUR, limit=4 * HOUR, tenant="eve", name="eve")
 
     server.at(60, take)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.action import Cancel, ResumeGpus
 from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.state import JobState
@@ -40,7 +41,7 @@ def is_used(world: World) -> bool:
     if is_running:
         world.exit(job)
     else:
-        world.actions.cancel([job])
+        world.actions.act(Cancel((job,)))
     world.tick(3)
     return is_running
 
@@ -58,7 +59,7 @@ def test_a_resume_removes_a_fault_for_all_later_schedulers(world: World) -> None
     next_scheduler(world)
     world.tick()
     world.clock.advance(1)
-    world.actions.resume([uuid(0)])
+    world.actions.act(ResumeGpus((uuid(0),)))
     assert is_used(world)
     assert not world.store.controls().faults
     next_scheduler(world)
@@ -68,7 +69,7 @@ def test_a_resume_removes_a_fault_for_all_later_schedulers(world: World) -> None
 def test_an_older_reading_does_not_undo_a_resume(world: World) -> None:
     world.clock.advance(1)
     before = world.probe.clock.now()
-    world.actions.resume([uuid(0)])
+    world.actions.act(ResumeGpus((uuid(0),)))
     world.probe.sick(0, health=XID, sampled_at=before - timedelta(seconds=1))
     world.tick()
     assert not world.store.controls().faults

@@ -7,12 +7,13 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputui.domain.action import Hold, Release, SetPriority
 from gputui.domain.audit import Actor
 from gputui.domain.job_spec import Submission
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import eligible_since, eligible_wait
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import UndoableChange
 from gputui.store.memory import MemoryJobStore
 from tests.factories import NOW, FakeClock, spec
 from tests.lane import examples
@@ -45,7 +46,7 @@ def test_no_hold_and_no_release_gives_a_wait(
     clock, store = FakeClock(), MemoryJobStore()
     doors = {name: Actions(store, clock, Actor(1000 + at, name)) for at, name in enumerate(USERS)}
     array = tuple(range(count)) if count > 1 else ()
-    ids = doors["alice"].submit([Submission(spec(), held=is_held, array=array)])
+    ids = doors["alice"].act(SubmitJobs((Submission(spec(), held=is_held, array=array),))).ids
     told = {job_id: Witness(is_held) for job_id in ids}
     for verb, name, seconds, at in steps:
         chosen = ids if at >= len(ids) else ids[at : at + 1]
@@ -80,15 +81,11 @@ def test_no_hold_and_no_release_gives_a_wait(
 def carry_out(actions: Actions, verb: str, ids: list[int]) -> None:
     """Carry out one request; an undo takes the hold or release back that it makes itself."""
     if verb == "hold":
-        actions.hold(ids)
+        actions.act(Hold(tuple(ids)))
     elif verb == "release":
-        actions.release(ids)
+        actions.act(Release(tuple(ids)))
     elif verb == "undo":
-        heard: list[UndoableChange] = []
-        actions.on_change = heard.append
-        actions.hold(ids)
-        actions.release(ids)
-        actions.undo(heard)
-        actions.on_change = lambda change: None
+        held, released = actions.act(Hold(tuple(ids))), actions.act(Release(tuple(ids)))
+        actions.undo((*held.changes, *released.changes))
     elif verb in {"raise", "lower"}:
-        actions.set_priority(ids, 80 if verb == "raise" else 20)
+        actions.act(SetPriority(tuple(ids), 80 if verb == "raise" else 20))

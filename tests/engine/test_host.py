@@ -18,6 +18,7 @@ from gputui.domain.gpu import Drain, GpuState
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.files import live_file
@@ -420,7 +421,7 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     world.store = TinyJobStore(state)
     actions, other = Actions(world.store, RealClock(), ACTOR), Seat(world, RealClock(), "serve")
     leading = asyncio.create_task(other.host.lead(0))
-    [job_id] = actions.submit([Submission(spec(0))])
+    [job_id] = actions.act(SubmitJobs((Submission(spec(0)),))).ids
     await other.until(lambda: world.job(job_id).state is JobState.RUNNING)
     assert not seat.host.leads
     for one in (seat, other):

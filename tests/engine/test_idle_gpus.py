@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Suspend
 from gputui.domain.cause import CauseCode
 from gputui.domain.conditions import idle_conditions
 from gputui.domain.gpu import GpuProcess, GpuState
@@ -136,7 +137,7 @@ def test_the_next_scheduler_knows_the_idle_time_and_warns_again(tmp_path: Path) 
 def test_a_suspended_job_is_not_ended(tmp_path: Path) -> None:
     world = Site(tmp_path, ends_after=timedelta(minutes=10))
     job_id = world.begin()
-    world.actions.suspend([job_id])
+    world.actions.act(Suspend((job_id,)))
     world.load(job_id, 0.0, 0.0)
     assert len(idle(world.pass_minutes(60))) == 2
     assert world.job(job_id).state is JobState.RUNNING

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job_spec import JobId
@@ -161,7 +162,7 @@ def test_an_unwanted_pull_is_never_begun(world: World, later: LaterExecutor) -> 
     world.tick()
     later.work()
     world.tick()
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
     later.work()
     assert registry.asked == []
@@ -195,18 +196,18 @@ async def test_hanging_pulls_delay_nothing(world: World) -> None:
     same = [world.submit(image="huge-0") for _ in range(8)]
     await seat.until(lambda: len(registry.asked) == 8)
     world.exit(ends)
-    world.actions.cancel([cancelled])
+    world.actions.act(Cancel((cancelled,)))
     starts = world.submit(1)
     await seat.until(lambda: states(world, starts, cancelled) == [JobState.RUNNING, JobState.CANCELLED])
     await seat.until(lambda: states(world, ends) == [JobState.COMPLETED])
     await seat.until(lambda: set(states(world, *same)) <= {JobState.CONFIGURING, JobState.PENDING})
     assert sorted(registry.asked) == [f"huge-{number}" for number in range(8)]
-    world.actions.cancel([hanging[0]])
+    world.actions.act(Cancel((hanging[0],)))
     await seat.until(lambda: states(world, hanging[0]) == [JobState.CANCELLED])
     assert registry.cancelled == []
-    world.actions.cancel(same)
+    world.actions.act(Cancel(tuple(same)))
     await seat.until(lambda: registry.cancelled == ["huge-0"])
-    world.actions.cancel(hanging[1:])
+    world.actions.act(Cancel(tuple(hanging[1:])))
     await seat.until(lambda: len(registry.cancelled) == 8)
     registry.may_end.set()
     pulled = world.submit(image="big")

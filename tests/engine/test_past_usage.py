@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import DrainGpus
 from gputui.domain.attempt import Attempt
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job
@@ -86,7 +87,7 @@ def test_past_usage_counts_once_it_is_read(world: World) -> None:
     world.actions = Actions(world.store, world.clock, ACTOR)
     world.workers = workers = LaterExecutor()
     world.reborn()
-    world.actions.drain([one.uuid for one in world.probe.gpus], "")
+    world.actions.act(DrainGpus(tuple(one.uuid for one in world.probe.gpus), ""))
     first, second = (world.submit(1, tenant=tenant, time_limit=timedelta(hours=1)) for tenant in ("alice", "bob"))
     assert world.tick(seconds=0.1).order == (first, second)
     workers.work()

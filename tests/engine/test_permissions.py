@@ -18,6 +18,7 @@ from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantE
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, RuntimeSettings, Settings, StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import JobStore
@@ -257,6 +258,6 @@ def test_permissions_are_checked_for_every_kind_of_request(tmp_path: Path) -> No
     permissions = UserPermissions(tmp_path, settings("lab"))
     member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)
     asked = Submission(asking(privileged=True))
-    for call in (member.submit, member.rehearse):
+    for call in (member.act, member.foresee):
         with pytest.raises(InputError, match="--privileged"):
-            call([asked])
+            call(SubmitJobs((asked,)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.action import Hold, Pause, Unpause
 from gputui.domain.policy.plan import plan
 from gputui.engine.process.loop import Loop, Waker
 from gputui.engine.tick import planner
@@ -28,7 +29,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_an_unchanged_snapshot_is_not_planned_again(world: World, plans: list[object]) -> None:
-    world.actions.pause("")
+    world.actions.act(Pause(""))
     world.submit(1)
     jobs = world.tick(2).jobs
     made = len(plans)
@@ -41,10 +42,14 @@ def test_an_unchanged_snapshot_is_not_planned_again(world: World, plans: list[ob
 
 def test_a_freed_gpu_and_an_action_trigger_a_plan(world: World, plans: list[object]) -> None:
     world.probe.sick(0, memory_used=30 * GIB)
-    world.actions.pause("")
+    world.actions.act(Pause(""))
     job_id = world.submit(1)
     world.tick(2)
-    for change in (lambda: world.probe.sick(0), lambda: world.actions.hold([job_id]), world.actions.unpause):
+    for change in (
+        lambda: world.probe.sick(0),
+        lambda: world.actions.act(Hold((job_id,))),
+        lambda: world.actions.act(Unpause()),
+    ):
         made = len(plans)
         change()
         world.tick(seconds=0.1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.action import Cancel, Hold, Requeue, SetPriority
 from gputui.domain.cause import CauseCode
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, whole_class
@@ -131,7 +132,7 @@ def test_a_victim_cancelled_in_its_grace_is_cancelled(site: World) -> None:
     victim = running_victim(site)
     site.submit(2, priority=100)
     site.tick()
-    site.actions.cancel([victim])
+    site.actions.act(Cancel((victim,)))
     site.exit(victim, 143)
     site.tick(2)
     job = site.job(victim)
@@ -236,7 +237,7 @@ def test_caps_hold_during_preemption(tmp_path: Path) -> None:
         times = [1, 1, 2, 2, 2][round_ - 1]
         assert len(world.job(victim).attempts) - (world.job(victim).state is JobState.RUNNING) == times
         if world.job(urgent).state is not JobState.RUNNING:
-            world.actions.cancel([urgent])
+            world.actions.act(Cancel((urgent,)))
         else:
             world.exit(urgent)
         world.tick(3)
@@ -245,11 +246,11 @@ def test_caps_hold_during_preemption(tmp_path: Path) -> None:
 
 CHANGES: dict[str, Callable[[World, JobId, JobId], object]] = {
     "nothing": lambda world, victim, urgent: None,
-    "the other is held": lambda world, victim, urgent: world.actions.hold([urgent]),
-    "the other is cancelled": lambda world, victim, urgent: world.actions.cancel([urgent]),
-    "the other is of no higher class": lambda world, victim, urgent: world.actions.set_priority([urgent], 20),
-    "the victim is of no lower class": lambda world, victim, urgent: world.actions.set_priority([victim], 90),
-    "the victim is to be requeued": lambda world, victim, urgent: world.actions.requeue([victim]),
+    "the other is held": lambda world, victim, urgent: world.actions.act(Hold((urgent,))),
+    "the other is cancelled": lambda world, victim, urgent: world.actions.act(Cancel((urgent,))),
+    "the other is of no higher class": lambda world, victim, urgent: world.actions.act(SetPriority((urgent,), 20)),
+    "the victim is of no lower class": lambda world, victim, urgent: world.actions.act(SetPriority((victim,), 90)),
+    "the victim is to be requeued": lambda world, victim, urgent: world.actions.act(Requeue((victim,))),
 }
 
 
@@ -270,7 +271,7 @@ def test_an_action_after_the_plan_was_made_is_respected(site: World, change: str
 def test_a_priority_lowered_in_between_saves_the_victim(site: World) -> None:
     victim = running_victim(site)
     urgent = site.submit(2, priority=100)
-    site.actions.set_priority([urgent], 20)
+    site.actions.act(SetPriority((urgent,), 20))
     site.tick(2)
     assert site.job(victim).state is JobState.RUNNING
 

@@ -10,6 +10,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    AddRecurring,
+    EditJobs,
+    Hold,
+    PlaceJobs,
+    RemoveTenant,
+    Requeue,
+    SetPriority,
+    SetTenant,
+    Top,
+)
 from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
@@ -19,9 +30,9 @@ from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.actions.tenants import Tenants
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, FakeClock, job, spec
 
@@ -42,20 +53,17 @@ class Desk:
     def of(self, actor: Actor) -> Actions:
         return Actions(self.store, FakeClock(), actor, policy=self.policy, permissions=self.permissions)
 
-    def tenants(self, actor: Actor) -> Tenants:
-        return Tenants(self.store, FakeClock(), actor, self.policy, self.permissions)
-
 
 Call = Callable[[Actions], object]
 TOO_HIGH: dict[str, Call] = {
-    "submit": lambda actions: actions.submit([Submission(spec()), Submission(spec(priority=60))]),
-    "array": lambda actions: actions.submit([Submission(spec(priority=60), array=(1, 2))]),
-    "dry run": lambda actions: actions.rehearse([Submission(spec(priority=60))]),
-    "edit": lambda actions: actions.edit(1, Edit(spec={"priority": 60})),
-    "dry run of an edit": lambda actions: actions.rehearse_edit(1, Edit(spec={"priority": 60})),
-    "priority 60": lambda actions: actions.set_priority([1], 60),
-    "priority +10": lambda actions: actions.add_priority([1], 10),
-    "cron": lambda actions: actions.add_recurring(Recurrence("0 * * * *", "UTC"), Submission(spec(priority=60))),
+    "submit": lambda actions: actions.act(SubmitJobs((Submission(spec()), Submission(spec(priority=60))))),
+    "array": lambda actions: actions.act(SubmitJobs((Submission(spec(priority=60), array=(1, 2)),))),
+    "dry run": lambda actions: actions.foresee(SubmitJobs((Submission(spec(priority=60)),))),
+    "edit": lambda actions: actions.act(EditJobs((1,), Edit(spec={"priority": 60}))),
+    "dry run of an edit": lambda actions: actions.foresee(EditJobs((1,), Edit(spec={"priority": 60}))),
+    "priority 60": lambda actions: actions.act(SetPriority((1,), 60)),
+    "priority +10": lambda actions: actions.act(SetPriority((1,), 10, relative=True)),
+    "cron": lambda actions: actions.act(AddRecurring(Recurrence("0 * * * *", "UTC"), Submission(spec(priority=60)))),
 }
 
 
@@ -90,20 +98,20 @@ def test_an_explicit_cap_holds_for_all_users_of_a_private_queue(tmp_path: Path, 
 def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group="lab")
     with pytest.raises(InputError, match="the head of the queue is before priority 100, and tenant alice may have 50"):
-        desk.of(MEMBER).top([1])
+        desk.of(MEMBER).act(Top((1,)))
     assert desk.store.get(1).topped_at is None
-    desk.of(ROOT).top([1])
+    desk.of(ROOT).act(Top((1,)))
     assert desk.store.get(1).topped_at is not None
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda actions: actions.add_priority([2], -10),
-        lambda actions: actions.set_priority([2], 80),
-        lambda actions: actions.edit(2, Edit(spec={"name": "other"})),
-        lambda actions: actions.hold([2]),
-        lambda actions: actions.set_priority([1], 20),
+        lambda actions: actions.act(SetPriority((2,), -10, relative=True)),
+        lambda actions: actions.act(SetPriority((2,), 80)),
+        lambda actions: actions.act(EditJobs((2,), Edit(spec={"name": "other"}))),
+        lambda actions: actions.act(Hold((2,))),
+        lambda actions: actions.act(SetPriority((1,), 20)),
     ],
 )
 def test_a_job_above_its_cap_may_be_changed_and_lowered(tmp_path: Path, call: Call) -> None:
@@ -114,31 +122,31 @@ def test_only_operators_change_the_cap_in_a_shared_queue(tmp_path: Path) -> None
     desk = Desk(tmp_path, group="lab", tenants=(TenantSettings("alice", max_priority=40),))
     changes: dict[str, Any] = {"max_priority": 100}
     with pytest.raises(GputuiError, match="only an operator"):
-        desk.tenants(MEMBER).set("alice", changes)
+        desk.of(MEMBER).act(SetTenant("alice", changes))
     with pytest.raises(GputuiError, match="only an operator"):
-        desk.tenants(MEMBER).set("alice", {}, clear=True)
-    desk.tenants(MEMBER).set("alice", {"weight": 2.0})
-    desk.tenants(ROOT).set("alice", changes)
+        desk.of(MEMBER).act(SetTenant("alice", {}, clear=True))
+    desk.of(MEMBER).act(SetTenant("alice", {"weight": 2.0}))
+    desk.of(ROOT).act(SetTenant("alice", changes))
     [alice] = effective_policy(desk.policy, desk.store.controls()).tenants
     assert alice == TenantSettings("alice", 2.0, max_priority=100)
-    desk.of(MEMBER).set_priority([1], 100)
+    desk.of(MEMBER).act(SetPriority((1,), 100))
     with pytest.raises(GputuiError, match="only an operator"):
-        desk.tenants(MEMBER).remove("alice")
+        desk.of(MEMBER).act(RemoveTenant("alice"))
 
 
 def test_a_cap_that_a_command_set_is_seen_by_a_submit_that_loads_no_queue(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group=None)
     assert not desk.store.caps_waiting()
-    desk.tenants(ACTOR).set("alice", {"max_priority": 30})
+    desk.of(ACTOR).act(SetTenant("alice", {"max_priority": 30}))
     assert desk.store.caps_waiting()
     with pytest.raises(InputError, match="at most priority 30, and 50 is more"):
-        desk.of(ACTOR).submit([Submission(spec())])
+        desk.of(ACTOR).act(SubmitJobs((Submission(spec()),)))
 
 
 SUBMITS: dict[str, Call] = {
-    "submit": lambda actions: actions.submit([Submission(spec())]),
-    "dry run": lambda actions: actions.rehearse([Submission(spec())]),
-    "cron": lambda actions: actions.add_recurring(Recurrence("0 * * * *", "UTC"), Submission(spec())),
+    "submit": lambda actions: actions.act(SubmitJobs((Submission(spec()),))),
+    "dry run": lambda actions: actions.foresee(SubmitJobs((Submission(spec()),))),
+    "cron": lambda actions: actions.act(AddRecurring(Recurrence("0 * * * *", "UTC"), Submission(spec()))),
 }
 
 
@@ -155,20 +163,20 @@ def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_pa
 
 def test_users_that_a_command_set_are_heeded_and_members_may_not_change_them(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group="lab")
-    desk.tenants(ROOT).set("alice", {"users": ("root",)})
+    desk.of(ROOT).act(SetTenant("alice", {"users": ("root",)}))
     assert desk.store.caps_waiting()
     with pytest.raises(InputError, match="only root and operators"):
-        desk.of(MEMBER).submit([Submission(spec())])
+        desk.of(MEMBER).act(SubmitJobs((Submission(spec()),)))
     with pytest.raises(GputuiError, match="only an operator"):
-        desk.tenants(MEMBER).set("alice", {"users": ()})
+        desk.of(MEMBER).act(SetTenant("alice", {"users": ()}))
     with pytest.raises(GputuiError, match="only an operator"):
-        desk.tenants(MEMBER).set("mine", {"users": ("member",)})
-    desk.of(MEMBER).submit([Submission(spec(tenant="bob"))])
+        desk.of(MEMBER).act(SetTenant("mine", {"users": ("member",)}))
+    desk.of(MEMBER).act(SubmitJobs((Submission(spec(tenant="bob")),)))
 
 
 def test_users_of_a_tenant_are_ignored_in_a_private_queue(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", users=("61235",)),))
-    assert desk.of(MEMBER).submit([Submission(spec())])
+    assert desk.of(MEMBER).act(SubmitJobs((Submission(spec()),))).ids
 
 
 @pytest.mark.parametrize(("actor", "kept"), [(MEMBER, False), (ROOT, True)])
@@ -177,7 +185,7 @@ def test_a_requeue_keeps_the_wait_where_an_operator_calls_it(tmp_path: Path, act
     waits = (Waited(50, timedelta(hours=1)),)
     with desk.store.transaction() as transaction:
         transaction.put(replace(transaction.get(1), state=JobState.RUNNING, waited=waits))
-    desk.of(actor).requeue([1])
+    desk.of(actor).act(Requeue((1,)))
     assert desk.store.get(1).waited == (waits if kept else ())
 
 
@@ -187,32 +195,32 @@ def test_moving_by_hand_is_for_operators_in_a_shared_queue_and_within_the_cap_el
 
     shared = Desk(tmp_path, group="lab")
     with pytest.raises(InputError, match="only operators move jobs by hand in a shared queue"):
-        shared.of(MEMBER).place(places(50))
+        shared.of(MEMBER).act(PlaceJobs(tuple(places(50))))
     with pytest.raises(InputError, match="at most priority 50, and 80 is more"):
-        shared.of(MEMBER).place(places(80))
-    shared.of(ROOT).place(places(80))
+        shared.of(MEMBER).act(PlaceJobs(tuple(places(80))))
+    shared.of(ROOT).act(PlaceJobs(tuple(places(80))))
     moved = shared.store.get(1)
     assert (moved.priority, moved.placed) == (80, places(80)[0].placed)
     private = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", max_priority=60),))
-    private.of(ACTOR).place(places(60))
+    private.of(ACTOR).act(PlaceJobs(tuple(places(60))))
     with pytest.raises(InputError, match="at most priority 60, and 80 is more"):
-        private.of(ACTOR).place(places(80))
+        private.of(ACTOR).act(PlaceJobs(tuple(places(80))))
 
 
 def test_a_place_is_ended_by_other_calls_and_by_a_start(tmp_path: Path) -> None:
     place = Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, 50, 0, None))
     calls: list[tuple[Call, bool]] = [
-        (lambda actions: actions.add_priority([1], -1), False),
-        (lambda actions: actions.top([1]), False),
-        (lambda actions: actions.edit(1, Edit(spec={"time_limit": timedelta(hours=1)})), False),
-        (lambda actions: actions.edit(1, Edit(gpus={"minimum": 2, "maximum": 2})), False),
-        (lambda actions: actions.edit(1, Edit(spec={"name": "other"})), True),
-        (lambda actions: actions.hold([1]), True),
+        (lambda actions: actions.act(SetPriority((1,), -1, relative=True)), False),
+        (lambda actions: actions.act(Top((1,))), False),
+        (lambda actions: actions.act(EditJobs((1,), Edit(spec={"time_limit": timedelta(hours=1)}))), False),
+        (lambda actions: actions.act(EditJobs((1,), Edit(gpus={"minimum": 2, "maximum": 2}))), False),
+        (lambda actions: actions.act(EditJobs((1,), Edit(spec={"name": "other"}))), True),
+        (lambda actions: actions.act(Hold((1,))), True),
     ]
     for call, is_kept in calls:
         desk = Desk(tmp_path, group=None)
         actions = desk.of(ACTOR)
-        actions.place([place])
+        actions.act(PlaceJobs((place,)))
         call(actions)
         assert (desk.store.get(1).placed is not None) is is_kept
 
@@ -222,5 +230,5 @@ def test_running_jobs_are_not_moved(tmp_path: Path) -> None:
     with desk.store.transaction() as transaction:
         transaction.put(replace(transaction.get(1), state=JobState.RUNNING))
     with pytest.raises(GputuiError, match="only a waiting job has a place in the queue"):
-        desk.of(ACTOR).place([Placing((2, 1), Placed(9, 9, -1.0, 0.0, "bob", None, 50, 0, None))])
+        desk.of(ACTOR).act(PlaceJobs((Placing((2, 1), Placed(9, 9, -1.0, 0.0, "bob", None, 50, 0, None)),)))
     assert desk.store.get(2).placed is None

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Release
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.job import ArrayRef
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
@@ -40,7 +42,7 @@ def cap(store: JobStore, **pending: int | None) -> None:
 
 def submit(store: JobStore, *submissions: Submission, file: Sequence[TenantSettings] = ()) -> tuple[JobId, ...]:
     policy = PolicySettings(tenants=tuple(file))
-    return Actions(store, FakeClock(), ACTOR, SchedulerSettings(), policy).submit(submissions)
+    return Actions(store, FakeClock(), ACTOR, SchedulerSettings(), policy).act(SubmitJobs(tuple(submissions))).ids
 
 
 ONE = Submission(spec())
@@ -98,7 +100,7 @@ def test_a_job_once_admitted_returns_without_a_check(store: JobStore) -> None:
     submit(store, ONE)
     with store.transaction() as transaction:
         transaction.put(transaction.get(first).evolve(state=JobState.PENDING))
-    assert Actions(store, FakeClock(), ACTOR).release([1, 2]) == (1, 2)
+    assert Actions(store, FakeClock(), ACTOR).act(Release((1, 2))).ids == (1, 2)
     with pytest.raises(GputuiError, match="has 2 jobs waiting and may have 1"):
         submit(store, ONE)
 
@@ -167,15 +169,15 @@ def test_a_record_of_an_older_version_assumes_caps(tmp_path: Path) -> None:
 def test_a_rehearsal_is_refused_like_the_submit_and_writes_nothing(store: JobStore) -> None:
     cap(store, alice=3)
     actions = Actions(store, FakeClock(), ACTOR)
-    assert actions.submit([ONE]) == (1,)
-    [both] = actions.rehearse([Submission(spec(), array=(4, 5), array_limit=1, held=True)])
+    assert actions.act(SubmitJobs((ONE,))).ids == (1,)
+    [both] = actions.foresee(SubmitJobs((Submission(spec(), array=(4, 5), array_limit=1, held=True),))).jobs
     found = [both.element(job_id) for job_id in both.ids]
     assert [(job.id, job.held, job.array) for job in found] == [
         (2, True, ArrayRef(2, 4, 1)),
         (3, True, ArrayRef(2, 5, 1)),
     ]
     with pytest.raises(GputuiError, match="tenant alice has 1 job waiting and may have 3: 3 more are too many"):
-        actions.rehearse([ONE] * 3)
+        actions.foresee(SubmitJobs((ONE,) * 3))
     with pytest.raises(NotFoundError):
-        actions.rehearse([Submission(spec(after=(99,)))])
+        actions.foresee(SubmitJobs((Submission(spec(after=(99,))),)))
     assert list(store.jobs()) == [1]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.container import Created, Launch
 from gputui.domain.state import JobState
 from tests.engine.fakes import FakeRuntime
@@ -94,7 +95,7 @@ def test_a_cancellation_and_a_host_job_wait_for_no_hanging_start(world: World) -
     gate.wait_for(STARTS)
     ended, started = heard(world.docker, "terminate"), heard(world.host, "start")
     world.submit(0, image=None)
-    world.actions.cancel([running])
+    world.actions.act(Cancel((running,)))
     tick(world)
     assert ended.wait(PATIENCE)
     assert started.wait(PATIENCE)
@@ -117,7 +118,7 @@ def test_a_signal_that_hangs_is_not_sent_again_meanwhile(world: World) -> None:
         assert opened.wait(PATIENCE)
 
     world.docker.terminate = world.docker.kill = hang  # type: ignore[method-assign]
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     tick(world)
     assert reached.wait(PATIENCE)
     for _ in range(5):

@@ -14,6 +14,7 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.attempt import BootTime
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job
@@ -38,7 +39,7 @@ HOUR = 60 * MINUTE
 def add(world: World, expression: str = "* * * * *", zone: str = "UTC", **changes: Any) -> JobId:
     how_often = {key: changes.pop(key) for key in tuple(changes) if key in Recurrence.__struct_fields__}
     submission = Submission(spec(**changes.pop("spec", {})), **changes)
-    return world.actions.add_recurring(Recurrence(expression, zone, **how_often), submission)
+    return world.actions.act(AddRecurring(Recurrence(expression, zone, **how_often), submission)).ids[0]
 
 
 def entry(world: World, recurring: JobId) -> RecurringJob:
@@ -72,9 +73,9 @@ def test_a_run_is_made_when_its_time_has_come_and_not_before(world: World) -> No
 def test_the_audit_log_has_actions_and_their_users(world: World) -> None:
     one = add(world)
     world.tick(seconds=MINUTE)
-    world.actions.pause_recurring([one])
-    world.actions.resume_recurring([one])
-    world.actions.remove_recurring([one])
+    world.actions.act(PauseRecurring((one,)))
+    world.actions.act(ResumeRecurring((one,)))
+    world.actions.act(RemoveRecurring((one,)))
     log = [(entry.verb, entry.user, entry.after) for entry in world.store.audit_log(f"recurring {one}")]
     waiting, paused = "waiting: * * * * * in UTC", "paused: * * * * * in UTC"
     told = [("add", waiting), ("fire", "job 2"), ("pause", paused), ("resume", waiting), ("remove", "")]
@@ -162,10 +163,10 @@ def test_the_next_wake_up_is_for_a_future_change() -> None:
 
 def test_a_paused_recurring_job_makes_no_runs_and_catches_up_none(world: World) -> None:
     one = add(world)
-    world.actions.pause_recurring([one])
+    world.actions.act(PauseRecurring((one,)))
     world.tick(3, seconds=MINUTE)
     assert made(world, one) == []
-    world.actions.resume_recurring([one])
+    world.actions.act(ResumeRecurring((one,)))
     world.tick()
     assert made(world, one) == []
     world.tick(seconds=MINUTE)
@@ -175,19 +176,19 @@ def test_a_paused_recurring_job_makes_no_runs_and_catches_up_none(world: World) 
 def test_a_removed_recurring_job_makes_no_runs_and_its_jobs_stay(world: World) -> None:
     one = add(world)
     world.tick(seconds=MINUTE)
-    world.actions.remove_recurring([one])
+    world.actions.act(RemoveRecurring((one,)))
     world.tick(3, seconds=MINUTE)
     assert [job.recurring for job in world.store.jobs().values()] == [one]
     with pytest.raises(NotFoundError, match="no recurring job 1"):
-        world.actions.remove_recurring([one])
+        world.actions.act(RemoveRecurring((one,)))
     assert add(world) == 3
 
 
 def test_actions_are_all_or_nothing(world: World) -> None:
     one = add(world)
-    for call in (world.actions.remove_recurring, world.actions.pause_recurring, world.actions.resume_recurring):
+    for action in (RemoveRecurring((one, 9)), PauseRecurring((one, 9)), ResumeRecurring((one, 9))):
         with pytest.raises(NotFoundError):
-            call([one, 9])
+            world.actions.act(action)
     assert not entry(world, one).paused
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Release
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState, PendingReason
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
@@ -131,7 +133,7 @@ def test_an_image_whose_jobs_fail_fast_is_paused_with_the_reason_until_one_is_re
     assert world.job(other).state is JobState.RUNNING
     world.reborn()
     assert waiting in world.tick(2).reasons  # read off the stored jobs
-    world.actions.release([waiting])
+    world.actions.act(Release((waiting,)))
     world.tick(2)
     assert world.job(waiting).state is JobState.RUNNING
 
@@ -141,7 +143,7 @@ def test_after_a_release_the_guard_counts_from_zero(world: World) -> None:
     ruin(world, 5, image="broken")
     waiting = world.submit(image="broken")
     world.tick(2)
-    world.actions.release([waiting])
+    world.actions.act(Release((waiting,)))
     fail(world, waiting)
     ruin(world, 3, image="broken")
     fifth = world.submit(image="broken")
@@ -203,7 +205,7 @@ def test_four_are_not_enough_and_the_guard_can_be_switched_off(tmp_path: Path) -
 
 def submit_for_30g(world: World) -> JobId:
     wanted = replace(spec(retries=3, gpu_memory_step=20 * GIB), gpus=GpuRequest(1, 1, memory=30 * GIB))
-    [job_id] = world.actions.submit([Submission(wanted)])
+    [job_id] = world.actions.act(SubmitJobs((Submission(wanted),))).ids
     return job_id
 
 

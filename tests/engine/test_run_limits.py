@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from gputui.domain.action import Requeue
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobId, LimitWarning, Submission
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
@@ -91,7 +93,7 @@ def test_each_attempt_is_warned_separately(world: World) -> None:
     job_id = world.submit(1, **LIMIT)
     world.tick(2)
     world.tick(1, seconds=61)
-    world.actions.requeue([job_id])
+    world.actions.act(Requeue((job_id,)))
     world.tick(4)
     world.tick(1, seconds=61)
     assert told(world) == ["signal 10", "terminate", "signal 10"]
@@ -113,7 +115,7 @@ def test_a_job_says_when_it_ends(world: World) -> None:
 
 def submitted(world: World, settings: SchedulerSettings, **changes: Any) -> JobId:
     actions = Actions(world.store, world.clock, ACTOR, settings)
-    [job_id] = actions.submit([Submission(spec(**changes))])
+    [job_id] = actions.act(SubmitJobs((Submission(spec(**changes)),))).ids
     return job_id
 
 

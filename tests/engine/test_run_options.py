@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord
 from gputui.domain.container_options import ContainerOptions, PublishedPort
@@ -80,7 +81,7 @@ def test_a_job_s_own_pause_comes_before_sigkill(tmp_path: Path) -> None:
     docker.obeys = False
     job_id = world.submit(options=ContainerOptions(stop_timeout=60))
     world.tick(3)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick(2, seconds=25)
     assert world.job(job_id).state is JobState.COMPLETING, "ten seconds are the default"
     world.tick(3, seconds=25)

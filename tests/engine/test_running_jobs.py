@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, EditJobs, Signal, Suspend, Unsuspend
 from gputui.domain.audit import Actor
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.edit import Edit
@@ -42,7 +43,7 @@ def test_an_extended_job_continues_and_is_warned_before_its_new_limit(world: Wor
     world.tick(2)
     world.tick(1, seconds=61)
     assert [how for _, how in world.docker.told] == ["signal 10"]
-    world.actions.edit(job_id, limit(timedelta(seconds=200)))
+    world.actions.act(EditJobs((job_id,), limit(timedelta(seconds=200))))
     world.reborn()
     world.tick(1, seconds=60)
     assert world.job(job_id).state is JobState.RUNNING
@@ -62,7 +63,7 @@ def test_a_shortened_job_is_warned_at_once_and_ended_sooner(world: World) -> Non
     job_id = world.submit(1, time_limit=HOUR, warning=LimitWarning(10, timedelta(seconds=40)))
     world.tick(2)
     world.tick(1, seconds=30)
-    world.actions.edit(job_id, limit(timedelta(seconds=60)))
+    world.actions.act(EditJobs((job_id,), limit(timedelta(seconds=60))))
     world.tick()
     assert [how for _, how in world.docker.told] == ["signal 10"]
     world.tick(2, seconds=30)
@@ -77,7 +78,7 @@ def test_an_extension_in_the_middle_of_a_tick_counts(world: World, monkeypatch: 
     def late() -> None:
         refresh()
         monkeypatch.setattr(world.scheduler.context, "refresh", refresh)
-        world.actions.edit(job_id, limit(timedelta(seconds=300)))
+        world.actions.act(EditJobs((job_id,), limit(timedelta(seconds=300))))
 
     monkeypatch.setattr(world.scheduler.context, "refresh", late)
     world.clock.advance(120)
@@ -105,8 +106,8 @@ def told(world: World) -> list[str]:
 def test_signals_are_sent_once_in_order_and_by_the_next_scheduler_too(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.signal([job_id], 10)
-    world.actions.signal([job_id], 12)
+    world.actions.act(Signal((job_id,), 10))
+    world.actions.act(Signal((job_id,), 12))
     world.reborn()
     world.tick(2)
     assert told(world) == ["signal 10", "signal 12"]
@@ -119,7 +120,7 @@ def test_signals_are_sent_once_in_order_and_by_the_next_scheduler_too(world: Wor
 def test_a_signal_waits_for_a_runtime_that_does_not_answer(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.signal([job_id], 10)
+    world.actions.act(Signal((job_id,), 10))
     world.docker.up = False
     world.tick(2)
     assert told(world) == []
@@ -140,7 +141,7 @@ def test_signals_that_a_failing_runtime_did_not_take_are_sent_later_once_and_in_
         send(container_id, number)
 
     for number in (10, 12, 15):
-        world.actions.signal([job_id], number)
+        world.actions.act(Signal((job_id,), number))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.docker, "signal", fail_at_second)
         world.tick(2)
@@ -162,7 +163,7 @@ def test_a_signal_that_the_runtime_refuses_is_not_sent_again(world: World) -> No
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.docker, "signal", refuse)
-        world.actions.signal([job_id], 10)
+        world.actions.act(Signal((job_id,), 10))
         world.tick(3)
     assert asked == [10]
     assert world.job(job_id).signals == ()
@@ -171,13 +172,13 @@ def test_a_signal_that_the_runtime_refuses_is_not_sent_again(world: World) -> No
 def test_only_running_jobs_get_signals_and_an_ended_one_forgets_them(world: World) -> None:
     job_id, waiting = world.submit(1), world.submit(99)
     with pytest.raises(GputuiError, match="job 2 is PENDING: only a running job can be sent a signal"):
-        world.actions.signal([waiting], 10)
+        world.actions.act(Signal((waiting,), 10))
     world.tick(2)
     world.docker.up = False
     for _ in range(16):
-        world.actions.signal([job_id], 10)
+        world.actions.act(Signal((job_id,), 10))
     with pytest.raises(GputuiError, match="has 16 signals to get already"):
-        world.actions.signal([job_id], 10)
+        world.actions.act(Signal((job_id,), 10))
     world.docker.up = True
     world.exit(job_id)
     world.observe()
@@ -193,7 +194,7 @@ def test_a_runtime_that_fails_is_asked_again(world: World, how: str) -> None:
     job_id = world.submit(1)
     world.tick(2)
     if how == "unsuspend":
-        world.actions.suspend([job_id])
+        world.actions.act(Suspend((job_id,)))
         world.tick(2)
 
     def fail(container_id: str) -> None:
@@ -201,7 +202,7 @@ def test_a_runtime_that_fails_is_asked_again(world: World, how: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(world.docker, how, fail)
-        getattr(world.actions, how)([job_id])
+        world.actions.act(Suspend((job_id,)) if how == "suspend" else Unsuspend((job_id,)))
         world.tick(2)
     assert how not in told(world)
     world.tick(3)
@@ -212,7 +213,7 @@ def test_a_runtime_that_fails_is_asked_again(world: World, how: str) -> None:
 def test_a_job_is_suspended_and_woken_across_schedulers(world: World) -> None:
     job_id = world.submit(1, time_limit=HOUR)
     world.tick(2)
-    world.actions.suspend([job_id])
+    world.actions.act(Suspend((job_id,)))
     world.tick(2)
     assert told(world) == ["suspend"]
     job = world.job(job_id)
@@ -221,19 +222,19 @@ def test_a_job_is_suspended_and_woken_across_schedulers(world: World) -> None:
     world.tick(3)
     assert told(world) == ["suspend"]
     with pytest.raises(GputuiError, match="is suspended, and gets no signals"):
-        world.actions.signal([job_id], 10)
-    world.actions.unsuspend([job_id])
+        world.actions.act(Signal((job_id,), 10))
+    world.actions.act(Unsuspend((job_id,)))
     world.reborn()
     world.tick(3)
     assert told(world) == ["suspend", "unsuspend"]
     assert not world.job(job_id).is_suspended
-    assert world.actions.unsuspend([job_id]) == ()
+    assert world.actions.act(Unsuspend((job_id,))).ids == ()
 
 
 def test_a_job_woken_by_the_engine_is_suspended_again_and_foreign_suspensions_stay(world: World) -> None:
     job_id, other = world.submit(1), world.submit(1)
     world.tick(2)
-    world.actions.suspend([job_id])
+    world.actions.act(Suspend((job_id,)))
     world.tick(2)
     first, second = sorted(record.id for record in world.docker.running())
     world.docker.made[first] = replace(world.docker.made[first], is_suspended=False)
@@ -247,9 +248,9 @@ def test_a_suspended_job_is_not_warned_but_ends_at_its_limit_and_is_cancelled_at
     warning = LimitWarning(10, timedelta(seconds=40))
     limited, cancelled = (world.submit(1, time_limit=timedelta(seconds=100), warning=warning) for _ in range(2))
     world.tick(2)
-    world.actions.suspend([limited, cancelled])
+    world.actions.act(Suspend((limited, cancelled)))
     world.tick(2)
-    world.actions.cancel([cancelled])
+    world.actions.act(Cancel((cancelled,)))
     world.tick(3)
     assert world.job(cancelled).state is JobState.CANCELLED
     world.tick(1, seconds=60)
@@ -262,7 +263,7 @@ def test_a_suspended_job_is_not_warned_but_ends_at_its_limit_and_is_cancelled_at
 def test_only_running_jobs_are_suspended(world: World) -> None:
     waiting = world.submit(99)
     with pytest.raises(GputuiError, match="is PENDING: only a running job can be suspended"):
-        world.actions.suspend([waiting])
+        world.actions.act(Suspend((waiting,)))
 
 
 # who may, and how far
@@ -293,65 +294,65 @@ class Desk:
 def test_the_owner_shortens_and_extends_within_the_site_s_limits(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     for wanted in (timedelta(minutes=30), 4 * HOUR, 2 * HOUR):
-        assert desk.of(OWNER).edit(1, limit(wanted))
+        assert desk.of(OWNER).act(EditJobs((1,), limit(wanted))).ids
         assert desk.limit == wanted
     too_much: tuple[timedelta | None, ...] = (5 * HOUR, None)
     for more in too_much:
         with pytest.raises(InputError, match="is longer than a job may run here"):
-            desk.of(OWNER).edit(1, limit(more))
+            desk.of(OWNER).act(EditJobs((1,), limit(more)))
     assert [entry.after for entry in desk.store.audit_log("job 1")][-1] == "time_limit 2:00:00"
 
 
 def test_operators_may_exceed_the_limits_and_others_may_change_nothing(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="job 1: only alice, who submitted it, and operators may change it while"):
-        desk.of(MEMBER).edit(1, limit(timedelta(minutes=30)))
-    desk.of(ROOT).edit(1, limit(9 * HOUR))
+        desk.of(MEMBER).act(EditJobs((1,), limit(timedelta(minutes=30))))
+    desk.of(ROOT).act(EditJobs((1,), limit(9 * HOUR)))
     assert desk.limit == 9 * HOUR
-    desk.of(OWNER).edit(1, limit(8 * HOUR))
+    desk.of(OWNER).act(EditJobs((1,), limit(8 * HOUR)))
     assert desk.limit == 8 * HOUR, "shorter, though more than the site allows"
-    desk.of(ROOT).edit(1, limit(None))
+    desk.of(ROOT).act(EditJobs((1,), limit(None)))
     assert desk.limit is None
 
 
 def test_a_site_may_leave_extensions_to_operators(tmp_path: Path) -> None:
     desk = Desk(tmp_path, extend="operator")
     with pytest.raises(InputError, match="only operators may give a running job more time"):
-        desk.of(OWNER).edit(1, limit(2 * HOUR))
-    desk.of(OWNER).edit(1, limit(HOUR / 2))
-    desk.of(ROOT).edit(1, limit(2 * HOUR))
+        desk.of(OWNER).act(EditJobs((1,), limit(2 * HOUR)))
+    desk.of(OWNER).act(EditJobs((1,), limit(HOUR / 2)))
+    desk.of(ROOT).act(EditJobs((1,), limit(2 * HOUR)))
     assert desk.limit == 2 * HOUR
 
 
 def test_in_a_private_queue_everyone_may_extend_jobs(tmp_path: Path) -> None:
     desk = Desk(tmp_path, extend="operator", group=None)
-    desk.of(MEMBER).edit(1, limit(9 * HOUR))
+    desk.of(MEMBER).act(EditJobs((1,), limit(9 * HOUR)))
     assert desk.limit == 9 * HOUR
 
 
 def test_the_proof_of_the_submitter_counts_for_more_than_the_name(tmp_path: Path) -> None:
     desk = Desk(tmp_path, warrant="61234/abc")
     with pytest.raises(GputuiError, match="only alice"):
-        desk.of(OWNER).edit(1, limit(HOUR / 2))
-    desk.of(MEMBER).edit(1, limit(HOUR / 2))
+        desk.of(OWNER).act(EditJobs((1,), limit(HOUR / 2)))
+    desk.of(MEMBER).act(EditJobs((1,), limit(HOUR / 2)))
 
 
 def test_suspending_is_for_the_owner_and_operators(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may suspend it"):
-        desk.of(MEMBER).suspend([1])
-    assert desk.of(OWNER).suspend([1]) == (1,)
+        desk.of(MEMBER).act(Suspend((1,)))
+    assert desk.of(OWNER).act(Suspend((1,))).ids == (1,)
     with pytest.raises(GputuiError, match="may let it continue"):
-        desk.of(MEMBER).unsuspend([1])
-    assert desk.of(ROOT).unsuspend([1]) == (1,)
+        desk.of(MEMBER).act(Unsuspend((1,)))
+    assert desk.of(ROOT).act(Unsuspend((1,))).ids == (1,)
 
 
 def test_signals_are_for_the_owner_and_operators(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may send it signals"):
-        desk.of(MEMBER).signal([1], 10)
-    desk.of(OWNER).signal([1], 10)
-    desk.of(ROOT).signal([1], 15)
+        desk.of(MEMBER).act(Signal((1,), 10))
+    desk.of(OWNER).act(Signal((1,), 10))
+    desk.of(ROOT).act(Signal((1,), 15))
     assert desk.store.get(1).signals == (10, 15)
 
 
@@ -359,38 +360,38 @@ def test_impossible_changes_of_running_jobs_are_refused(tmp_path: Path) -> None:
     desk = Desk(tmp_path, warning=LimitWarning(10, timedelta(minutes=5)))
     root = desk.of(ROOT)
     with pytest.raises(InputError, match="job 1 has run for 1m00s: the limit of 1m00s has already passed"):
-        root.edit(1, limit(timedelta(minutes=1)))
+        root.act(EditJobs((1,), limit(timedelta(minutes=1))))
     with pytest.raises(InputError, match="5m00s before the end is before the start"):
-        root.edit(1, limit(timedelta(minutes=4)))
+        root.act(EditJobs((1,), limit(timedelta(minutes=4))))
     with pytest.raises(InputError, match="warns of a time limit, but the job has none"):
-        root.edit(1, limit(None))
+        root.act(EditJobs((1,), limit(None)))
     with pytest.raises(GputuiError, match="only its time limit and its comment can be changed now"):
-        root.edit(1, Edit(spec={"time_limit": HOUR, "name": "late"}))
+        root.act(EditJobs((1,), Edit(spec={"time_limit": HOUR, "name": "late"})))
     with pytest.raises(GputuiError, match="only its time limit and its comment can be changed now"):
-        root.rehearse_edit(1, Edit(held=True))
+        root.foresee(EditJobs((1,), Edit(held=True)))
     for state in (JobState.COMPLETING, JobState.TIMEOUT):
         with desk.store.transaction() as transaction:
             transaction.put(transaction.get(1).evolve(state=state, ended_at=NOW))
         with pytest.raises(GputuiError, match=f"job 1 is {state}: it can no longer be edited"):
-            root.edit(1, limit(2 * HOUR))
+            root.act(EditJobs((1,), limit(2 * HOUR)))
     assert desk.limit == HOUR
 
 
 def test_the_comment_of_a_running_job_is_its_owner_s(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     note = Edit(spec={"comment": "diverged at step 100"})
-    desk.of(OWNER).edit(1, note)
+    desk.of(OWNER).act(EditJobs((1,), note))
     after = desk.store.get(1)
     assert (after.spec.comment, after.limit_changed_at) == ("diverged at step 100", None)
     with pytest.raises(GputuiError, match="only alice"):
-        desk.of(MEMBER).edit(1, note)
+        desk.of(MEMBER).act(EditJobs((1,), note))
 
 
 def test_a_job_whose_image_is_being_fetched_can_be_changed(tmp_path: Path) -> None:
     desk = Desk(tmp_path, state=JobState.PENDING)
     with desk.store.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(state=JobState.CONFIGURING, attempts=(), started_at=None))
-    desk.of(OWNER).edit(1, limit(timedelta(seconds=1)))
+    desk.of(OWNER).act(EditJobs((1,), limit(timedelta(seconds=1))))
     assert desk.limit == timedelta(seconds=1)
 
 

@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, DrainGpus, Hold, Pause, Release, Requeue, Unpause
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Created, ForeignContainer, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError, StoreFullError
@@ -99,7 +100,7 @@ def test_a_clock_set_back_does_not_extend_a_grace(world: World) -> None:
     world.docker.obeys = False
     job_id = world.submit()
     world.tick(2)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
     world.clock.advance(-3600)
     world.tick(3, seconds=10)
@@ -186,7 +187,7 @@ def test_retries_start_again_after_growing_pauses(world: World) -> None:
 
 def test_cancel_of_a_waiting_job_ends_it_without_a_container(world: World) -> None:
     job_id = world.submit(9)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
     job = world.job(job_id)
     assert (job.state, job.attempts, job.cancel_requested) == (JobState.CANCELLED, (), False)
@@ -195,7 +196,7 @@ def test_cancel_of_a_waiting_job_ends_it_without_a_container(world: World) -> No
 def test_cancel_of_a_running_job_asks_politely_and_frees_its_gpus(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick(3)
     job = world.job(job_id)
     assert (job.state, job.exit_code) == (JobState.CANCELLED, 143)
@@ -206,7 +207,7 @@ def test_a_job_that_ignores_sigterm_is_killed_after_its_grace(world: World) -> N
     world.docker.obeys = False
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick(5)
     assert world.job(job_id).state is JobState.COMPLETING
     assert [how for _, how in world.docker.told] == ["terminate"]
@@ -219,7 +220,7 @@ def test_a_new_scheduler_continues_a_stop_that_the_last_one_began(world: World) 
     world.docker.obeys = False
     job_id = world.submit(1)
     world.tick(2)
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
     world.reborn()
     world.tick(13)
@@ -230,7 +231,7 @@ def test_requeue_of_a_running_job_runs_it_again_with_its_age(world: World) -> No
     job_id = world.submit(1)
     world.tick(2)
     age = world.job(job_id).submitted_at
-    world.actions.requeue([job_id])
+    world.actions.act(Requeue((job_id,)))
     world.tick(5)
     job = world.job(job_id)
     assert (job.state, len(job.attempts), job.submitted_at) == (JobState.RUNNING, 2, age)
@@ -239,9 +240,9 @@ def test_requeue_of_a_running_job_runs_it_again_with_its_age(world: World) -> No
 
 def test_hold_keeps_a_job_waiting_until_release(world: World) -> None:
     job_id = world.submit()
-    world.actions.hold([job_id])
+    world.actions.act(Hold((job_id,)))
     assert world.tick(2).reasons[job_id].code is PendingReason.JOB_HELD_USER
-    world.actions.release([job_id])
+    world.actions.act(Release((job_id,)))
     world.tick(2)
     assert world.job(job_id).state is JobState.RUNNING
 
@@ -287,7 +288,7 @@ def test_an_unkillable_job_is_requeued_and_its_gpus_stay_occupied(world: World) 
 
 
 def test_drained_and_foreign_gpus_are_skipped_and_named(world: World) -> None:
-    world.actions.drain([uuid(0)], "fan")
+    world.actions.act(DrainGpus((uuid(0),), "fan"))
     world.docker.others = (ForeignContainer("f" * 64, "vllm", "bob", ("1",)),)
     world.probe.sick(2, memory_used=30 * GIB)
     job_id = world.submit(1)
@@ -301,11 +302,11 @@ def test_drained_and_foreign_gpus_are_skipped_and_named(world: World) -> None:
 def test_pause_stops_starts_and_nothing_else(world: World) -> None:
     first = world.submit(1)
     world.tick(2)
-    world.actions.pause("driver update")
+    world.actions.act(Pause("driver update"))
     second = world.submit(1)
     assert world.tick(2).reasons[second].code is PendingReason.SCHEDULER_PAUSED
     assert world.job(first).state is JobState.RUNNING
-    world.actions.unpause()
+    world.actions.act(Unpause())
     world.tick(2)
     assert world.job(second).state is JobState.RUNNING
 
@@ -362,7 +363,7 @@ def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
     world.tick()
     with world.store.transaction() as transaction:  # as the worker does when it begins to pull
         transaction.put(transaction.get(job_id).to(JobState.CONFIGURING))
-    world.actions.cancel([job_id])
+    world.actions.act(Cancel((job_id,)))
     world.tick()
     assert world.job(job_id).state is JobState.CANCELLED
     later.work()

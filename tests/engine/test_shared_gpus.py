@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import DrainGpus
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
 from gputui.domain.gpu import GpuProcess, GpuSample, Health, HealthCode, ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from tests.engine.fakes import Crash, FakeProbe
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
@@ -33,7 +35,7 @@ def sharer(world: World, memory: int = 10, gpus: int = 1, **changes: Any) -> Job
 
 
 def submitted(world: World, request: GpuRequest, **changes: Any) -> JobId:
-    [job_id] = world.actions.submit([Submission(replace(spec(0, **changes), gpus=request))])
+    [job_id] = world.actions.act(SubmitJobs((Submission(replace(spec(0, **changes), gpus=request)),))).ids
     return job_id
 
 
@@ -155,7 +157,7 @@ def test_a_foreign_process_or_container_keeps_others_from_joining(world: World) 
 def test_a_drained_gpu_is_not_joined(world: World) -> None:
     first = sharer(world)
     world.tick(2)
-    world.actions.drain([uuid(0)], "fan")
+    world.actions.act(DrainGpus((uuid(0),), "fan"))
     second = sharer(world)
     world.tick(2)
     assert states(world, first, second) == [R, PD]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import AddRecurring, Cancel, Hold, PauseRecurring
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
@@ -35,20 +36,20 @@ def test_work_is_what_has_not_ended_and_what_will_come(world: World) -> None:
     world.tick(3)
     assert not has_work(world)
     held = world.submit(1)
-    world.actions.hold([held])
+    world.actions.act(Hold((held,)))
     world.tick()
     assert has_work(world)  # its release must find a scheduler
-    world.actions.cancel([held])
+    world.actions.act(Cancel((held,)))
     later = world.submit(1, begin_at=world.clock.now() + timedelta(days=1))
     world.tick()
     assert has_work(world)
-    world.actions.cancel([later])
+    world.actions.act(Cancel((later,)))
     world.tick(2)
     assert not has_work(world)
-    added = world.actions.add_recurring(Recurrence("0 0 1 1 *", "UTC"), Submission(spec()))
+    added = world.actions.act(AddRecurring(Recurrence("0 0 1 1 *", "UTC"), Submission(spec()))).ids[0]
     world.tick()
     assert has_work(world)
-    world.actions.pause_recurring([added])
+    world.actions.act(PauseRecurring((added,)))
     world.tick()
     assert not has_work(world)
     with world.store.transaction() as transaction:
@@ -62,7 +63,7 @@ def test_work_is_what_has_not_ended_and_what_will_come(world: World) -> None:
 async def test_it_yields_to_a_service_that_waits(world: World, is_empty: bool) -> None:
     real(world)
     if not is_empty:
-        world.actions.hold([world.submit(1)])
+        world.actions.act(Hold((world.submit(1),)))
     first, second = Seat(world, RealClock(), "serve", stands_in=True), Seat(world, RealClock(), "serve")
     leading = asyncio.create_task(first.host.lead(0))
     await first.until(lambda: first.feed.latest.leads_here)

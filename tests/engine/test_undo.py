@@ -6,12 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    Hold,
+    Pause,
+    PlaceJobs,
+    Release,
+    ResumeGpus,
+    SetPriority,
+    Top,
+    Unpause,
+)
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import UndoableChange
 from gputui.store.memory import MemoryJobStore
+from tests.engine.heard import HeardActions
 from tests.factories import ACTOR, FakeClock, job
 
 
@@ -21,11 +33,11 @@ class Desk:
     def __init__(self) -> None:
         self.store = MemoryJobStore()
         self.clock = FakeClock()
-        self.actions = Actions(self.store, self.clock, ACTOR)
+        self.actions = HeardActions(self.store, self.clock, ACTOR)
         self.store.submit([job(), job(priority=60), job(held=True)], actor=ACTOR)
-        self.actions.top([2])
-        self.heard: list[UndoableChange] = []
-        self.actions.on_change = self.heard.append
+        self.actions.act(Top((2,)))
+        self.actions.heard.clear()
+        self.heard = self.actions.heard
 
     def undo(self) -> list[str]:
         """Undo the last action, and return the refusal of each job."""
@@ -38,11 +50,13 @@ class Desk:
 
 
 JOB_ACTIONS: dict[str, Callable[[Actions], object]] = {
-    "release": lambda actions: actions.release([3]),
-    "top": lambda actions: actions.top([1, 2, 3]),
-    "move": lambda actions: actions.place([Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", None, 70, 0, None))]),
-    "raise": lambda actions: actions.add_priority([1, 2, 3], 10),
-    "set": lambda actions: actions.set_priority([2], 5),
+    "release": lambda actions: actions.act(Release((3,))),
+    "top": lambda actions: actions.act(Top((1, 2, 3))),
+    "move": lambda actions: actions.act(
+        PlaceJobs((Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", None, 70, 0, None)),))
+    ),
+    "raise": lambda actions: actions.act(SetPriority((1, 2, 3), 10, relative=True)),
+    "set": lambda actions: actions.act(SetPriority((2,), 5)),
 }
 
 
@@ -61,7 +75,7 @@ def test_undo_restores_jobs(call: Callable[[Actions], object]) -> None:
 def test_undo_releases_a_hold() -> None:
     desk = Desk()
     desk.clock.advance(60)
-    desk.actions.hold([1, 2])
+    desk.actions.act(Hold((1, 2)))
     assert desk.undo() == ["", ""]
     assert not any(desk.store.get(job_id).held for job_id in (1, 2))
     assert desk.store.get(2).topped_at is not None
@@ -69,13 +83,13 @@ def test_undo_releases_a_hold() -> None:
 
 def test_actions_that_end_jobs_cannot_be_undone() -> None:
     desk = Desk()
-    desk.actions.cancel([1])
+    desk.actions.act(Cancel((1,)))
     assert desk.heard == []
 
 
 def test_undo_leaves_a_job_that_was_changed_since() -> None:
     desk = Desk()
-    desk.actions.add_priority([1, 2], 10)
+    desk.actions.act(SetPriority((1, 2), 10, relative=True))
     desk.change(1, lambda found: found.prioritised(99))
     assert desk.undo() == ["", "has been changed since"]
     assert desk.store.get(1).priority == 99
@@ -84,7 +98,7 @@ def test_undo_leaves_a_job_that_was_changed_since() -> None:
 
 def test_unrelated_actions_do_not_prevent_an_undo() -> None:
     desk = Desk()
-    desk.actions.add_priority([1], 10)
+    desk.actions.act(SetPriority((1,), 10, relative=True))
     desk.change(1, lambda found: found.evolve(held=True))
     assert desk.undo() == [""]
     assert desk.store.get(1).held
@@ -93,7 +107,7 @@ def test_unrelated_actions_do_not_prevent_an_undo() -> None:
 
 def test_undo_leaves_a_job_that_has_started_since() -> None:
     desk = Desk()
-    desk.actions.release([3])
+    desk.actions.act(Release((3,)))
     desk.change(3, lambda found: found.to(JobState.CONFIGURING))
     assert desk.undo() == ["is CONFIGURING now"]
     assert not desk.store.get(3).held
@@ -101,23 +115,23 @@ def test_undo_leaves_a_job_that_has_started_since() -> None:
 
 def test_undo_restores_drains_and_the_pause_with_their_reasons() -> None:
     desk = Desk()
-    desk.actions.drain(["GPU-a"], "fan noise")
-    desk.actions.pause("upgrade")
+    desk.actions.act(DrainGpus(("GPU-a",), "fan noise"))
+    desk.actions.act(Pause("upgrade"))
     before = desk.store.controls()
     desk.heard.clear()
-    desk.actions.resume(["GPU-a"])
-    desk.actions.drain(["GPU-b"], "")
-    desk.actions.unpause()
+    desk.actions.act(ResumeGpus(("GPU-a",)))
+    desk.actions.act(DrainGpus(("GPU-b",), ""))
+    desk.actions.act(Unpause())
     assert desk.undo() == ["", "", ""]
     assert desk.store.controls() == before
 
 
 def test_a_drain_renewed_by_another_user_stays() -> None:
     desk = Desk()
-    desk.actions.drain(["GPU-a"], "fan noise")
+    desk.actions.act(DrainGpus(("GPU-a",), "fan noise"))
     kept = list(desk.heard)
     desk.clock.advance(5)
-    desk.actions.drain(["GPU-a"], "fan replaced, burn-in")
+    desk.actions.act(DrainGpus(("GPU-a",), "fan replaced, burn-in"))
     desk.heard[:] = kept
     assert desk.undo() == ["has been changed since"]
     assert desk.store.controls().drains["GPU-a"].reason == "fan replaced, burn-in"
@@ -125,12 +139,12 @@ def test_a_drain_renewed_by_another_user_stays() -> None:
 
 def test_the_message_names_the_restored_state() -> None:
     desk = Desk()
-    desk.actions.add_priority([2], 10)
-    desk.actions.add_priority([1], 10)
-    desk.actions.hold([2])
-    desk.actions.release([3])
-    desk.actions.pause("upgrade")
-    desk.actions.drain(["GPU-a"], "x")
+    desk.actions.act(SetPriority((2,), 10, relative=True))
+    desk.actions.act(SetPriority((1,), 10, relative=True))
+    desk.actions.act(Hold((2,)))
+    desk.actions.act(Release((3,)))
+    desk.actions.act(Pause("upgrade"))
+    desk.actions.act(DrainGpus(("GPU-a",), "x"))
     said = [change.done for change in desk.heard]
     assert said == [
         "has priority 60 again, at the head of the queue",
@@ -144,7 +158,7 @@ def test_the_message_names_the_restored_state() -> None:
 
 def test_a_failed_write_undoes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
-    desk.actions.hold([1])
+    desk.actions.act(Hold((1,)))
 
     def full(*_: object) -> None:
         raise StoreFullError("full")

@@ -10,6 +10,7 @@ import pytest
 from gputui.domain.gpu import GpuState
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
 from tests.engine.world import World
@@ -26,8 +27,8 @@ def world(tmp_path: Path) -> World:
 
 
 def test_an_unreadable_job_keeps_its_gpus_and_the_others_run(world: World) -> None:
-    world.actions.submit([Submission(spec(1))])
-    world.actions.submit([Submission(spec(1, after=(1,))), Submission(spec(3))])
+    world.actions.act(SubmitJobs((Submission(spec(1)),)))
+    world.actions.act(SubmitJobs((Submission(spec(1, after=(1,))), Submission(spec(3)))))
     newer = encode_job(running(1, on=[uuid(0)])) | {"state": "SLEEPING"}
     written(world.directory, "1", json.dumps(newer).encode())
     seen = world.tick(3)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import Cancel, Requeue
 from gputui.domain.cause import CauseCode
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.store.memory import MemoryJobStore
 from tests.engine.world import World
 from tests.factories import spec
@@ -69,10 +71,10 @@ def test_a_retried_failure_does_not_count_as_an_end(world: World) -> None:
 
 def test_a_requeued_dependency_keeps_its_dependents(world: World) -> None:
     first = world.submit()
-    world.actions.cancel([first])
+    world.actions.act(Cancel((first,)))
     world.tick()
     second = world.submit(after=(first,))
-    world.actions.requeue([first])
+    world.actions.act(Requeue((first,)))
     world.tick(2)
     assert world.job(second).state is JobState.PENDING
     world.exit(first)
@@ -85,7 +87,7 @@ def test_a_requeue_of_both_runs_both(world: World) -> None:
     second = world.submit(after=(first,))
     world.tick(2)
     fail(world, first)
-    world.actions.requeue([first, second])
+    world.actions.act(Requeue((first, second)))
     world.tick(2)
     assert world.job(second).state is JobState.PENDING
     world.exit(first)
@@ -108,7 +110,7 @@ def test_a_failed_dependency_in_history_counts(world: World) -> None:
 
 def test_the_id_of_an_array_stands_for_all_its_elements(tmp_path: Path) -> None:
     world = World(tmp_path)
-    elements = world.actions.submit([Submission(spec(), array=(0, 1, 2))])
+    elements = world.actions.act(SubmitJobs((Submission(spec(), array=(0, 1, 2)),))).ids
     after, after_any = world.submit(after=(elements[0],)), world.submit(after_any=(elements[0],))
     world.tick(2)
     world.exit(elements[0])
@@ -123,7 +125,7 @@ def test_the_id_of_an_array_stands_for_all_its_elements(tmp_path: Path) -> None:
 
 
 def test_one_failed_element_cancels_the_dependents_of_its_array(world: World) -> None:
-    elements = world.actions.submit([Submission(spec(), array=(0, 1, 2))])
+    elements = world.actions.act(SubmitJobs((Submission(spec(), array=(0, 1, 2)),))).ids
     after = world.submit(after=(elements[0],))
     world.tick(2)
     fail(world, elements[1])
@@ -135,7 +137,7 @@ def test_one_failed_element_cancels_the_dependents_of_its_array(world: World) ->
 def test_elements_with_dependents_stay_in_the_queue(world: World) -> None:
     store = MemoryJobStore(StoreSettings(keep_finished=0))
     world.use(store)
-    elements = world.actions.submit([Submission(spec(), array=(0, 1))])
+    elements = world.actions.act(SubmitJobs((Submission(spec(), array=(0, 1)),))).ids
     other = world.submit()
     after = world.submit(after=(elements[0],))
     world.tick(2)
@@ -144,7 +146,7 @@ def test_elements_with_dependents_stay_in_the_queue(world: World) -> None:
     world.tick(2)
     world.store.maintain(world.clock.now())
     assert set(store.jobs()) == {elements[0], elements[1], after}
-    world.actions.cancel([after])
+    world.actions.act(Cancel((after,)))
     world.tick()
     world.store.maintain(world.clock.now())
     assert set(store.jobs()) == {elements[0]}  # nobody waits any more
@@ -153,7 +155,7 @@ def test_elements_with_dependents_stay_in_the_queue(world: World) -> None:
 def test_an_element_that_failed_long_ago_counts(world: World) -> None:
     store = MemoryJobStore(StoreSettings(keep_finished=0))
     world.use(store)
-    elements = world.actions.submit([Submission(spec(), array=(0, 1))])
+    elements = world.actions.act(SubmitJobs((Submission(spec(), array=(0, 1)),))).ids
     world.tick(2)
     fail(world, elements[1])
     store.maintain(world.clock.now())

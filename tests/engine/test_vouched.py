@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import AddRecurring, EditJobs
 from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
@@ -16,6 +17,7 @@ from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.leadership import LOCK_FILE, Leadership
@@ -42,27 +44,27 @@ def actions(store: TinyJobStore, actor: Actor = ME) -> Actions:
 
 
 def test_elements_of_an_array_share_a_proof(store: TinyJobStore) -> None:
-    ids = actions(store).submit([Submission(SPEC, array=(0, 1, 2)), Submission(replace(SPEC, nice=1))])
+    ids = actions(store).act(SubmitJobs((Submission(SPEC, array=(0, 1, 2)), Submission(replace(SPEC, nice=1))))).ids
     assert {store.run_as(store.get(each).spec).uid for each in ids} == {ME.uid}
     assert len({store.get(each).spec.warrant for each in ids}) == 2
 
 
 def test_runs_of_a_recurring_job_have_the_proof_of_its_creator(store: TinyJobStore) -> None:
-    added = actions(store).add_recurring(Recurrence("* * * * *", "UTC"), Submission(SPEC))
+    added = actions(store).act(AddRecurring(Recurrence("* * * * *", "UTC"), Submission(SPEC))).ids[0]
     entry = store.recurring()[added]
-    [one] = actions(store, Actor(entry.uid, entry.added_by)).submit([entry.submission], recurring=added)
+    [one] = actions(store, Actor(entry.uid, entry.added_by)).submit_run(added, entry.submission)
     assert store.run_as(store.get(one).spec).uid == ME.uid
 
 
 def test_an_edit_by_another_user_changes_times_but_not_commands(store: TinyJobStore) -> None:
-    [one] = actions(store).submit([Submission(SPEC, held=True)])
+    [one] = actions(store).act(SubmitJobs((Submission(SPEC, held=True),))).ids
     before = store.get(one).spec.warrant
     other = actions(store, OTHER)
     with pytest.raises(GputuiError, match="only its submitter"):
-        other.edit(one, Edit({"command": ("false",)}))
-    other.edit(one, Edit({"nice": 5}))
+        other.act(EditJobs((one,), Edit({"command": ("false",)})))
+    other.act(EditJobs((one,), Edit({"nice": 5})))
     assert store.get(one).spec.warrant == before
-    actions(store).edit(one, Edit({"command": ("false",)}))
+    actions(store).act(EditJobs((one,), Edit({"command": ("false",)})))
     assert store.get(one).spec.warrant != before
     assert store.run_as(store.get(one).spec).uid == ME.uid
 
@@ -85,9 +87,9 @@ def test_a_host_job_is_refused_while_neither_root_nor_its_submitter_schedules(
     try:
         if is_refused and image is None:
             with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
-                actions.submit([Submission(spec)])
+                actions.act(SubmitJobs((Submission(spec),)))
             with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
-                actions.add_recurring(Recurrence("0 0 * * *", "UTC"), Submission(spec))
+                actions.act(AddRecurring(Recurrence("0 0 * * *", "UTC"), Submission(spec)))
             assert not store.jobs()
             assert not store.recurring()
         else:

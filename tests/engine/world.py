@@ -12,6 +12,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
@@ -115,7 +116,7 @@ class World:
             observer.observe()
 
     def submit(self, gpus: int = 0, **changes: Any) -> JobId:
-        [job_id] = self.actions.submit([Submission(spec(gpus, **changes))])
+        [job_id] = self.actions.act(SubmitJobs((Submission(spec(gpus, **changes)),))).ids
         return job_id
 
     def job(self, job_id: JobId) -> Job:

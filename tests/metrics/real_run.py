@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gputui.domain.action import Cancel
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.engine.actions.actions import Actions
@@ -175,8 +176,8 @@ class RealRun:
         lost_at = time.time()
         self.site.gpus.change(f"gpu {gpu} lost 1", f"gpu {CORRECTED} ecc_corrected 5")
         self.until(lambda: self._tried_again(unlucky))
-        self._actions.cancel(list(doomed))
-        self._actions.cancel([job.id for job in self.site.queue.jobs().values() if job.held])
+        self._actions.act(Cancel(tuple(doomed)))
+        self._actions.act(Cancel(tuple(job.id for job in self.site.queue.jobs().values() if job.held)))
         seen = self.scraped("sum(gputui_gpu_up) == 7 and on () sum(gputui_gpu_healthy) == 7")
         self.site.gpus.change(without=(f"gpu {gpu} lost",))
         self.lost = (gpu, lost_at, time.time())

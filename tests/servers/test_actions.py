@@ -10,6 +10,27 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    AddRecurring,
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    Pause,
+    PauseRecurring,
+    PlaceJobs,
+    Release,
+    RemoveRecurring,
+    Requeue,
+    ReserveGpus,
+    ResumeRecurring,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unpause,
+    Unsuspend,
+)
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, Placed, Placing
@@ -19,7 +40,8 @@ from gputui.domain.server_ids import server_of
 from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.servers.actions import ServerChange, ServersActions
+from gputui.domain.submit_action import SubmitJobs
+from gputui.servers.actions import ServersActions
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections
 
@@ -33,16 +55,14 @@ class Pair(Connections):
     """A console's connections to the queues of `a` and `b`, which nobody schedules."""
 
     def __init__(self) -> None:
-        self.changes: list[ServerChange] = []
         super().__init__([ServerSettings(name, f"ssh://{name}") for name in "ab"], 20.0)
         self.servers = self.there.servers
         self.actions = ServersActions(self.servers)
-        self.actions.on_change = self.changes.append
         self.servers.start()
         self.until(lambda shown: all(not server.problem for server in shown.servers) and shown.servers)
 
     def submit(self, server: str) -> int:
-        [job_id] = self.actions.at(server).submit([Submission(spec(image=None))])
+        [job_id] = self.actions.act(SubmitJobs((Submission(spec(image=None)),)), server=server).ids
         return job_id
 
     def is_paused(self, server: str) -> bool:
@@ -76,18 +96,16 @@ def ids(pair: Pair) -> tuple[int, int]:
 
 def test_jobs_of_two_servers_are_held_released_and_raised_at_once(pair: Pair, ids: tuple[int, int]) -> None:
     assert [server_of(job_id) for job_id in ids] == ["a", "b"]
-    assert pair.actions.hold(ids) == ids
+    assert pair.actions.act(Hold(tuple(ids))).ids == ids
     assert all(pair.job(job_id, lambda job: job.held) for job_id in ids)
-    assert pair.actions.release(ids) == ids
+    assert pair.actions.act(Release(tuple(ids))).ids == ids
     before = pair.job(ids[0]).priority
-    assert pair.actions.add_priority(ids, -7) == ids
+    assert pair.actions.act(SetPriority(tuple(ids), -7, relative=True)).ids == ids
     assert all(pair.job(job_id, lambda job: job.priority == before - 7 and not job.held) for job_id in ids)
 
 
 def test_a_change_names_its_server_and_is_undone_there(pair: Pair, ids: tuple[int, int]) -> None:
-    pair.changes.clear()
-    pair.actions.hold(ids[1:])
-    [change] = pair.changes
+    [change] = pair.actions.act(Hold(ids[1:])).changes
     assert change.subject({}).startswith("b: ")
     assert pair.actions.undo([change]) == [(change, "")]
     assert not pair.job(ids[1], lambda job: not job.held).held
@@ -95,47 +113,50 @@ def test_a_change_names_its_server_and_is_undone_there(pair: Pair, ids: tuple[in
 
 def test_an_edit_reaches_the_server_of_the_job(pair: Pair, ids: tuple[int, int]) -> None:
     seen = pair.job(ids[0])
-    assert pair.actions.edit(ids[0], Edit({"name": "renamed"}))
+    assert pair.actions.act(EditJobs((ids[0],), Edit({"name": "renamed"}))).ids
     assert pair.job(ids[0], lambda job: job.spec.name == "renamed").id == seen.id
 
 
 def test_a_pause_stays_on_its_server(pair: Pair) -> None:
-    pair.actions.at("a").pause("upgrade")
+    paused = pair.actions.act(Pause("upgrade"), server="a")
     pair.until(lambda _: pair.is_paused("a"))
     assert not pair.is_paused("b")
-    pair.actions.at("a").unpause()
+    unpaused = pair.actions.act(Unpause(), server="a")
     pair.until(lambda _: not pair.is_paused("a"))
-    assert [change.server for change in pair.changes[-2:]] == ["a", "a"]
+    assert [change.server for change in (*paused.changes, *unpaused.changes)] == ["a", "a"]
 
 
 def test_a_failure_names_the_servers_that_are_done(pair: Pair, ids: tuple[int, int]) -> None:
     with pytest.raises(GputuiError, match="hold is done on a"):
-        pair.actions.hold((ids[0], ids[1] + 99))
-    pair.actions.release(ids[:1])
+        pair.actions.act(Hold((ids[0], ids[1] + 99)))
+    pair.actions.act(Release(tuple(ids[:1])))
 
 
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda act, one, two: act.pause(), "which server"),
-        (lambda act, one, two: act.submit([Submission(spec())]), "which server"),
-        (lambda act, one, two: act.at("c").pause(), "no server is called 'c'"),
+        (lambda act, one, two: act.act(Pause()), "which server"),
+        (lambda act, one, two: act.act(SubmitJobs((Submission(spec()),))), "which server"),
+        (lambda act, one, two: act.act(Pause(), server="c"), "no server is called 'c'"),
         (
-            lambda act, one, two: act.place([Placing((one,), Placed(two, two, -1.0, 0.0, "alice", None, 50, 0, None))]),
+            lambda act, one, two: act.act(
+                PlaceJobs((Placing((one,), Placed(two, two, -1.0, 0.0, "alice", None, 50, 0, None)),))
+            ),
             "jobs of a and b have no common",
         ),
         (
-            lambda act, one, two: act.at("a").submit([Submission(spec(after=(two,)))]),
+            lambda act, one, two: act.act(SubmitJobs((Submission(spec(after=(two,))),)), server="a"),
             "a job of a cannot wait for one of another server",
         ),
         (
-            lambda act, one, two: act.at("a").reserve(
-                Window("night", NOW, NOW + timedelta(hours=1), gpus=("GPU-elsewhere",)), [gpu()]
+            lambda act, one, two: act.act(
+                ReserveGpus(Window("night", NOW, NOW + timedelta(hours=1), gpus=("GPU-elsewhere",)), (gpu(),)),
+                server="a",
             ),
             "a reservation of a has no GPUs of other servers",
         ),
-        (lambda act, one, two: act.drain(["GPU-elsewhere"], "hot"), "no server has GPU GPU-elsewhere"),
-        (lambda act, one, two: act.edit(one + 99, Edit({"name": "x"})), "no longer in the queue"),
+        (lambda act, one, two: act.act(DrainGpus(("GPU-elsewhere",), "hot")), "no server has GPU GPU-elsewhere"),
+        (lambda act, one, two: act.act(EditJobs((one + 99,), Edit({"name": "x"}))), "there is no job"),
     ],
 )
 def test_what_spans_servers_is_refused(
@@ -146,31 +167,33 @@ def test_what_spans_servers_is_refused(
 
 
 def test_placing_no_jobs_asks_no_server(pair: Pair) -> None:
-    assert pair.actions.place([]) == ()
+    assert pair.actions.act(PlaceJobs(())).ids == ()
 
 
 def test_a_recurring_job_is_paused_resumed_and_ended_on_its_server(pair: Pair) -> None:
-    made = pair.actions.at("b").add_recurring(Recurrence("0 3 * * *", "UTC"), Submission(spec(image=None)))
+    made = pair.actions.act(AddRecurring(Recurrence("0 3 * * *", "UTC"), Submission(spec(image=None))), server="b").ids[
+        0
+    ]
     assert server_of(made) == "b"
 
     def paused(shown: Snapshot) -> list[bool]:
         return [each.paused for each in shown.recurring if each.id == made]
 
     pair.until(lambda shown: paused(shown) == [False])
-    pair.actions.pause_recurring([made])
+    pair.actions.act(PauseRecurring((made,)))
     pair.until(lambda shown: paused(shown) == [True])
-    pair.actions.resume_recurring([made])
+    pair.actions.act(ResumeRecurring((made,)))
     pair.until(lambda shown: paused(shown) == [False])
-    pair.actions.remove_recurring([made])
+    pair.actions.act(RemoveRecurring((made,)))
     pair.until(lambda shown: paused(shown) == [])
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        lambda act, ids: act.suspend(ids),
-        lambda act, ids: act.signal(ids, 10),
-        lambda act, ids: act.requeue(ids),
+        lambda act, ids: act.act(Suspend(tuple(ids))),
+        lambda act, ids: act.act(Signal(tuple(ids), 10)),
+        lambda act, ids: act.act(Requeue(tuple(ids))),
     ],
 )
 def test_the_refusal_of_a_server_arrives(
@@ -183,17 +206,15 @@ def test_the_refusal_of_a_server_arrives(
 
 
 def test_jobs_of_two_servers_are_put_first_and_cancelled_at_once(pair: Pair, ids: tuple[int, int]) -> None:
-    assert pair.actions.top(ids) == ids
-    assert pair.actions.unsuspend(ids) == ()
+    assert pair.actions.act(Top(tuple(ids))).ids == ids
+    assert pair.actions.act(Unsuspend(tuple(ids))).ids == ()
     others = pair.submit("a"), pair.submit("b")
-    assert pair.actions.cancel(others) == others
+    assert pair.actions.act(Cancel(tuple(others))).ids == others
     assert all(pair.job(job_id, lambda job: job.cancel_requested or job.state.is_terminal) for job_id in others)
 
 
 def test_a_change_over_an_earlier_connection_is_not_undone(pair: Pair, ids: tuple[int, int]) -> None:
-    pair.changes.clear()
-    pair.actions.hold(ids[:1])
-    [change] = pair.changes
+    [change] = pair.actions.act(Hold(ids[:1])).changes
     earlier = replace(change, term=change.term - 1)
     assert pair.actions.undo([earlier]) == [(earlier, "was changed over an earlier connection")]
     assert pair.job(ids[0], lambda job: job.held).held

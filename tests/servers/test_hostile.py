@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import Cancel, Hold
 from gputui.domain.settings import ServerSettings
 from gputui.servers import connection
 from gputui.tui.present.status import scheduler_words
@@ -22,7 +23,7 @@ def say(text):
     sys.stdout.write(text + "\\n"); sys.stdout.flush()
 def end(code, text):
     sys.stderr.write(text + "\\n"); sys.exit(code)
-HELLO = '{{"hello": {{"gputui": "%s", "protocol": %d, "oldest": %d, "calls": ["hold"]}}}}'
+HELLO = '{{"hello": {{"gputui": "%s", "protocol": %d, "oldest": %d, "calls": ["act", "hold"]}}}}'
 if host == "garbled":
     for number in range(1000):
         say("\\x1b[2Jnothing" if number % 2 else '{{"update": {{"jobs": 7}}}}')
@@ -35,19 +36,19 @@ elif host == "missing":
 elif host == "refused":
     end(255, "ssh: connect to host refused port 22: Connection refused")
 elif host == "ancient":
-    say(HELLO % ("0.1", 0, 0)); time.sleep(600)
+    say(HELLO % ("0.1", 1, 1)); time.sleep(600)
 elif host == "future":
     say(HELLO % ("9.9", 99, 98)); time.sleep(600)
 elif host == "control":
     end(1, "\\x1b]0;owned\\x07gputui: error: \\x1b[31mred")
 elif host == "partial":
-    say(HELLO % ("1.0", 1, 1))
+    say(HELLO % ("1.0", 2, 2))
     say('{{"update": {{"fields": {{"nodes": 3, "fragmentation": 2}}, "jobs": [{{"id": 5, "state": "X"}}, 8, "y"]}}}}')
     long = '"' + "x" * 100000 + '"'
     for line in ('{{"answer": {{"id": 12345}}}}', "{{}}", '{{"update": null}}', "[1]", "nonsense", long):
         say(line)
     for line in sys.stdin:
-        say('{{"answer": {{"id": %s, "result": {{"not": "ids"}}}}}}' % line.split('"id":')[1].split(",")[0])
+        say('{{"answer": {{"id": %s, "result": {{"ids": "none"}}}}}}' % line.split('"id":')[1].split(",")[0])
 else:
     print("Welcome to " + host)
     print("Last login: never")
@@ -116,9 +117,9 @@ def test_messages_that_mean_nothing_are_left_out(lab: Callable[..., Lab]) -> Non
     assert (seen.jobs, seen.gpus) == ((), ())
     mapper = there.there.servers.all[0].mapper
     with pytest.raises(Exception, match="its answer to hold cannot be read"):
-        there.there.actions.hold([mapper.shared(5)])
+        there.there.actions.act(Hold((mapper.shared(5),)))
     with pytest.raises(Exception, match=r"its gputui 1.0 knows no cancel .update gputui there"):
-        there.there.actions.cancel([mapper.shared(5)])
+        there.there.actions.act(Cancel((mapper.shared(5),)))
 
 
 def test_what_a_login_shell_prints_is_skipped(lab: Callable[..., Lab]) -> None:

@@ -6,24 +6,26 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import Raw
 
+from gputui.domain.action import Cancel, EditJobs, Hold
 from gputui.domain.container import ProcessRow
 from gputui.domain.edit import Edit
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
 from gputui.ports import LogStream
-from gputui.ports.actions import UserActions
-from gputui.servers.protocol import Answer, Edited, Hello, Message, Request, encoded, json
+from gputui.ports import actions as ports
+from gputui.servers.protocol import Answer, Hello, Message, Request, encoded, json
 from gputui.servers.service import Service
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
@@ -53,7 +55,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.store = MemoryJobStore()
-        self.actions: UserActions = Actions(self.store, FakeClock(), ACTOR)
+        self.actions: ports.Performer = Actions(self.store, FakeClock(), ACTOR)
         self.log = Lines([b"one", b"two"], ends=False)
 
     def hello(self) -> Hello:
@@ -154,7 +156,7 @@ def test_it_begins_with_hello_and_the_queue(peer: Peer) -> None:
 
 def test_a_change_is_told(peer: Peer) -> None:
     peer.read(), peer.read()
-    peer.backend.actions.cancel([2])
+    peer.backend.actions.act(Cancel((2,)))
     while not (update := peer.read().update) or not update.jobs:
         pass
     [changed] = update.jobs
@@ -162,8 +164,8 @@ def test_a_change_is_told(peer: Peer) -> None:
 
 
 def test_actions_are_carried_out_and_undone(peer: Peer) -> None:
-    held = peer.ask("hold", (1, 2))
-    assert msgspec.json.decode(held.result) == [1, 2]
+    held = peer.ask("act", Hold((1, 2)))
+    assert msgspec.json.decode(held.result)["ids"] == [1, 2]
     assert [note.subject for note in held.changes] == ["job 1", "job 2"]
     assert peer.backend.store.get(1).held
     assert peer.result("undo", [note.number for note in held.changes]) == ["", ""]
@@ -171,15 +173,17 @@ def test_actions_are_carried_out_and_undone(peer: Peer) -> None:
 
 
 def test_jobs_are_submitted_and_edited(peer: Peer) -> None:
-    assert peer.result("submit", (Submission(spec(name="new")),)) == [3]
+    assert peer.result("act", SubmitJobs((Submission(spec(name="new")),)))["ids"] == [3]
     seen = peer.backend.store.get(3)
-    after = Edit({"name": "newer"}).apply(seen.spec)
-    assert peer.result("edit", Edited(3, seen.spec, after, None, seen)) is True
+    asked = EditJobs((3,), Edit({"name": "newer", "time_limit": timedelta(hours=1)}), seen)
+    assert peer.result("foresee", asked)["jobs"][0]["spec"]["name"] == "newer"
+    assert peer.result("act", asked)["ids"] == [3]
+    assert peer.backend.store.get(3).spec.time_limit == timedelta(hours=1)
     assert peer.backend.store.get(3).name == "newer"
 
 
 def test_errors_are_told_with_their_class(peer: Peer) -> None:
-    fault = peer.ask("hold", (99,)).error
+    fault = peer.ask("act", Hold((99,))).error
     assert fault is not None
     error = fault.error("gpu1")
     assert isinstance(error, NotFoundError)
@@ -200,12 +204,12 @@ def test_lines_that_are_no_requests_are_answered(peer: Peer, line: bytes) -> Non
 
 def test_unknown_requests_and_wrong_arguments_are_answered(peer: Peer) -> None:
     unknown = peer.ask("launch", 1).error
-    wrong = peer.ask("hold", "all").error
+    wrong = peer.ask("act", {"action": "hold", "ids": "all"}).error
     private = peer.ask("close").error
     assert unknown
     assert "knows no request 'launch'" in unknown.what
     assert wrong
-    assert wrong.where == "hold"
+    assert wrong.where == "act"
     assert private
     assert "knows no request" in private.what
 

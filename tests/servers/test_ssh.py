@@ -10,6 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from gputui.domain.action import (
+    Action,
+    Cancel,
+    DrainGpus,
+    Hold,
+    Pause,
+    PlaceJobs,
+    ReserveGpus,
+    ResumeGpus,
+    SetPriority,
+    Unpause,
+    Unreserve,
+)
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job, Placed, Placing
@@ -17,8 +30,7 @@ from gputui.domain.server_ids import own_id, server_of, shown_id
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.verb import Order
-from gputui.domain.verbs import BY_NAME
+from gputui.domain.submit_action import SubmitJobs
 from gputui.request.draft import asked
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
@@ -63,15 +75,14 @@ def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
     names = [f"gpu1:{first}", f"gpu2:{second}"]
     seen = site.until(lambda s: all(job_of(s, name) for name in names), "both are seen")
     ids = [job.id for name in names if (job := job_of(seen, name))]
-    noted: list[object] = []
     actions = site.there.actions
-    actions.on_change = noted.append
-    assert list(actions.add_priority(ids, 10)) == ids
+    done = actions.act(SetPriority(tuple(ids), 10, relative=True))
+    assert list(done.ids) == ids
     assert '"priority":60' in site.gpus[0].run("show", "--json", str(first)).replace(": ", ":")
     assert '"priority":60' in site.gpus[1].run("show", "--json", str(second)).replace(": ", ":")
-    assert [why for _, why in actions.undo(noted)] == ["", ""]
+    assert [why for _, why in actions.undo(done.changes)] == ["", ""]
     assert '"priority":50' in site.gpus[1].run("show", "--json", str(second)).replace(": ", ":")
-    assert list(actions.cancel(ids[1:])) == ids[1:]
+    assert list(actions.act(Cancel(tuple(ids[1:]))).ids) == ids[1:]
     site.until(lambda s: (job := job_of(s, names[1])) and job.state is JobState.CANCELLED, "it is cancelled")
     assert not site.gpus[0].run("show", "--json", str(first)).count("CANCELLED")
 
@@ -79,11 +90,11 @@ def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
 def test_gpus_are_drained_on_their_server(site: Site) -> None:
     seen = site.until(all_up, "all answer")
     view = seen.nodes[1].gpus[0]
-    site.there.actions.drain([view.gpu.uuid], "fan")
+    site.there.actions.act(DrainGpus((view.gpu.uuid,), "fan"))
     site.until(lambda s: s.nodes[1].gpus[0].drain is not None, "it is drained")
     assert "fan" in site.gpus[1].run("gpus", "--json")
     assert "fan" not in site.gpus[0].run("gpus", "--json")
-    site.there.actions.resume([view.gpu.uuid])
+    site.there.actions.act(ResumeGpus((view.gpu.uuid,)))
     site.until(lambda s: s.nodes[1].gpus[0].drain is None, "it is resumed")
 
 
@@ -91,8 +102,8 @@ def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
     site.until(all_up, "both answer")
     submission = asked({"command": "sleep 1", "gpus": "0"}, Submitter("root", NOW, Path("/"), {}))
     with pytest.raises(InputError, match="which server"):
-        site.there.actions.submit([submission])
-    [made] = site.there.actions.at("gpu2").submit([submission])
+        site.there.actions.act(SubmitJobs((submission,)))
+    [made] = site.there.actions.act(SubmitJobs((submission,)), server="gpu2").ids
     assert server_of(made) == "gpu2"
     assert site.gpus[1].run("show", "--json", str(own_id(made)))
 
@@ -105,9 +116,10 @@ def test_a_pause_is_of_one_server(site: Site) -> None:
         return paused(snapshot) == wanted
 
     site.until(all_up, "both answer")
-    for name, wanted in (("pause", [False, True]), ("unpause", [False, False])):
-        BY_NAME[name].call(site.there.actions.at("gpu2"), Order(reason="fans"))
-        site.until(partial(is_so, wanted), f"gpu2: {name}")
+    actions: tuple[Action, ...] = (Pause("fans"), Unpause())
+    for action, wanted in zip(actions, ([False, True], [False, False]), strict=True):
+        site.there.actions.act(action, server="gpu2")
+        site.until(partial(is_so, wanted), f"gpu2: {action.verb}")
 
 
 def test_what_has_no_common_order_is_refused(site: Site) -> None:
@@ -118,7 +130,7 @@ def test_what_has_no_common_order_is_refused(site: Site) -> None:
     two = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
     beside = Placed(two.id, two.id, -1.0, 0.0, "root", None, 50, 0, None)
     with pytest.raises(InputError, match="no common order"):
-        site.there.actions.place([Placing((one.id,), beside)])
+        site.there.actions.act(PlaceJobs((Placing((one.id,), beside),)))
 
 
 def test_errors_name_the_server(site: Site) -> None:
@@ -126,7 +138,7 @@ def test_errors_name_the_server(site: Site) -> None:
     seen = site.until(lambda s: any(server_of(job.id) == "gpu2" for job in s.jobs), "a job of gpu2")
     job = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
     with pytest.raises(NotFoundError, match="gpu2: there is no job 9999"):
-        site.there.actions.cancel([job.id - own_id(job.id) + 9999])
+        site.there.actions.act(Cancel((job.id - own_id(job.id) + 9999,)))
 
 
 def test_output_is_read_and_followed(site: Site) -> None:
@@ -170,7 +182,7 @@ def test_a_cut_connection_is_restored(site: Site) -> None:
     assert all(view.stale and view.state is not GpuState.FREE for view in seen.gpus)
     job = next(job for job in seen.jobs if not job.state.is_terminal)
     with pytest.raises(GputuiError, match=f"{server_of(job.id)}: it does not answer"):
-        site.there.actions.hold([job.id])
+        site.there.actions.act(Hold((job.id,)))
     first = seen.gpus[0].age
     assert first is not None
     site.until(lambda s: (age := s.gpus[0].age) is not None and age > first, "it grows older")
@@ -191,12 +203,12 @@ def test_gpus_are_reserved_and_drained_on_their_server(site: Site) -> None:
     actions = site.there.actions
     [there] = [node for node in site.until(all_up).nodes if node.name == "gpu2"]
     window = Window("upgrade", NOW + timedelta(days=9000), NOW + timedelta(days=9001), count=1)
-    actions.at("gpu2").reserve(window, [view.gpu for view in site.snapshot.gpus])
+    actions.act(ReserveGpus(window, tuple(view.gpu for view in site.snapshot.gpus)), server="gpu2")
     site.until(lambda s: [each.window.name for each in s.windows] == ["gpu2:upgrade"])
-    actions.remove_reservation("gpu2:upgrade")
+    actions.act(Unreserve("gpu2:upgrade"))
     site.until(lambda s: not s.windows)
     uuid = there.gpus[0].gpu.uuid
-    actions.drain([uuid], "hot")
+    actions.act(DrainGpus((uuid,), "hot"))
     site.until(lambda s: s.controls.drains.keys() == {uuid})
-    actions.resume([uuid])
+    actions.act(ResumeGpus((uuid,)))
     site.until(lambda s: not s.controls.drains)

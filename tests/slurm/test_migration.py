@@ -10,6 +10,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.cluster.migration import Migration
 from gputui.store import TinyJobStore
@@ -27,9 +28,9 @@ def test_a_killed_migration_goes_on_and_submits_nothing_twice(bed: Bed, tmp_path
     first = DyingStore(tmp_path / "queue", StoreSettings())
     clock = FakeClock()
     actions = Actions(first, clock, ACTOR)
-    actions.submit([Submission(SPEC, held=True), Submission(SPEC, held=True, array=(0, 1, 2), array_limit=2)])
-    actions.submit([Submission(JobSpec(command=("true",), name="last", after=(1,), after_any=(2,)))])
-    actions.submit([Submission(JobSpec(command=("true",), name="refused", retries=2))])
+    actions.act(SubmitJobs((Submission(SPEC, held=True), Submission(SPEC, held=True, array=(0, 1, 2), array_limit=2))))
+    actions.act(SubmitJobs((Submission(JobSpec(command=("true",), name="last", after=(1,), after_any=(2,))),)))
+    actions.act(SubmitJobs((Submission(JobSpec(command=("true",), name="refused", retries=2)),)))
     first.dies_at = first.count + 2
     with pytest.raises(Killed):
         Migration(first, cluster_of(bed, tmp_path), "slurm", clock, ACTOR).run(None)

@@ -14,6 +14,7 @@ from gputui.domain.attempt import BootTime
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Adapters, Host
@@ -113,18 +114,22 @@ class BusyServer:
     def submit(self, count: int) -> None:
         """Submit that many jobs, of all widths, some with hostile names."""
         chosen = self.random
-        self.actions.submit(
-            Submission(
-                spec(
-                    chosen.choice(_WIDTHS),
-                    name=chosen.choice((*NAMES, *(f"train-{n}" for n in range(40)))),
-                    tenant=chosen.choice(("alice", "bob", "carol", "dan", "eve")),
-                    priority=chosen.randrange(101),
-                    time_limit=timedelta(minutes=chosen.randrange(10, 600)),
-                    retries=chosen.choice((0, 0, 2)),
+        self.actions.act(
+            SubmitJobs(
+                tuple(
+                    Submission(
+                        spec(
+                            chosen.choice(_WIDTHS),
+                            name=chosen.choice((*NAMES, *(f"train-{n}" for n in range(40)))),
+                            tenant=chosen.choice(("alice", "bob", "carol", "dan", "eve")),
+                            priority=chosen.randrange(101),
+                            time_limit=timedelta(minutes=chosen.randrange(10, 600)),
+                            retries=chosen.choice((0, 0, 2)),
+                        )
+                    )
+                    for _ in range(count)
                 )
             )
-            for _ in range(count)
         )
 
     async def live(self, turn: float = 0.5) -> None:

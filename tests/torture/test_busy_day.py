@@ -21,6 +21,7 @@ from gputui.domain.audit import Actor
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
 from tests import leftovers
@@ -67,7 +68,7 @@ class Day:
             script = f"echo start; sleep {5 + self._submitted * 7 % 16}; exit {3 * (self._submitted % 3 == 0)}"
             name, gpus = f"train-{self._submitted}", GpuRequest(1, 1)
             spec = JobSpec(command=("sh", "-c", script), name=name, tenant=self._me.pw_name, gpus=gpus)
-            assert self._actions.submit([Submission(spec)]) == (self._submitted,)
+            assert self._actions.act(SubmitJobs((Submission(spec),))).ids == (self._submitted,)
 
     def look(self) -> Counter[JobState]:
         """Note the state of each job; return how many are in each, without those that have ended."""

@@ -15,6 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm, Prompt
@@ -163,10 +164,10 @@ async def test_in_the_grid_a_key_acts_on_the_job_of_the_gpu() -> None:
 async def test_an_error_shows_problem_place_and_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
 
-    def full(*_: object) -> tuple[int, ...]:
+    def full(*_: object, **options: object) -> Done:
         raise StoreFullError("no space is left [red]", where="/state/jobs", hint="free some space")
 
-    monkeypatch.setattr(console.actions, "hold", full)
+    monkeypatch.setattr(console.actions, "act", full)
     async with begun(console, 106) as pilot:
         await console.press(pilot, "h")
         newest = console.app.messages.newest
@@ -178,13 +179,13 @@ async def test_an_error_shows_problem_place_and_hint(monkeypatch: pytest.MonkeyP
 
 async def test_an_unforeseen_error_is_shown_and_the_next_action_works(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
-    hold = console.actions.hold
+    act = console.actions.act
 
-    def broken(*_: object) -> tuple[int, ...]:
-        monkeypatch.setattr(console.actions, "hold", hold)
+    def broken(*_: object, **options: object) -> Done:
+        monkeypatch.setattr(console.actions, "act", act)
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(console.actions, "hold", broken)
+    monkeypatch.setattr(console.actions, "act", broken)
     async with begun(console, 106) as pilot:
         await console.press(pilot, "h")
         assert "ZeroDivisionError: oops" in console.told[0]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 from gputui.tui.commands import COMMANDS, bindings
 from gputui.tui.commands.places import places
 from gputui.tui.messages import ActionRequested
@@ -45,10 +46,10 @@ async def test_read_only_consoles_offer_no_key_that_changes_anything() -> None:
 async def test_a_forced_action_is_refused_with_a_sentence() -> None:
     console = _looker()
 
-    def hold(actions: UserActions) -> str:
-        return str(actions.hold([107]))
+    def hold(act: Act) -> str:
+        return str(act(Hold((107,))))
 
-    call: Callable[[UserActions], str] = hold
+    call: Callable[[Act], str] = hold
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         console.app.screen.post_message(ActionRequested(call))

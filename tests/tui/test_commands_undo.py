@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from gputui.domain.action import Hold, Release, SetPriority
 from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
 from gputui.engine.actions.actions import Actions
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 from gputui.tui.messages import ActionRequested
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
@@ -42,7 +43,7 @@ async def test_undo_keeps_later_changes_of_others() -> None:
         await console.begin(pilot)
         _on(console, 107)
         await console.press(pilot, "plus")
-        Actions(console.store, console.clock, ACTOR).set_priority([107], 3)
+        Actions(console.store, console.clock, ACTOR).act(SetPriority((107,), 3))
         await console.press(pilot, "u")
         assert console.store.get(107).priority == 3
         assert console.told[-1] == "undo: job 107 has been changed since: not undone"
@@ -62,8 +63,8 @@ async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:
 async def test_a_failed_action_cannot_be_undone() -> None:
     console = Console()
 
-    def fail(actions: UserActions) -> str:
-        actions.hold([107])
+    def fail(act: Act) -> str:
+        act(Hold((107,)))
         raise StoreFullError("no space is left")
 
     async with console.app.run_test(size=(120, 36)) as pilot:
@@ -76,15 +77,15 @@ async def test_a_failed_action_cannot_be_undone() -> None:
 async def test_many_jobs_of_one_action_are_undone_together() -> None:
     console = Console()
 
-    def hold_all(actions: UserActions) -> str:
-        actions.hold([106, 107, 108, 110])
+    def hold_all(act: Act) -> str:
+        act(Hold((106, 107, 108, 110)))
         return "held"
 
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         console.app.screen.post_message(ActionRequested(hold_all))
         await console.settle(pilot)
-        Actions(console.store, console.clock, ACTOR).release([106])
+        Actions(console.store, console.clock, ACTOR).act(Release((106,)))
         await console.press(pilot, "u")
         assert not any(console.store.get(job_id).held for job_id in (106, 107, 108, 110))
         assert console.told[-1].startswith("undone: job 110 may start again, job 108")

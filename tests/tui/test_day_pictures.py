@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
@@ -72,7 +72,7 @@ def looking_on(snapshot: Snapshot) -> Console:
 async def refused(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Fail to write an action."""
 
-    def call(actions: UserActions) -> str:
+    def call(act: Act) -> str:
         raise GputuiError("no space is left on the device", where=days.STORE, hint="free some space, then try again")
 
     console.app.post_message(ActionRequested(call))

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputui.domain.action import SetPriority
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.job import Job
 from gputui.domain.job_spec import LimitWarning
@@ -207,7 +208,7 @@ async def test_an_edit_of_a_changed_job_is_refused_completely() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         put(form, retries="5")
-        console.actions.set_priority([108], 90)
+        console.actions.act(SetPriority((108,), 90))
         before = kept(console)
         await console.press(pilot, "enter")
         assert "changed meanwhile: nothing is edited" in console.screen_text
@@ -219,7 +220,7 @@ async def test_an_edit_of_a_changed_job_is_refused_completely() -> None:
 async def test_an_untouched_form_follows_the_job() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
-        console.actions.set_priority([108], 90)
+        console.actions.act(SetPriority((108,), 90))
         await console.show(pilot, replace(console.snapshot, jobs=tuple(console.store.jobs().values())))
         assert form.draft()["priority"] == "90"
         put(form, retries="5")

@@ -19,12 +19,14 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
+from gputui.domain.action import SetPriority
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, GpuHistory
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
+from gputui.ports.actions import Act
 from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo
 from gputui.tui.messages import ExitChoice
@@ -153,10 +155,10 @@ def test_actions_on_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
     for value in range(10):
         undo.carry_out(partial(_prioritise, ids, value))
     for _ in range(3):
-        undo.last(actions)
+        undo.last()
     assert store.get(ids[0]).priority == 6
     with pytest.raises(GputuiError, match="Nothing to undo"):
-        undo.last(actions)
+        undo.last()
 
 
 async def test_the_queue_of_the_last_scores_is_freed_with_the_next_one() -> None:
@@ -248,5 +250,5 @@ async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(
             kept = await show_seen(console, pilot, usual)
 
 
-def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:
-    return str(actions.set_priority(ids, value))
+def _prioritise(ids: tuple[JobId, ...], value: int, act: Act) -> str:
+    return str(act(SetPriority(ids, value)).ids)

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
+from gputui.domain.action import SetPriority
 from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
-from gputui.domain.policy.whatif import compared, prioritised
+from gputui.domain.policy.whatif import change_of, compared
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
@@ -27,7 +28,9 @@ def test_a_preempted_job_is_shown_to_start_again() -> None:
     picture = Snapshot(
         taken_at=NOW, nodes=(node,), jobs=(low, job(2, gpus=1, name="wide", priority=20, time_limit=HOUR))
     )
-    found = compared(picture, prioritised([2], 100, NOW), Settings(policy=PolicySettings(preemption=True)), NOW)
+    found = compared(
+        picture, change_of(SetPriority((2,), 100), NOW), Settings(policy=PolicySettings(preemption=True)), NOW
+    )
     outlook = Outlook(picture, NOW, found, is_current=True, names={1: "low", 2: "wide"})
     lines = ["".join(text for text, _ in line) for line in what_if_lines(Subject("x", (2,)), outlook, 90, 20)]
     [told] = [line for line in lines if "starts again" in line]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputui.domain.action import AddRecurring
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
@@ -481,7 +482,7 @@ def kept() -> Window:
 class TestRecurringActions:
     async def test_a_recurring_job_is_paused_resumed_and_removed_by_key(self) -> None:
         console = Console()
-        number = console.actions.add_recurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))
+        number = console.actions.act(AddRecurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))).ids[0]
         picture = replace(console.snapshot, recurring=tuple(console.store.recurring().values()))
         async with console.app.run_test(size=SIZE) as pilot:
             await console.show(pilot, picture)

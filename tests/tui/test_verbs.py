@@ -10,12 +10,14 @@ import click
 import pytest
 
 from gputui.cli.main import cli
+from gputui.domain.action import Action, DrainGpus, Pause, PlaceJobs, ResumeGpus, Unpause
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.keyed import with_keys
+from gputui.domain.policy.whatif import change_of
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
 from gputui.domain.state import JobState
-from gputui.domain.verb import BaseVerb, FormVerb, Order, Verb, Who
+from gputui.domain.verb import BaseVerb, FormVerb, Verb, Who
 from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER_VERBS, VERBS
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
@@ -34,7 +36,6 @@ MAY_BE_EMPTY = {
     "done_many",
     "proposal",
     "proposal_many",
-    "preview",
     "question",
 }
 names = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
@@ -52,8 +53,8 @@ def store_for(verb: Verb[Job]) -> MemoryJobStore:
     return store
 
 
-def order_of(verb: Verb[Job]) -> Order:
-    return Order((1,), places=(BESIDE,) if verb is MOVE else ())
+def action_of(verb: Verb[Job]) -> Action:
+    return PlaceJobs((BESIDE,)) if verb is MOVE else verb.on((1,))
 
 
 @names
@@ -70,7 +71,7 @@ def test_a_verb_about_jobs_can_be_proposed_of_one_and_of_many(verb: Verb[Job]) -
     assert "{subject}" in verb.done
     assert "{title}" in verb.proposal
     assert verb.proposal_many
-    assert verb.preview
+    assert verb.wish.has_forecast
 
 
 @pytest.mark.parametrize("verb", FORM_VERBS, ids=[verb.name for verb in FORM_VERBS])
@@ -125,23 +126,21 @@ def test_the_shell_has_a_command_for_each_verb(verb: Verb[object]) -> None:
 def test_the_call_of_a_verb_changes_the_job_and_its_preview_the_forecast(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
-    said = call_of(verb, order_of(verb))(Actions(store, FakeClock(), ACTOR))
+    said = call_of(verb, action_of(verb))(Actions(store, FakeClock(), ACTOR).act)
     assert store.get(1) != before
     assert with_keys(said, lambda name: f"<{name}>").startswith("job 1")
-    assert verb.preview is not None
     picture = snapshot(jobs=(before,))
-    order = Order((1,), 10, (BESIDE,))
-    assert verb.preview(order, NOW)(picture).jobs != picture.jobs
+    assert change_of(action_of(verb), NOW)(picture).jobs != picture.jobs
 
 
 @job_verbs
 def test_a_repeated_verb_changes_nothing_or_is_refused(verb: Verb[Job]) -> None:
     store = store_for(verb)
     actions = Actions(store, FakeClock(), ACTOR)
-    call = call_of(verb, order_of(verb))
-    call(actions)
+    call = call_of(verb, action_of(verb))
+    call(actions.act)
     if verb.name in {"hold", "release", "cancel", "move"}:
-        assert call(actions) == "job 1: nothing to change"
+        assert call(actions.act) == "job 1: nothing to change"
 
 
 @job_verbs
@@ -149,13 +148,13 @@ def test_an_undo_restores_the_state(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
     undo = Undo(Actions(store, FakeClock(), ACTOR), dict)
-    undo.carry_out(call_of(verb, order_of(verb)))
-    if verb.can_be_undone:
-        undo.last(Actions(store, FakeClock(), ACTOR))
+    undo.carry_out(call_of(verb, action_of(verb)))
+    if not verb.wish.is_final:
+        undo.last()
         assert store.get(1).evolve(waiting_since=before.waiting_since) == before
     else:
         with pytest.raises(GputuiError):
-            undo.last(Actions(store, FakeClock(), ACTOR))
+            undo.last()
 
 
 @pytest.mark.parametrize("verb", SCHEDULER_VERBS, ids=lambda verb: verb.name)
@@ -163,9 +162,9 @@ def test_the_scheduler_is_paused_and_unpaused(verb: Verb[object]) -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
     if verb.name == "unpause":
-        actions.pause("maintenance")
+        actions.act(Pause("maintenance"))
     assert verb.may(store.controls())
-    call_of(verb, Order(reason="maintenance"))(actions)
+    call_of(verb, Pause("maintenance") if verb.name == "pause" else Unpause())(actions.act)
     assert not verb.may(store.controls())
 
 
@@ -175,13 +174,14 @@ def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
     actions = Actions(store, FakeClock(), ACTOR)
     shown = view()
     if verb.name == "resume":
-        actions.drain([shown.gpu.uuid], "broken")
+        actions.act(DrainGpus((shown.gpu.uuid,), "broken"))
     assert verb.may((shown, store.controls()))
-    said = call_of(verb, Order(uuids=(shown.gpu.uuid,), reason="broken"), "3")(actions)
+    uuids = (shown.gpu.uuid,)
+    action = DrainGpus(uuids, "broken") if verb.name == "drain" else ResumeGpus(uuids)
+    said = call_of(verb, action, "3")(actions.act)
     assert said.startswith("GPU 3 ")
     assert not verb.may((shown, store.controls()))
-    assert verb.preview is not None
-    assert callable(verb.preview(Order(uuids=(shown.gpu.uuid,)), NOW))
+    assert type(action) is verb.wish
 
 
 @job_verbs
@@ -202,7 +202,7 @@ def refused(tmp_path: Path) -> Callable[..., bool]:
         permissions = UserPermissions(tmp_path, settings)
         actions = Actions(store, FakeClock(), actor, policy=policy, permissions=permissions)
         try:
-            call_of(verb, order_of(verb))(actions)
+            call_of(verb, action_of(verb))(actions.act)
         except GputuiError:
             return True
         return False

@@ -15,11 +15,12 @@ from textual.widgets import Input
 from gputui import bootstrap
 from gputui.cli import start_times
 from gputui.cli.main import run
+from gputui.domain.action import DrainGpus, SetPriority
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import timeline as policy
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, Timeline
-from gputui.domain.policy.whatif import Comparison, compared, prioritised, what_if
+from gputui.domain.policy.whatif import Comparison, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
 from gputui.tui.latest_worker import Throttle
@@ -296,7 +297,7 @@ async def test_the_panel_opens_at_once_and_no_key_waits_for_the_forecast(
         slow.go_on.set()
         await until(pilot, lambda: panel.comparison is not None)
         assert panel.comparison is not None
-        shifts = what_if(console.snapshot, prioritised([111], 80, NOW), Settings(policy=plans.KEPT), NOW)
+        shifts = what_if(console.snapshot, change_of(SetPriority((111,), 80), NOW), Settings(policy=plans.KEPT), NOW)
         assert panel.comparison.shifts == shifts
         await console.press(pilot, "enter")
         assert console.store.get(111).priority == 80
@@ -408,7 +409,7 @@ async def test_the_panel_of_drain_asks_for_a_reason() -> None:
 
 async def test_resume_shows_the_reason_of_the_drain() -> None:
     console = watched()
-    console.actions.drain([uuid(6)], "fan noise")
+    console.actions.act(DrainGpus((uuid(6),), "fan noise"))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         drains = {uuid(6): Drain("fan noise, ticket 812", "alice", NOW)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
@@ -12,9 +11,12 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from gputui.domain.action import Action, Cancel, Hold, SetPriority
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.ports.actions import UserActions
+from gputui.domain.submit_action import Done
+from gputui.engine.actions.actions import Progress
+from gputui.ports.actions import Act
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
@@ -38,18 +40,23 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Slow:
     """A task that continues only when the test lets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
         self.may_go_on = threading.Semaphore(0)
+        self._act = console.actions.act
+        console.actions.act = self.act  # type: ignore[method-assign]
 
-    def hold(self, actions: UserActions) -> str:
-        for number in itertools.count():
-            actions.on_progress(number, 10_000)
+    def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
+        assert on_progress is not None
+        for number in range(10_000):
+            on_progress(number, 10_000)
             if number == 4210:
                 self.may_go_on.acquire(timeout=60)
-            if number == 9999:
-                actions.hold([107])
-                return "all are held"
-        raise AssertionError
+        return self._act(action, server=server)
+
+
+def hold(act: Act) -> str:
+    act(Hold((107,)))
+    return "all are held"
 
 
 def shows_line(console: Console) -> bool:
@@ -79,10 +86,11 @@ async def gone(console: Console, pilot: Pilot[ExitChoice]) -> None:
 @pytest.mark.usefixtures("at_once")
 class TestActions:
     async def test_progress_is_shown_until_the_task_is_done(self) -> None:
-        console, slow = Console(), Slow()
+        console = Console()
+        slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(slow.hold))
+            console.app.post_message(ActionRequested(hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             assert "Esc cancels" in console.screen_text
             slow.may_go_on.release()
@@ -92,10 +100,11 @@ class TestActions:
             assert console.store.get(107).held
 
     async def test_escape_aborts_the_task(self) -> None:
-        console, slow = Console(), Slow()
+        console = Console()
+        slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(slow.hold))
+            console.app.post_message(ActionRequested(hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("escape")
             await seen(console, pilot, "cancelling …")
@@ -106,10 +115,11 @@ class TestActions:
             assert not console.store.get(107).held
 
     async def test_progress_is_shown_on_every_screen(self) -> None:
-        console, slow = Console(), Slow()
+        console = Console()
+        slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(slow.hold))
+            console.app.post_message(ActionRequested(hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("question_mark")
             await seen(console, pilot, "4,210 of 10,000 jobs")
@@ -125,14 +135,14 @@ class TestActions:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(lambda actions: str(actions.hold([107]))))
+            console.app.post_message(ActionRequested(lambda act: str(act(Hold((107,))))))
             await console.settle(pilot)
             gate = threading.Semaphore(0)
             undo = console.actions.undo
 
-            def slow(changes: object) -> object:
+            def slow(changes: object, on_progress: Progress) -> object:
                 gate.acquire(timeout=60)
-                return undo(changes)  # type: ignore[arg-type]
+                return undo(changes, on_progress)  # type: ignore[arg-type]
 
             console.actions.undo = slow  # type: ignore[assignment, method-assign]
             await pilot.press("u")
@@ -169,12 +179,11 @@ def test_an_action_on_many_jobs_is_complete_or_absent() -> None:
             raise TaskCancelledError("given up")
 
     calls: list[Callable[[], object]] = [
-        lambda: console.actions.hold(ids),
-        lambda: console.actions.add_priority(ids, 10),
-        lambda: console.actions.cancel(ids),
+        lambda: console.actions.act(Hold(ids), on_progress=stop),
+        lambda: console.actions.act(SetPriority(ids, 10, relative=True), on_progress=stop),
+        lambda: console.actions.act(Cancel(ids), on_progress=stop),
     ]
     before = dict(console.store.jobs())
-    console.actions.on_progress = stop
     for call in calls:
         told.clear()
         with pytest.raises(TaskCancelledError):

@@ -29,6 +29,7 @@ from gputui.cli.attached.conversation import (
 )
 from gputui.cli.session import Session
 from gputui.cli.streams import discard, discard_stdout
+from gputui.domain.action import Cancel
 from gputui.domain.attempt import Attempt
 from gputui.domain.errors import ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
@@ -181,7 +182,7 @@ class Attendance:
         if number is None:
             return
         if self._is_owner:
-            bootstrap.actions(self._store, self._session.options).cancel((self._id,))
+            bootstrap.actions(self._store, self._session.options).act(Cancel((self._id,)))
             self._status.say(f"job {self._id} is cancelled")
         raise Leaving(number)
 
@@ -324,7 +325,7 @@ class Attendance:
         if number == signal.SIGHUP or not self._is_owner or self._is_stopping:
             raise Leaving(number)
         self._is_stopping = True
-        bootstrap.actions(self._store, self._session.options).cancel((self._id,))
+        bootstrap.actions(self._store, self._session.options).act(Cancel((self._id,)))
         self._status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")
 
     # ends

@@ -10,6 +10,7 @@ from gputui.bootstrap import job_access
 from gputui.cli import ends
 from gputui.cli.attached.attendance import Status, waiting_words
 from gputui.cli.logs import print_log, was_started
+from gputui.domain.action import Cancel
 from gputui.domain.errors import CapabilityError
 from gputui.domain.state import JobState
 
@@ -32,7 +33,7 @@ def run(session: Session, store: JobStore, job_id: JobId, *, is_quiet: bool) -> 
         return _end(store, job_id, status, is_quiet=is_quiet)
     except KeyboardInterrupt:
         name = store.get(job_id).shown_id
-        bootstrap.actions(store, session.options).cancel((job_id,))
+        bootstrap.actions(store, session.options).act(Cancel((job_id,)))
         status.say(f"job {name} is stopping; Ctrl-C again leaves at once")
     try:
         _end(store, job_id, status, is_quiet=is_quiet)

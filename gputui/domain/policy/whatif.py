@@ -10,9 +10,24 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    Action,
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    PlaceJobs,
+    Release,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Top,
+    put,
+)
 from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
-from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import keep_wait
@@ -102,40 +117,33 @@ def compared(
     return Comparison(before, timeline(change(snapshot), settings, now, is_wanted=is_wanted))
 
 
-def prioritised(job_ids: Iterable[JobId], value: int, at: datetime, *, relative: bool = False) -> SnapshotChange:
-    """Return the change that sets or adds to the priority of these jobs."""
-    return _changed_jobs(job_ids, lambda job: job.prioritised(value, relative=relative), at)
+def change_of(action: Action, at: datetime) -> SnapshotChange:
+    """Return what an action does to the snapshot once the scheduler has carried it out.
+
+    Jobs that it does not suit stay as they are, and so does the snapshot for an action without a forecast.
+    """
+    match action:
+        case Cancel():
+            return _cancelled(action.ids)
+        case Requeue():
+            return _requeued(action.ids, at)
+        case DrainGpus():
+            return _drained(action.uuids, at)
+        case ResumeGpus():
+            return _resumed(action.uuids)
+        case PlaceJobs():
+            moves = [_changed_jobs(each.ids, partial(put, placed=each.placed, by=""), at) for each in action.places]
+            return lambda snapshot: reduce(lambda changed, change: change(changed), moves, snapshot)
+        case EditJobs():
+            edit = action.edit
+            return _changed_jobs(action.ids, lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
+        case Hold() | Release() | SetPriority() | Top():
+            return _changed_jobs(action.ids, lambda job: action.apply(job, at, ""), at)
+        case _:
+            return lambda snapshot: snapshot
 
 
-def topped(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """Return the change that puts the jobs at the head of the queue."""
-    wanted = spans_of(job_ids)
-    return lambda snapshot: _changed(snapshot, wanted, lambda job: job.topped(at))
-
-
-def placed(places: Iterable[Placing], at: datetime) -> SnapshotChange:
-    """Return the change that places the waiting jobs beside others."""
-    changes = [_changed_jobs(each.ids, partial(_put, placed=each.placed), at) for each in places]
-    return lambda snapshot: reduce(lambda changed, change: change(changed), changes, snapshot)
-
-
-def _put(job: Job, placed: Placed) -> Job:
-    return _waiting(job, job.put(placed))
-
-
-def held(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """Return the change that holds the waiting jobs."""
-    return _changed_jobs(job_ids, lambda job: _waiting(job, job.evolve(held=True, hold_reason=None)), at)
-
-
-def released(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
-    """Return the change that releases the jobs, and with them those of their image and tenant that failed fast."""
-    return _changed_jobs(
-        job_ids, lambda job: _waiting(job, job.evolve(held=False, hold_reason=None, released_at=at)), at
-    )
-
-
-def requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
+def _requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """Return the change that requeues the jobs with their present age and releases their GPUs."""
     wanted = spans_of(job_ids)
 
@@ -153,7 +161,7 @@ def requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     return change
 
 
-def cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
+def _cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
     """Return the change that removes the jobs and releases their GPUs."""
     gone = spans_of(job_ids)
 
@@ -165,7 +173,7 @@ def cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
     return change
 
 
-def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
+def _drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
     """Return the change that drains the GPUs; jobs on them keep running."""
     names, drain = frozenset(uuids), Drain("", "", at)
 
@@ -178,7 +186,7 @@ def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
     return lambda snapshot: _with_views(snapshot, change)
 
 
-def resumed(uuids: Iterable[str]) -> SnapshotChange:
+def _resumed(uuids: Iterable[str]) -> SnapshotChange:
     """Return the change that resumes GPUs.
 
     Drained ones and those stopped by an Xid take jobs, unless another cause forbids it.
@@ -193,11 +201,6 @@ def resumed(uuids: Iterable[str]) -> SnapshotChange:
         return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
 
     return lambda snapshot: _with_views(snapshot, change)
-
-
-def edited(ids: Iterable[JobId], edit: Edit, at: datetime) -> SnapshotChange:
-    """Return the change that edits the waiting jobs, or the time limit of the running ones."""
-    return _changed_jobs(ids, lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
 
 
 def _may_edit(job: Job, edit: Edit) -> bool:
@@ -230,18 +233,19 @@ def _undrained(view: GpuView) -> GpuState:
     return GpuState.FOREIGN if view.holders else GpuState.FREE
 
 
-def _waiting(before: Job, after: Job) -> Job:
-    """Return the job after a change that applies only to waiting jobs."""
-    return after if before.state is JobState.PENDING else before
-
-
 def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: datetime) -> SnapshotChange:
     """Return the change that edits these jobs and keeps their eligible waits."""
     wanted = spans_of(job_ids)
 
+    def edited(job: Job) -> Job:
+        try:
+            return edit(job)
+        except GputuiError:  # it does not suit the job's state
+            return job
+
     def change(snapshot: Snapshot) -> Snapshot:
         others = Dependencies.of(snapshot.jobs)
-        return _changed(snapshot, wanted, lambda job: keep_wait(job, edit(job), others.ended_at(job, at), at))
+        return _changed(snapshot, wanted, lambda job: keep_wait(job, edited(job), others.ended_at(job, at), at))
 
     return change
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from gputui.domain.entries import new_entries
+from gputui.domain.entries import new_entries, numbered
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.dependency import has_failed
 from gputui.domain.snapshot import Controls
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import ActionContext
-from gputui.engine.actions.limits import within_time_limits
+from gputui.engine.actions.limits import check_within, submit_within, within_time_limits
 
 MAX_ARRAY = 100_000
 """Maximum number of elements of an array."""
@@ -24,7 +25,7 @@ class Admission:
     """Checks submissions and edits of one actor."""
 
     def __init__(self, context: ActionContext) -> None:
-        self._context = context
+        self.context = context
 
     def new_jobs(self, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
         """Return the submitted jobs, without ids yet; raises GputuiError for forbidden specs."""
@@ -42,26 +43,26 @@ class Admission:
         return Job(
             id=0,
             spec=spec,
-            submitted_at=self._context.now(),
+            submitted_at=self.context.now(),
             priority=spec.priority,
             held=submission.held,
-            held_by=self._context.actor.user if submission.held else "",
-            held_at=self._context.now() if submission.held else None,
-            submitted_by=self._context.actor.user,
+            held_by=self.context.actor.user if submission.held else "",
+            held_at=self.context.now() if submission.held else None,
+            submitted_by=self.context.actor.user,
             recurring=recurring,
         )
 
     def check_spec(self, spec: JobSpec) -> JobSpec:
         """Return the spec of a new job as it is stored; raises GputuiError for a forbidden one."""
-        if self._context.permissions:
-            self._context.permissions.check_leader(spec, self._context.actor.uid)
+        if self.context.permissions:
+            self.context.permissions.check_leader(spec, self.context.actor.uid)
         return self.with_dependencies(self.within_limits(spec))
 
     def within_limits(self, spec: JobSpec) -> JobSpec:
         """Return the spec with the site's time limit; raises InputError for forbidden options or times."""
-        if self._context.permissions:
-            self._context.permissions.check(spec, self._context.actor.uid)
-        return within_time_limits(spec, self._context.settings)
+        if self.context.permissions:
+            self.context.permissions.check(spec, self.context.actor.uid)
+        return within_time_limits(spec, self.context.settings)
 
     def with_dependencies(self, spec: JobSpec) -> JobSpec:
         """Return the spec with a failed element added for each awaited array in history, which ticks do not read.
@@ -69,7 +70,7 @@ class Admission:
         Raises NotFoundError for jobs that do not exist. A new job has no id yet, so it cannot cause a circular
         dependency.
         """
-        store = self._context.store
+        store = self.context.store
         for job_id in spec.after_any:
             store.get(job_id)
         after = [store.get(job_id) for job_id in spec.after]
@@ -81,22 +82,53 @@ class Admission:
 
     def check_caps(self, jobs: Iterable[Job], controls: Controls) -> None:
         """Raise InputError for jobs whose tenant or priority the actor may not use."""
-        caps = self._context.caps(controls)
+        caps = self.context.caps(controls)
         for job in jobs:
             caps.check_new(job.spec)
 
     def vouched(self, jobs: list[Job]) -> list[Job]:
         """Return the jobs with proof of their submitter, one proof for all elements of an array."""
         specs = {id(job.spec): job.spec for job in jobs}
-        proven = {key: self._context.store.with_warrant(spec, self._context.actor.uid) for key, spec in specs.items()}
+        proven = {key: self.context.store.with_warrant(spec, self.context.actor.uid) for key, spec in specs.items()}
         return [job if proven[id(job.spec)] is job.spec else job.evolve(spec=proven[id(job.spec)]) for job in jobs]
 
     def revouched(self, before: JobSpec, after: JobSpec) -> JobSpec:
         """Return an edited spec, with a new proof if it runs something else, which only its submitter may do."""
         if not before.warrant or after.runs_as_much_as(before):
             return after
-        if before.warrant.partition("/")[0] != str(self._context.actor.uid):
+        if before.warrant.partition("/")[0] != str(self.context.actor.uid):
             raise GputuiError(
                 "only its submitter can change its image or command", hint="clone it, and cancel this one"
             )
-        return self._context.store.with_warrant(after, self._context.actor.uid)
+        return self.context.store.with_warrant(after, self.context.actor.uid)
+
+
+def submit(context: ActionContext, submissions: Iterable[Submission], recurring: JobId | None = None) -> Done:
+    """Put jobs into the queue, all or none.
+
+    `recurring` is the id of the recurring job that submits them, if one does: its submitter was verified and its
+    priority checked when it was added.
+    """
+    admission = Admission(context)
+    jobs = admission.new_jobs(submissions, recurring)
+    if recurring is None:
+        jobs = admission.vouched(jobs)
+    if not jobs:
+        return Done()
+
+    def check(controls: Controls) -> None:
+        if recurring is None:
+            admission.check_caps(jobs, controls)
+
+    ids = submit_within(context.store, jobs, context.actor, context.policy, check)
+    every = (range(first, first + job.count) for first, job in zip(ids, jobs, strict=True))
+    return Done(tuple(itertools.chain.from_iterable(every)))
+
+
+def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
+    """Return the jobs that `submit` would put into the queue, with provisional ids; raises the same errors."""
+    admission = Admission(context)
+    jobs = admission.new_jobs(submissions, None)
+    admission.check_caps(jobs, context.store.controls())
+    check_within(context.store, jobs, context.policy)
+    return Done(jobs=tuple(numbered(jobs, context.store.jobs().highest + 1)))

@@ -1,4 +1,4 @@
-"""State shared by all actions of one actor: store, clock and settings, audit, and reports of changes."""
+"""State shared by all actions of one actor: store, clock and settings, and the audit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.engine.actions.limits import PriorityCaps
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.actions.undo import UndoableChange, can_be_undone
 from gputui.ports import Clock, JobStore, Transaction
 
 T = TypeVar("T")
@@ -31,9 +30,7 @@ class ActionContext(Struct, frozen=True):
     policy: PolicySettings
     permissions: UserPermissions | None
     """The site's rules; None if everything is allowed."""
-    on_change: Callable[[UndoableChange], None]
-    """Called in the transaction with each change that can be undone."""
-    on_progress: Callable[[int, int], None]
+    on_progress: Callable[[int, int], None] = lambda done, total: None
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
 
     def now(self) -> datetime:
@@ -43,11 +40,6 @@ class ActionContext(Struct, frozen=True):
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write an entry of the audit log in the transaction."""
         transaction.audit(AuditEntry(self.now(), self.actor.uid, self.actor.user, verb, target, before, after))
-
-    def report(self, change: UndoableChange) -> None:
-        """Report the change to `on_change` if it can be undone."""
-        if can_be_undone(change):
-            self.on_change(change)
 
     def with_progress(self, items: Iterable[T], total: int) -> Iterator[T]:
         """Yield the items, reporting the progress now and then."""

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from msgspec.structs import replace
-
+from gputui.domain.action import ControlAction, Pause, Unpause
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.snapshot import Controls
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import ActionContext
-from gputui.engine.actions.undo import DrainChange, PauseChange
+from gputui.engine.actions.undo import DrainChange, PauseChange, UndoableChange
 
 
-def change_drains(context: ActionContext, verb: str, uuids: Iterable[str], drain: Drain | None) -> None:
-    """Drain these GPUs; with None, resume them."""
-    now = context.now()
-    with context.store.transaction() as transaction:
-        controls = transaction.controls()
-        drains, resumed = dict(controls.drains), dict(controls.resumed)
-        for uuid in dict.fromkeys(uuids):
-            was, before = _drain_words(drains, uuid), drains.pop(uuid, None)
-            if drain is not None:
-                drains[uuid] = drain
-            else:
-                resumed[uuid] = now
-            context.audit(transaction, verb, uuid, was, _drain_words(drains, uuid))
-            context.report(DrainChange(verb, uuid, before, drain))
-        transaction.set_controls(replace(controls, drains=drains, resumed=resumed))
-
-
-def change_pause(context: ActionContext, verb: str, change: Callable[[Controls], Controls]) -> None:
-    """Pause the scheduler or end its pause."""
+def change_controls(context: ActionContext, action: ControlAction) -> Done:
+    """Drain GPUs, pause the scheduler, or end that; each GPU has an entry of its own in the audit log."""
+    changes: list[UndoableChange] = []
     with context.store.transaction() as transaction:
         before = transaction.controls()
-        after = change(before)
+        after = action.apply(before, context.now(), context.actor.user)
         transaction.set_controls(after)
-        context.audit(transaction, verb, "scheduler", _pause_words(before), _pause_words(after))
-        context.report(PauseChange(verb, before, after))
+        if isinstance(action, Pause | Unpause):
+            context.audit(transaction, action.verb, "scheduler", _pause_words(before), _pause_words(after))
+            changes += [PauseChange(action.verb, before, after)] if before != after else []
+            return Done(changes=tuple(changes))
+        for uuid in dict.fromkeys(action.uuids):
+            was, now = before.drains.get(uuid), after.drains.get(uuid)
+            context.audit(transaction, action.verb, uuid, _drain_words(was), _drain_words(now))
+            changes += [DrainChange(action.verb, uuid, was, now)] if was != now else []
+    return Done(changes=tuple(changes))
 
 
 def find_gpu(uuids: Sequence[str], name: str) -> str:
@@ -53,8 +44,8 @@ def find_gpu(uuids: Sequence[str], name: str) -> str:
     return matches[0]
 
 
-def _drain_words(drains: Mapping[str, Drain], uuid: str) -> str:
-    return f"drained: {drains[uuid].reason}" if uuid in drains else "in use"
+def _drain_words(drain: Drain | None) -> str:
+    return f"drained: {drain.reason}" if drain is not None else "in use"
 
 
 def _pause_words(controls: Controls) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
 from gputui.domain import runs
+from gputui.domain.action import EditJobs
 from gputui.domain.audit import target_of
 from gputui.domain.edit import Edit, differs
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
@@ -15,9 +16,10 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.admission import Admission
 from gputui.engine.actions.context import ActionContext
-from gputui.engine.actions.job_changes import EligibleWaits, QueueJobs
+from gputui.engine.actions.job_changes import EligibleWaits, QueueJobs, undoable
 from gputui.engine.actions.running_jobs import check_editable, edited_while_running
 from gputui.engine.actions.undo import JobChange
 
@@ -34,63 +36,60 @@ class EditableQueue(QueueJobs, Protocol):
         ...
 
 
-class Edits:
-    """Edits by one actor: of waiting jobs, and of the time limit of running ones."""
+def edit_jobs(context: ActionContext, action: EditJobs) -> Done:
+    """Edit waiting jobs, or the time limit of running ones, elements of one entry together.
 
-    def __init__(self, context: ActionContext, admission: Admission) -> None:
-        self._context = context
-        self._admission = admission
+    The wait of a job starts again if it asks for more.
+    """
+    edit, admission = action.edit, Admission(context)
+    dependencies = _known_dependencies(admission, edit)
+    done: list[JobId] = []
+    changes: list[JobChange] = []
+    with context.store.transaction() as transaction:
+        for before in transaction.chosen(action.ids):
+            after = _edited(admission, transaction, before, action, dependencies)
+            check_unchanged(before, action.seen)
+            if after == before:
+                continue
+            after = after.evolve(spec=admission.revouched(before.spec, after.spec))
+            transaction.put(after)
+            was, then = edit.words(before.spec, before.held), edit.words(after.spec, after.held)
+            which = f"elements {runs.words(before.runs)}: " if before.runs else ""
+            context.audit(transaction, "edit", target_of(before), was, f"{which}{then}")
+            changes += undoable(action, before, after)
+            done += before.ids
+    return Done(tuple(done), tuple(changes))
 
-    def apply(self, ids: Iterable[JobId], edit: Edit, seen: Job | None) -> tuple[JobId, ...]:
-        """Edit the jobs, elements of one entry together; return the ids of the changed ones.
 
-        `seen` is the job as its editor showed it: a job that has changed since then is not edited.
-        """
-        context, dependencies = self._context, self._known_dependencies(edit)
-        changed: list[JobId] = []
-        with context.store.transaction() as transaction:
-            for before in transaction.chosen(ids):
-                after = self._edited(transaction, before, edit, dependencies)
-                check_unchanged(before, seen)
-                if after == before:
-                    continue
-                after = after.evolve(spec=self._admission.revouched(before.spec, after.spec))
-                transaction.put(after)
-                was, then = edit.words(before.spec, before.held), edit.words(after.spec, after.held)
-                which = f"elements {runs.words(before.runs)}: " if before.runs else ""
-                context.audit(transaction, "edit", target_of(before), was, f"{which}{then}")
-                context.report(JobChange("edit", before, after))
-                changed += before.ids
-        return tuple(changed)
+def foreseen(context: ActionContext, action: EditJobs) -> Done:
+    """Return the jobs as the edit would leave them; raises the same errors as `edit_jobs`."""
+    store, admission = context.store, Admission(context)
+    dependencies = _known_dependencies(admission, action.edit)
+    jobs = (_edited(admission, store, store.get(job_id), action, dependencies) for job_id in action.ids)
+    return Done(action.ids, jobs=tuple(jobs))
 
-    def rehearse(self, job_id: JobId, edit: Edit) -> Job:
-        """Return the job as the edit would leave it; raises the same errors as `apply`."""
-        store = self._context.store
-        return self._edited(store, store.get(job_id), edit, self._known_dependencies(edit))
 
-    def _known_dependencies(self, edit: Edit) -> Mapping[str, Any]:
-        """Return the dependencies that the edit names; raises NotFoundError for jobs that do not exist."""
-        named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
-        known = self._admission.with_dependencies(JobSpec(**named))
-        return {name: getattr(known, name) for name in named}
+def _known_dependencies(admission: Admission, edit: Edit) -> Mapping[str, Any]:
+    """Return the dependencies that the edit names; raises NotFoundError for jobs that do not exist."""
+    named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
+    known = admission.with_dependencies(JobSpec(**named))
+    return {name: getattr(known, name) for name in named}
 
-    def _edited(self, queue: EditableQueue, before: Job, edit: Edit, dependencies: Mapping[str, Any]) -> Job:
-        check_editable(before, edit)
-        if before.state is not JobState.PENDING:
-            return edited_while_running(self._context, before, edit)
-        now = self._context.now()
-        edited = self._signed(before, edit.on(before, now))
-        spec = replace(self._admission.within_limits(edited.spec), **dependencies)
-        check_no_circle(queue, before, spec)
-        after = EligibleWaits(queue, now).keep(before, edited.evolve(spec=spec))
-        self._context.caps(queue.controls()).check(before, after)
-        return after
 
-    def _signed(self, before: Job, edited: Job) -> Job:
-        """Return the edited job with the actor recorded for a changed hold state or priority."""
-        by = self._context.actor.user
-        edited = edited.evolve(held_by=by) if edited.held_at != before.held_at and edited.held else edited
-        return edited.evolve(ranked_by=by) if edited.priority != before.priority else edited
+def _edited(
+    admission: Admission, queue: EditableQueue, before: Job, action: EditJobs, dependencies: Mapping[str, Any]
+) -> Job:
+    context = admission.context
+    check_editable(before, action.edit)
+    if before.state is not JobState.PENDING:
+        return edited_while_running(context, before, action)
+    now = context.now()
+    edited = action.apply(before, now, context.actor.user)
+    spec = replace(admission.within_limits(edited.spec), **dependencies)
+    check_no_circle(queue, before, spec)
+    after = EligibleWaits(queue, now).keep(before, edited.evolve(spec=spec))
+    context.caps(queue.controls()).check(before, after)
+    return after
 
 
 def check_unchanged(now: Job, seen: Job | None) -> None:

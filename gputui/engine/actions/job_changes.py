@@ -1,21 +1,23 @@
-"""Changes of jobs by an action: applied to all ids in one transaction, audited, and reported for undo."""
+"""Changes of jobs by an action: applied to all ids in one transaction, and audited."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 from gputui.domain import runs
+from gputui.domain.action import JobAction, PlaceJobs, Requeue, SetPriority, put
 from gputui.domain.audit import target_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, Placed
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy import eligible_wait
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done, Ids
 from gputui.engine.actions.context import ActionContext
 from gputui.engine.actions.undo import JobChange
 
@@ -48,89 +50,77 @@ class EligibleWaits:
         return Dependencies.of(self._queue.jobs().values())
 
 
-def change_jobs(
-    context: ActionContext, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]
-) -> tuple[JobId, ...]:
-    """Change the jobs with these ids, elements of one entry together; return the ids of the changed ones.
+def change_jobs(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
+    """Change the jobs of the action, elements of one entry together.
 
     Raises GputuiError, and changes nothing, if one of them may not be changed.
     """
-    changed: list[JobId] = []
-    wanted = tuple(dict.fromkeys(ids))
+    done: list[JobId] = []
+    changes: list[JobChange] = []
     with context.store.transaction() as transaction:
         waits, caps = EligibleWaits(transaction, context.now()), context.caps(transaction.controls())
-        for before in context.with_progress(transaction.chosen(wanted), len(wanted)):
-            after = waits.keep(before, change(before))
-            if after != before:
+        for ids, change in _parts(context, action):
+            wanted = tuple(dict.fromkeys(ids))
+            for before in context.with_progress(transaction.chosen(wanted), len(wanted)):
+                after = waits.keep(before, change(before))
+                if after == before:
+                    continue
                 caps.check(before, after)
                 transaction.put(after)
-                context.audit(transaction, verb, target_of(before), _requests(before), _requests(after))
-                context.report(JobChange(verb, before, after))
-                changed += before.ids
-    return tuple(changed)
+                context.audit(transaction, action.verb, target_of(before), _requests(before), _requests(after))
+                changes += undoable(action, before, after)
+                done += before.ids
+    return Done(tuple(done), tuple(changes))
 
 
-def cancelled(job: Job, by: str = "") -> Job:
-    """Return the job with a user's request to cancel it; one that has ended stays as it is."""
-    if job.state.is_terminal:
-        return job
-    return job.evolve(cancel_requested=True, cancelled_by=by, requeue_requested=False)
+def foreseen(context: ActionContext, action: JobAction | PlaceJobs) -> Done:
+    """Return the jobs as `change_jobs` would leave them; raises the same errors, and writes nothing."""
+    store, found = context.store, []
+    waits, caps = EligibleWaits(store, context.now()), context.caps(store.controls())
+    for ids, change in _parts(context, action):
+        for before in map(store.get, ids):
+            found.append(waits.keep(before, change(before)))
+            caps.check(before, found[-1])
+    return Done(action.ids, jobs=tuple(found))
 
 
-def refuse_cancelled(job: Job) -> None:
-    """Raise GputuiError if a job is being cancelled."""
-    if job.cancel_requested:
-        raise GputuiError(f"job {job.shown_id} is being cancelled")
+def _parts(context: ActionContext, action: JobAction | PlaceJobs) -> list[tuple[Ids, Callable[[Job], Job]]]:
+    """Return the changes that an action makes, one after another, each with its jobs."""
+    if isinstance(action, PlaceJobs):
+        by = context.actor.user
+        return [(each.ids, partial(put, placed=each.placed, by=by)) for each in action.places]
+    return [(action.ids, partial(applied, context, action))]
 
 
-def held(job: Job, by: str, at: datetime) -> Job:
-    """Return the waiting job, held by a user; raises GputuiError if it is not waiting."""
-    if job.state is not JobState.PENDING:
-        hint = "cancel or requeue it"
-        raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
-    refuse_cancelled(job)
-    if job.held and job.hold_reason is None:
-        return job  # still held by the first user who held it
-    return job.evolve(held=True, hold_reason=None, held_by=by, held_at=at)
+def applied(context: ActionContext, action: JobAction, job: Job) -> Job:
+    """Return the job after the action; raises GputuiError if its state or the actor does not allow it.
 
-
-def ranked(before: Job, after: Job, by: str) -> Job:
-    """Return the job with another priority or place, and the user who changed it; unchanged if nothing differs.
-
-    Raises GputuiError for a job that has ended.
+    Only an operator's requeue keeps the job's wait. Otherwise members of a shared queue could divide a long job into
+    parts, each with the wait of all before it.
     """
-    if before.state.is_terminal:
-        raise GputuiError(
-            f"job {before.shown_id} is {before.state}: it no longer has a place in the queue", hint="requeue it"
-        )
-    return before if after == before else after.evolve(ranked_by=by)
+    if action.may:
+        check_owner(context, job, action.may)
+    after = action.apply(job, context.now(), context.actor.user)
+    return after.evolve(waited=()) if isinstance(action, Requeue) and not context.may_operate else after
 
 
-def released(job: Job, now: datetime) -> Job:
-    """Return the job, released, together with its image and tenant if the fast-failure guard has paused them.
-
-    The job may use the GPUs that failed it again: a user who releases it has had them repaired, or wants a new try.
-    """
-    job = job.evolve(avoid_gpus=())
-    if job.state is not JobState.PENDING:
-        return job.unheld()
-    return job.unheld(released_at=now)
+def undoable(action: JobAction | PlaceJobs, before: Job, after: Job) -> tuple[JobChange, ...]:
+    """Return the change, unless it cannot be undone."""
+    can_be = not action.is_final and (after.state is JobState.PENDING or isinstance(action, SetPriority))
+    return (JobChange(action.verb, before, after),) if can_be else ()
 
 
-def moved(job: Job, placed: Placed, by: str) -> Job:
-    """Return the waiting job beside another; raises GputuiError if it is not waiting."""
-    if job.state is not JobState.PENDING:
-        raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
-    refuse_cancelled(job)
-    return ranked(job, job.put(placed), by)
+def check_owner(context: ActionContext, job: Job, what: str) -> None:
+    """Raise GputuiError unless the actor submitted the job or is an operator; `what` as in `suspend it`."""
+    if not (context.may_operate or _is_owner(context, job)):
+        who = job.submitted_by or "its submitter"
+        raise GputuiError(f"job {job.shown_id}: only {who}, who submitted it, and operators may {what}")
 
 
-def requeued(job: Job, *, keeps_wait: bool) -> Job:
-    """Return the job with a request to run it again; raises GputuiError if it is waiting."""
-    if job.state is JobState.PENDING:
-        raise GputuiError(f"job {job.shown_id} is waiting already")
-    job = job.evolve(requeue_requested=True, cancel_requested=False)
-    return job if keeps_wait else job.evolve(waited=())
+def _is_owner(context: ActionContext, job: Job) -> bool:
+    """Return whether the actor submitted the job; the proof of its submitter decides if there is one."""
+    uid, slash, _ = job.spec.warrant.partition("/")
+    return uid == str(context.actor.uid) if slash else job.submitted_by == context.actor.user
 
 
 def _requests(job: Job) -> str:

@@ -48,12 +48,6 @@ def check_warning(spec: JobSpec) -> None:
         raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")
 
 
-def check_priority(value: int) -> None:
-    """Raise InputError outside 0 to 100."""
-    if not 0 <= value <= MAX_PRIORITY:
-        raise InputError(f"{value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
-
-
 ControlsCheck: TypeAlias = Callable[[Controls], None]
 """Raises GputuiError for jobs that the operators' settings do not allow."""
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job_spec import JobId, Submission
-from gputui.domain.recurring import Recurrence, RecurringJob
+from gputui.domain.job_spec import JobId
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.submit_action import Done
 from gputui.domain.units import quoted
 from gputui.engine.actions.admission import Admission
 from gputui.engine.actions.context import ActionContext
@@ -91,44 +93,35 @@ def _is_known(name: str) -> bool:
     return True
 
 
-class RecurringActions:
-    """Recurring jobs of one actor. Every method applies to all of its ids or none."""
+def add_recurring(context: ActionContext, action: AddRecurring) -> Done:
+    """Add a recurring job, whose id differs from all job ids."""
+    recurrence, submission, admission = action.recurrence, action.submission, Admission(context)
+    admission.check_spec(submission.spec)
+    context.caps(context.store.controls()).check_new(submission.spec)
+    if submission.spec.begin_at is not None:
+        raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
+    submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
+    entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.now())
+    with context.store.transaction() as transaction:
+        entry = transaction.add_recurring(entry)
+        context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
+    return Done((entry.id,))
 
-    def __init__(self, context: ActionContext, admission: Admission) -> None:
-        self._context = context
-        self._admission = admission
 
-    def add(self, recurrence: Recurrence, submission: Submission) -> JobId:
-        """Add a recurring job; return its id, which differs from all job ids."""
-        context = self._context
-        self._admission.check_spec(submission.spec)
-        context.caps(context.store.controls()).check_new(submission.spec)
-        if submission.spec.begin_at is not None:
-            raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
-        submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
-        entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.now())
-        with context.store.transaction() as transaction:
-            entry = transaction.add_recurring(entry)
-            context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
-        return entry.id
-
-    def remove(self, ids: Iterable[JobId]) -> None:
-        """Remove recurring jobs. Jobs that they have submitted stay."""
-        with self._context.store.transaction() as transaction:
-            for one in dict.fromkeys(ids):
-                before = _found(transaction, one)
+def change_recurring(context: ActionContext, action: PauseRecurring | ResumeRecurring | RemoveRecurring) -> Done:
+    """Pause, resume or remove recurring jobs, all of them or none."""
+    ids, verb = tuple(dict.fromkeys(action.ids)), action.verb.removesuffix("_recurring")
+    with context.store.transaction() as transaction:
+        for one in ids:
+            before = _found(transaction, one)
+            if isinstance(action, RemoveRecurring):
                 transaction.remove_recurring(one)
-                self._context.audit(transaction, "remove", f"recurring {one}", _words(before), "")
-
-    def set_paused(self, ids: Iterable[JobId], verb: str, *, paused: bool) -> None:
-        """Pause or resume recurring jobs. Runs that were due meanwhile are not made up."""
-        with self._context.store.transaction() as transaction:
-            for one in dict.fromkeys(ids):
-                before = _found(transaction, one)
-                if before.paused != paused:
-                    after = replace(before, paused=paused).awaiting(find_zone(before.zone), self._context.now())
-                    transaction.put_recurring(after)
-                    self._context.audit(transaction, verb, f"recurring {one}", _words(before), _words(after))
+                context.audit(transaction, verb, f"recurring {one}", _words(before), "")
+            elif before.paused != (paused := isinstance(action, PauseRecurring)):
+                after = replace(before, paused=paused).awaiting(find_zone(before.zone), context.now())
+                transaction.put_recurring(after)
+                context.audit(transaction, verb, f"recurring {one}", _words(before), _words(after))
+    return Done(ids)
 
 
 def _found(transaction: Transaction, recurring: JobId) -> RecurringJob:

@@ -8,82 +8,79 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.action import ReserveGpus, SetStanding, Unreserve
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.gpu import Gpu
 from gputui.domain.policy.effective_settings import effective_policy
 from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import PolicySettings, Window
-from gputui.domain.snapshot import Controls, StandingRule
-from gputui.ports import Clock, JobStore, Transaction
+from gputui.domain.snapshot import Controls
+from gputui.domain.submit_action import Done
+from gputui.engine.actions.context import ActionContext
 
 _REMEMBERED = timedelta(days=30)
 """Time after its end during which a reservation's name is not reused."""
 
 
-class Reservations:
-    """Actions of one actor; `policy` is the settings file's. Every method blocks on disk."""
+def reserve(context: ActionContext, action: ReserveGpus) -> Done:
+    """Reserve GPUs."""
+    with context.store.transaction() as transaction:
+        controls = transaction.controls()
+        named = _checked(context, action, controls)
+        oldest = context.now() - _REMEMBERED
+        others = (other for other in controls.reservations if other.end > oldest)
+        transaction.set_controls(_unjudged(replace(controls, reservations=(*others, named)), named))
+        context.audit(transaction, action.verb, f"reservation {named.name}", "", describe_window(named))
+    return Done(window=named)
 
-    def __init__(self, store: JobStore, clock: Clock, actor: Actor, policy: PolicySettings) -> None:
-        self._store = store
-        self._clock = clock
-        self._actor = actor
-        self._policy = policy
 
-    def add(self, window: Window, gpus: Iterable[Gpu]) -> Window:
-        """Reserve some of these GPUs; return the reservation, with a name if it had none."""
-        with self._store.transaction() as transaction:
-            controls = transaction.controls()
-            named = self._checked(window, gpus, controls)
-            oldest = self._clock.now() - _REMEMBERED
-            others = (other for other in controls.reservations if other.end > oldest)
-            transaction.set_controls(_unjudged(replace(controls, reservations=(*others, named)), named))
-            self._audit(transaction, "reserve", f"reservation {named.name}", "", describe_window(named))
-        return named
+def foreseen(context: ActionContext, action: ReserveGpus) -> Done:
+    """Return the reservation as `reserve` would store it; raises the same errors."""
+    return Done(window=_checked(context, action, context.store.controls()))
 
-    def checked(self, window: Window, gpus: Iterable[Gpu]) -> Window:
-        """Return the reservation as `add` would store it; raises the same errors."""
-        return self._checked(window, gpus, self._store.controls())
 
-    def remove(self, name: str) -> None:
-        """Remove a reservation that has not ended and was added by an action."""
-        with self._store.transaction() as transaction:
-            controls, now = transaction.controls(), self._clock.now()
-            found = [window for window in controls.reservations if window.name == name and window.end > now]
-            if not found and any(window.name == name for window in self._policy.reservations):
-                hint = "remove it there"
-                raise GputuiError(f"reservation {name} is defined in the settings file", hint=hint)
-            if not found:
-                raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
-            left = tuple(window for window in controls.reservations if window not in found)
-            transaction.set_controls(_unjudged(replace(controls, reservations=left), found[0]))
-            self._audit(transaction, "unreserve", f"reservation {name}", describe_window(found[0]), "")
+def unreserve(context: ActionContext, action: Unreserve) -> Done:
+    """Remove a reservation that has not ended and was added by an action."""
+    name = action.name
+    with context.store.transaction() as transaction:
+        controls, now = transaction.controls(), context.now()
+        found = [window for window in controls.reservations if window.name == name and window.end > now]
+        if not found and any(window.name == name for window in context.policy.reservations):
+            hint = "remove it there"
+            raise GputuiError(f"reservation {name} is defined in the settings file", hint=hint)
+        if not found:
+            raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
+        left = tuple(window for window in controls.reservations if window not in found)
+        transaction.set_controls(_unjudged(replace(controls, reservations=left), found[0]))
+        context.audit(transaction, action.verb, f"reservation {name}", describe_window(found[0]), "")
+    return Done()
 
-    def set_standing(self, rule: StandingRule | None) -> None:
-        """Set the standing rule, which gives GPUs to jobs of a priority first; None restores the settings file's."""
-        with self._store.transaction() as transaction:
-            before = transaction.controls()
-            after = replace(before, standing=rule)
-            transaction.set_controls(after)
-            self._audit(transaction, "standing", "scheduler", self._standing_word(before), self._standing_word(after))
 
-    def _checked(self, window: Window, gpus: Iterable[Gpu], controls: Controls) -> Window:
-        now, everyone = self._clock.now(), (*self._policy.reservations, *controls.reservations)
-        check_times(window, now)
-        named = window if window.name else replace(window, name=_free_name(everyone))
-        open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
-        if any(other.name == named.name for other in everyone if other.end > now):
-            raise InputError(f"reservation {named.name} exists already", where="--name", hint="choose another name")
-        check_conflicts(named, open_ones, gpus)
-        return named
+def set_standing(context: ActionContext, action: SetStanding) -> Done:
+    """Set the standing rule, which gives GPUs to jobs of a priority first; None restores the settings file's."""
+    with context.store.transaction() as transaction:
+        before = transaction.controls()
+        after = replace(before, standing=action.rule)
+        transaction.set_controls(after)
+        words = (_standing_word(context.policy, controls) for controls in (before, after))
+        context.audit(transaction, action.verb, "scheduler", *words)
+    return Done()
 
-    def _standing_word(self, controls: Controls) -> str:
-        priority = effective_policy(self._policy, controls).standing_priority
-        return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
 
-    def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
-        actor = self._actor
-        transaction.audit(AuditEntry(self._clock.now(), actor.uid, actor.user, verb, target, before, after))
+def _checked(context: ActionContext, action: ReserveGpus, controls: Controls) -> Window:
+    window, now = action.window, context.now()
+    everyone = (*context.policy.reservations, *controls.reservations)
+    check_times(window, now)
+    named = window if window.name else replace(window, name=_free_name(everyone))
+    open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
+    if any(other.name == named.name for other in everyone if other.end > now):
+        raise InputError(f"reservation {named.name} exists already", where="--name", hint="choose another name")
+    check_conflicts(named, open_ones, action.gpus)
+    return named
+
+
+def _standing_word(policy: PolicySettings, controls: Controls) -> str:
+    priority = effective_policy(policy, controls).standing_priority
+    return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
 
 
 def describe_window(window: Window) -> str:

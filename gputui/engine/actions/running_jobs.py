@@ -1,33 +1,20 @@
-"""Changes of running jobs: kinds of changes, who may make them, and within which limits."""
+"""Edits of running jobs: which fields, who may change them, and within which limits."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from gputui.domain.action import EditJobs, refuse_cancelled
 from gputui.domain.edit import Edit, check_suits_state
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.actions.context import ActionContext
-from gputui.engine.actions.job_changes import refuse_cancelled
+from gputui.engine.actions.job_changes import check_owner
 from gputui.engine.actions.limits import check_warning
 
 _LIMIT = "--time-limit"
-_MOST_SIGNALS = 16
-
-
-def check_owner(context: ActionContext, job: Job, what: str) -> None:
-    """Raise GputuiError unless the actor submitted the job or is an operator; `what` as in `suspend it`."""
-    if not (context.may_operate or is_owner(context, job)):
-        who = job.submitted_by or "its submitter"
-        raise GputuiError(f"job {job.shown_id}: only {who}, who submitted it, and operators may {what}")
-
-
-def is_owner(context: ActionContext, job: Job) -> bool:
-    """Return whether the actor submitted the job; the proof of its submitter decides if there is one."""
-    uid, slash, _ = job.spec.warrant.partition("/")
-    return uid == str(context.actor.uid) if slash else job.submitted_by == context.actor.user
 
 
 def check_editable(job: Job, edit: Edit | None = None) -> None:
@@ -42,43 +29,14 @@ def check_editable(job: Job, edit: Edit | None = None) -> None:
         check_suits_state(job, suits_running=edit.suits_running)
 
 
-def edited_while_running(context: ActionContext, before: Job, edit: Edit) -> Job:
+def edited_while_running(context: ActionContext, before: Job, action: EditJobs) -> Job:
     """Return the running job after the edit; raises GputuiError if the job or the actor does not allow it."""
     check_owner(context, before, "change it while it runs")
-    after = edit.on(before, context.now())
+    after = action.apply(before, context.now(), context.actor.user)
     if after.spec.time_limit != before.spec.time_limit:
         _check_limit(context, before, after)
         check_warning(after.spec)
     return after
-
-
-def signalled(context: ActionContext, job: Job, number: int) -> Job:
-    """Return the running job with a request to send it a signal; raises GputuiError if it is not running."""
-    check_owner(context, job, "send it signals")
-    if job.state is not JobState.RUNNING:
-        raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
-    if job.suspended:
-        hint = f"gputui unsuspend {job.shown_id}"
-        raise GputuiError(f"job {job.shown_id} is suspended, and gets no signals", hint=hint)
-    if len(job.signals) >= _MOST_SIGNALS:
-        hint = "a scheduler must run to send them"
-        raise GputuiError(f"job {job.shown_id} has {_MOST_SIGNALS} signals to get already", hint=hint)
-    return job.evolve(signals=(*job.signals, number))
-
-
-def suspended(context: ActionContext, job: Job) -> Job:
-    """Return the running job with a request to suspend it; raises GputuiError if it is not running."""
-    check_owner(context, job, "suspend it")
-    if job.state is not JobState.RUNNING:
-        hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
-        raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be suspended", hint=hint)
-    return job.evolve(suspended=True, suspended_by=context.actor.user)
-
-
-def unsuspended(context: ActionContext, job: Job) -> Job:
-    """Return the job with a request to let it continue; raises GputuiError if the actor may not."""
-    check_owner(context, job, "let it continue")
-    return job.evolve(suspended=False, suspended_by="")
 
 
 def _check_limit(context: ActionContext, before: Job, after: Job) -> None:

@@ -2,82 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 
-from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.action import RemoveTenant, SetTenant
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.policy.effective_settings import effective_policy
-from gputui.domain.settings import PolicySettings, TenantSettings
+from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
-from gputui.engine.actions.permissions import UserPermissions
-from gputui.ports import Clock, JobStore, Transaction
+from gputui.domain.submit_action import Done
+from gputui.engine.actions.context import ActionContext
+from gputui.ports import Transaction
 
 
-class Tenants:
-    """Actions of one actor; `policy` is the settings file's. Every method blocks on disk."""
+def set_tenant(context: ActionContext, action: SetTenant) -> Done:
+    """Change a tenant's weight and caps."""
+    name = action.name
+    with context.store.transaction() as transaction:
+        controls = transaction.controls()
+        known = {tenant.name: tenant for tenant in effective_policy(context.policy, controls).tenants}
+        before = known.get(name)
+        after = replace(TenantSettings(name) if action.clear or before is None else before, **action.changes)
+        _check_may(context, before, after)
+        _put(transaction, controls, name, (after,))
+        context.audit(transaction, "tenant", f"tenant {name}", _in_words(before), _in_words(after))
+    return Done()
 
-    def __init__(
-        self,
-        store: JobStore,
-        clock: Clock,
-        actor: Actor,
-        policy: PolicySettings,
-        permissions: UserPermissions | None = None,
-    ) -> None:
-        self._permissions = permissions
-        self._store = store
-        self._clock = clock
-        self._actor = actor
-        self._policy = policy
 
-    def set(self, name: str, changes: Mapping[str, Any], *, clear: bool = False) -> None:
-        """Change a tenant's weight and caps; with `clear`, the others return to their defaults."""
-        with self._store.transaction() as transaction:
-            controls = transaction.controls()
-            known = {tenant.name: tenant for tenant in effective_policy(self._policy, controls).tenants}
-            before = known.get(name)
-            after = replace(TenantSettings(name) if clear or before is None else before, **changes)
-            self._check_may(before, after)
-            self._put(transaction, controls, name, (after,))
-            self._audit(transaction, name, before, after)
+def remove_tenant(context: ActionContext, action: RemoveTenant) -> Done:
+    """Remove a tenant's values."""
+    name = action.name
+    with context.store.transaction() as transaction:
+        controls = transaction.controls()
+        before = next((tenant for tenant in controls.tenants if tenant.name == name), None)
+        of_file = next((tenant for tenant in context.policy.tenants if tenant.name == name), None)
+        if before is None and of_file is not None:
+            raise GputuiError(f"tenant {name} is defined in the settings file", hint="change it there, or tenant set")
+        if before is None:
+            raise NotFoundError(f"nothing is set for a tenant {name}", hint="gputui tenant list shows them")
+        _check_may(context, before, of_file)
+        _put(transaction, controls, name, ())
+        context.audit(transaction, "tenant", f"tenant {name}", _in_words(before), _in_words(of_file))
+    return Done()
 
-    def remove(self, name: str) -> None:
-        """Remove a tenant's values; those of the settings file, if any, apply again."""
-        with self._store.transaction() as transaction:
-            controls = transaction.controls()
-            before = next((tenant for tenant in controls.tenants if tenant.name == name), None)
-            of_file = next((tenant for tenant in self._policy.tenants if tenant.name == name), None)
-            if before is None and of_file is not None:
-                raise GputuiError(
-                    f"tenant {name} is defined in the settings file", hint="change it there, or tenant set"
-                )
-            if before is None:
-                raise NotFoundError(f"nothing is set for a tenant {name}", hint="gputui tenant list shows them")
-            self._check_may(before, of_file)
-            self._put(transaction, controls, name, ())
-            self._audit(transaction, name, before, of_file)
 
-    def _check_may(self, before: TenantSettings | None, after: TenantSettings | None) -> None:
-        """Raise GputuiError if a member of a shared queue would change a highest priority, or the users."""
-        if _guarded(before) == _guarded(after) or self._permissions is None:
-            return
-        if not self._permissions.may_operate(self._actor.uid):
-            hint = "ask root, the owner of the state directory, or a user named by policy.operators"
-            raise GputuiError("only an operator may change the highest priority or the users of a tenant", hint=hint)
+def _check_may(context: ActionContext, before: TenantSettings | None, after: TenantSettings | None) -> None:
+    """Raise GputuiError if a member of a shared queue would change a highest priority, or the users."""
+    if _guarded(before) != _guarded(after) and not context.may_operate:
+        hint = "ask root, the owner of the state directory, or a user named by policy.operators"
+        raise GputuiError("only an operator may change the highest priority or the users of a tenant", hint=hint)
 
-    def _put(self, transaction: Transaction, controls: Controls, name: str, row: tuple[TenantSettings, ...]) -> None:
-        others = tuple(tenant for tenant in controls.tenants if tenant.name != name)
-        transaction.set_controls(replace(controls, tenants=(*others, *row)))
 
-    def _audit(
-        self, transaction: Transaction, name: str, before: TenantSettings | None, after: TenantSettings | None
-    ) -> None:
-        actor, now = self._actor, self._clock.now()
-        words = _in_words(before), _in_words(after)
-        transaction.audit(AuditEntry(now, actor.uid, actor.user, "tenant", f"tenant {name}", *words))
+def _put(transaction: Transaction, controls: Controls, name: str, row: tuple[TenantSettings, ...]) -> None:
+    others = tuple(tenant for tenant in controls.tenants if tenant.name != name)
+    transaction.set_controls(replace(controls, tenants=(*others, *row)))
 
 
 def _guarded(tenant: TenantSettings | None) -> tuple[int | None, tuple[str, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -14,8 +14,7 @@ from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Controls
-from gputui.domain.state import JobState
-from gputui.domain.verbs import FINAL
+from gputui.engine.actions.context import ActionContext
 from gputui.ports import Transaction
 
 
@@ -152,8 +151,14 @@ def _pause(controls: Controls) -> tuple[bool, str, str, datetime | None]:
     return controls.paused, controls.pause_reason, controls.paused_by, controls.paused_at
 
 
-def can_be_undone(change: UndoableChange) -> bool:
-    """Return whether the change can be undone."""
-    if isinstance(change, JobChange):
-        return (change.verb not in FINAL and change.after.state is JobState.PENDING) or change.verb == "priority"
-    return change.before != change.after
+def undone(context: ActionContext, changes: Iterable[UndoableChange]) -> list[tuple[UndoableChange, str]]:
+    """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
+    done = []
+    with context.store.transaction() as transaction:
+        latest_first = list(changes)[::-1]
+        for change in context.with_progress(latest_first, len(latest_first)):
+            refusal = change.revert(transaction, context.now())
+            if not refusal:
+                context.audit(transaction, f"undo {change.verb}", change.target, "", change.done)
+            done.append((change, refusal))
+    return done

@@ -89,7 +89,7 @@ def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, 
     actor = Actor(entry.uid, entry.added_by)
     actions = Actions(context.store, _FrozenClock(now), actor, context.settings.scheduler, context.settings.policy)
     try:
-        ids = actions.submit([entry.submission], recurring=entry.id)
+        ids = actions.submit_run(entry.id, entry.submission)
     except StoreError:
         raise
     except GputuiError as error:  # it was allowed when it was added, and no longer is

@@ -407,12 +407,12 @@ class GpuProcessesScreen(JobScreen):
         self.app.push_screen(Confirm(*signal_question(row, name)), answered)
 
     def _offer_cancel(self, row: GpuProcessRow, job: Job) -> None:
-        from gputui.domain.verb import Order
+        from gputui.domain.action import Cancel
         from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.request("cancel", Order((job.id,)))
+                self.request("cancel", Cancel((job.id,)))
 
         detail = f"Processes of jobs get no signals from here. The job of {plain(job.spec.tenant, 32)} ends as a whole."
         question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"

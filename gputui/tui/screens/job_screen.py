@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from textual import on, work
 from textual.screen import Screen
 
+from gputui.domain.action import Action, DrainGpus, ResumeGpus, Signal
 from gputui.domain.arrays import count
 from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuView
@@ -19,7 +20,7 @@ from gputui.domain.running_verbs import RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND,
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.domain.verb import Order, Verb
+from gputui.domain.verb import Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS
 from gputui.tui.actions import call_of
 from gputui.tui.clipboard import copy
@@ -109,16 +110,16 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
             self.propose(propose(jobs, name, self._snapshot))
             return
-        order = Order(tuple(job_id for job in jobs for job_id in job.ids))
+        action = verb.on(tuple(job_id for job in jobs for job_id in job.ids))
         subject = _element_words(jobs)
         if not verb.question:
-            self.request(name, order, subject)
+            self.request(name, action, subject)
             return
         from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.request(name, order, subject)
+                self.request(name, action, subject)
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         follow = partial(_what_cancel_does, jobs)
@@ -135,7 +136,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
     def _request_of_all(self, verb: Verb[Job]) -> None:
         jobs = [job for job in self.subjects() if verb.may(job)]
         if jobs:
-            self.request(verb.name, Order(tuple(job.id for job in jobs)), _element_words(jobs))
+            self.request(verb.name, verb.on(tuple(job.id for job in jobs)), _element_words(jobs))
 
     def action_signal(self) -> None:
         """Ask which signal to send to the present subject."""
@@ -149,15 +150,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
             if place is not None:
                 number = signal_number(SIGNALS[place].name, "")
-                self.request("signal", Order(tuple(job.id for job in jobs), signal=number))
+                self.request("signal", Signal(tuple(job.id for job in jobs), number))
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         lines = [f"{each.name:<6}{each.use}" for each in SIGNALS]
         self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
 
-    def request(self, verb: str, order: Order, subject: str = "") -> None:
+    def request(self, verb: str, action: Action, subject: str = "") -> None:
         """Request an action at once; `subject` names its subject if that is not a job."""
-        self.post_message(ActionRequested(call_of(BY_NAME[verb], order, subject)))
+        self.post_message(ActionRequested(call_of(BY_NAME[verb], action, subject)))
 
     @property
     def shows_what_if(self) -> bool:
@@ -237,9 +238,8 @@ class GpuScreen(JobScreen):
         uuid = view.gpu.uuid
         return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
-    def _request_of_node(self, verb: str, node: str, reason: str = "") -> None:
-        order = Order(uuids=(node,), reason=reason)
-        self.post_message(ActionRequested(call_of(NODE_VERBS[verb], order, node)))
+    def _request_of_node(self, verb: str, node: str, action: Action) -> None:
+        self.post_message(ActionRequested(call_of(NODE_VERBS[verb], action, node)))
 
     def _drain_node(self, node: str) -> None:
         """Ask for a reason, then drain the node."""
@@ -247,7 +247,7 @@ class GpuScreen(JobScreen):
 
         def answered(reason: str | None) -> None:
             if reason is not None:
-                self._request_of_node("drain", node, reason)
+                self._request_of_node("drain", node, DrainGpus((node,), reason))
 
         why = self._services.lacking[Capability.DRAIN_GPU]
         self.app.push_screen(Prompt(f"Drain node {node}", "Reason", f"{why}. Running jobs continue."), answered)
@@ -266,7 +266,7 @@ class GpuScreen(JobScreen):
 
             def answered(reason: str | None) -> None:
                 if reason is not None:
-                    self.request("drain", Order(uuids=(uuid,), reason=reason), index)
+                    self.request("drain", DrainGpus((uuid,), reason), index)
 
             self.app.push_screen(
                 Prompt(f"Drain GPU {index}", "Reason", "Running jobs continue; no new starts."), answered
@@ -276,13 +276,13 @@ class GpuScreen(JobScreen):
         """Resume starts on the selected GPU, or on its node."""
         if self.drains_nodes:
             if (node := self.drained_node()) is not None:
-                self._request_of_node("resume", node)
+                self._request_of_node("resume", node, ResumeGpus((node,)))
         elif view := self.gpu():
             uuid, index = view.gpu.uuid, index_of(view)
             if self.shows_what_if:
                 self._propose_gpu(uuid, index, "resume")
                 return
-            self.request("resume", Order(uuids=(uuid,)), index)
+            self.request("resume", ResumeGpus((uuid,)), index)
 
     def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
         from gputui.tui.proposals import GpuProposal

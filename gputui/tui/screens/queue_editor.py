@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from gputui.domain.action import PauseRecurring, PlaceJobs, RemoveRecurring, ResumeRecurring
 from gputui.domain.arrays import count
 from gputui.domain.job import Job, Placing
 from gputui.domain.job_spec import JobId
 from gputui.domain.server_ids import server_of, shown_id
 from gputui.domain.state import JobState
-from gputui.domain.verb import Order
 from gputui.domain.verbs import BY_NAME
 from gputui.tui.actions import at_server, call_of
 from gputui.tui.keymap import keymap_of
@@ -141,7 +141,7 @@ class QueueEditor:
             from gputui.domain.policy import reorder, whatif
 
             del is_wanted
-            order = reorder.queue_standings(whatif.placed(wanted, now)(snapshot), settings, now)
+            order = reorder.queue_standings(whatif.change_of(PlaceJobs(tuple(wanted)), now)(snapshot), settings, now)
             return MoveFound(ids, reorder.move_by_steps(order, ids, steps), steps)
 
         self._mover.ask(work)
@@ -163,7 +163,7 @@ class QueueEditor:
             self._screen.propose(JobProposal(ids[0], "move", 0, ids[1:]).dragged(move))
         else:
             self._drag.want(move.places)
-            self._screen.request("move", Order(ids, places=move.places))
+            self._screen.request("move", PlaceJobs(move.places))
 
     def edit(self) -> None:
         """Open the form with the request of the job; an array must be unfolded first."""
@@ -203,12 +203,12 @@ class QueueEditor:
     def pause_recurring(self) -> None:
         """Make no further runs of the recurring job."""
         if entry := self._recurring():
-            self._screen.request("pause_recurring", Order((entry.id,)), shown_id(entry.id))
+            self._screen.request("pause_recurring", PauseRecurring((entry.id,)), shown_id(entry.id))
 
     def resume_recurring(self) -> None:
         """Submit runs of the recurring job again."""
         if entry := self._recurring():
-            self._screen.request("resume_recurring", Order((entry.id,)), shown_id(entry.id))
+            self._screen.request("resume_recurring", ResumeRecurring((entry.id,)), shown_id(entry.id))
 
     def remove(self) -> None:
         """Ask whether to remove the recurring job or the reservation, and remove it."""
@@ -221,7 +221,7 @@ class QueueEditor:
             self._screen.propose(WindowProposal(view.window, is_new=False))
             return
         if entry is not None:
-            call = call_of(BY_NAME["remove"], Order((entry.id,)), shown_id(entry.id))
+            call = call_of(BY_NAME["remove"], RemoveRecurring((entry.id,)), shown_id(entry.id))
             question = f"Remove recurring job {shown_id(entry.id)}?"
             detail = "No further jobs are submitted; jobs that it submitted stay."
         elif view is not None:

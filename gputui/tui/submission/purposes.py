@@ -16,9 +16,10 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
-from gputui.ports.actions import UserActions
+from gputui.ports.actions import Act
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft
@@ -182,9 +183,9 @@ class NewJob:
         """Return the call that submits the job."""
         del draft, origin, now
 
-        def call(actions: UserActions) -> str:
+        def call(act: Act) -> str:
             try:
-                ids = actions.submit([asked])
+                ids = act(SubmitJobs((asked,))).ids
             except Exception as error:
                 tell(error)
                 raise

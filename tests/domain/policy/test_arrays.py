@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, Hold, SetPriority, Top
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy import whatif
@@ -79,10 +80,10 @@ def test_an_action_on_some_elements_changes_an_entry_as_it_changes_single_jobs(
     case: Case, verb: str, chosen: set[JobId]
 ) -> None:
     changes = {
-        "hold": whatif.held(chosen, NOW),
-        "cancel": whatif.cancelled(chosen),
-        "raise": whatif.prioritised(chosen, 10, NOW, relative=True),
-        "top": whatif.topped(chosen, NOW),
+        "hold": whatif.change_of(Hold(tuple(chosen)), NOW),
+        "cancel": whatif.change_of(Cancel(tuple(chosen)), NOW),
+        "raise": whatif.change_of(SetPriority(tuple(chosen), 10, relative=True), NOW),
+        "top": whatif.change_of(Top(tuple(chosen)), NOW),
     }
     after, alone = changes[verb](case.snapshot), changes[verb](expanded(case.snapshot))
     by_id = {one.id: one for one in expanded(after).jobs}

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, DrainGpus, SetPriority
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import Durations, DurationSource
 from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.whatif import Shift, cancelled, drained, prioritised, submitted, what_if
+from gputui.domain.policy.whatif import Shift, change_of, submitted, what_if
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot, Usage
 from gputui.domain.state import JobState, PendingReason
@@ -298,11 +299,17 @@ def test_what_if_lists_the_jobs_whose_start_shifts() -> None:
         job(3, gpus=8, age=40, time_limit=2 * HOUR),
     ]
     now, later = NOW + HOUR, NOW + 2 * HOUR
-    raised = what_if(seen(jobs), prioritised([3], 90, NOW), Settings(), NOW)
+    raised = what_if(seen(jobs), change_of(SetPriority((3,), 90), NOW), Settings(), NOW)
     assert raised == (Shift(3, later, now), Shift(2, now, NOW + 3 * HOUR))
-    assert what_if(seen(jobs), cancelled([2]), Settings(), NOW) == (Shift(3, later, now), Shift(2, now, None))
-    assert what_if(seen(jobs), cancelled([1]), Settings(), NOW)[0] == Shift(2, now, NOW)
-    assert what_if(seen(jobs), drained([uuid(7)], NOW), Settings(), NOW) == (Shift(2, now, None), Shift(3, later, None))
+    assert what_if(seen(jobs), change_of(Cancel((2,)), NOW), Settings(), NOW) == (
+        Shift(3, later, now),
+        Shift(2, now, None),
+    )
+    assert what_if(seen(jobs), change_of(Cancel((1,)), NOW), Settings(), NOW)[0] == Shift(2, now, NOW)
+    assert what_if(seen(jobs), change_of(DrainGpus((uuid(7),)), NOW), Settings(), NOW) == (
+        Shift(2, now, None),
+        Shift(3, later, None),
+    )
     added = what_if(seen(jobs), submitted(job(9, gpus=8)), Settings(), NOW)
     assert added == (Shift(9, None, NOW + 4 * HOUR),)
     assert what_if(seen(jobs), lambda snapshot: snapshot, Settings(), NOW) == ()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel, SetPriority
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
@@ -21,7 +22,7 @@ from gputui.domain.job import Job, Placement, Stopping
 from gputui.domain.job_spec import GpuRequest, JobId, whole_class
 from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work
-from gputui.domain.policy.whatif import cancelled, prioritised, what_if
+from gputui.domain.policy.whatif import change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -311,13 +312,14 @@ def test_the_head_takes_the_gpus_of_its_victims_though_others_end_sooner() -> No
 def test_what_if_shows_the_preemption() -> None:
     before = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=20)])
     shifts = {
-        shift.job_id: shift for shift in what_if(before, prioritised([2], 90, NOW), Settings(policy=policy()), NOW)
+        shift.job_id: shift
+        for shift in what_if(before, change_of(SetPriority((2,), 90), NOW), Settings(policy=policy()), NOW)
     }
     assert (shifts[2].before, shifts[2].after) == (NOW + HOUR, NOW + GRACE)
     assert (shifts[1].before, shifts[1].after, shifts[1].is_stopped) == (None, NOW + GRACE + HOUR, True)
     assert not shifts[2].is_stopped
     after = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=90)])
-    assert what_if(after, cancelled([2]), Settings(policy=policy()), NOW)[-1].after is None
+    assert what_if(after, change_of(Cancel((2,)), NOW), Settings(policy=policy()), NOW)[-1].after is None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import PlaceJobs, SetPriority
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy import whatif
 from gputui.domain.policy.explain import describe_terms, explain
@@ -46,7 +47,7 @@ def found(seen: Snapshot, ids: Sequence[int], *steps: int, now: datetime = NOW) 
 
 
 def moved(seen: Snapshot, ids: Sequence[int], *steps: int, now: datetime = NOW) -> Snapshot:
-    return whatif.placed(found(seen, ids, *steps, now=now).places or (), now)(seen)
+    return whatif.change_of(PlaceJobs(tuple(found(seen, ids, *steps, now=now).places or ())), now)(seen)
 
 
 def test_standings_have_the_order_of_the_plan_and_the_scores_of_explain() -> None:
@@ -125,13 +126,13 @@ def test_a_job_beside_a_promoted_neighbour_is_promoted_with_it() -> None:
     assert order(seen, NOW, settings)[0] == 2
     move = move_by_steps(queue_standings(seen, settings, NOW), {2}, [1] * order(seen, NOW, settings).index(1))
     assert move.past == 1
-    after = whatif.placed(move.places or (), NOW)(seen)
+    after = whatif.change_of(PlaceJobs(tuple(move.places or ())), NOW)(seen)
     assert order(after, NOW + HOUR, settings) == [1, 2, 3]
 
 
 def test_a_new_priority_ends_the_place() -> None:
     after = moved(picture(), [4], -1, -1)
-    lowered = whatif.prioritised([4], 50, NOW)(after)
+    lowered = whatif.change_of(SetPriority((4,), 50), NOW)(after)
     assert lowered.job(4).placed is None  # type: ignore[union-attr]
     assert order(lowered) == [1, 2, 3, 4, 5]
 
@@ -149,11 +150,11 @@ def test_two_hundred_moves_past_each_other_are_right_or_refused() -> None:
     for _ in range(200):
         first, second, third = order(seen)
         move = found(seen, [second], -1)
-        seen = whatif.placed(move.places or (), NOW)(seen)
+        seen = whatif.change_of(PlaceJobs(tuple(move.places or ())), NOW)(seen)
         assert order(seen) == [second, first, third] or "too often" in move.refusal
         first, second, third = order(seen)
         move = found(seen, [first], 1)
-        seen = whatif.placed(move.places or (), NOW)(seen)
+        seen = whatif.change_of(PlaceJobs(tuple(move.places or ())), NOW)(seen)
         assert order(seen) == [second, first, third] or "too often" in move.refusal
 
 
@@ -226,7 +227,7 @@ def test_each_move_is_one_place_now_and_later(seen: Snapshot, moves: list[tuple[
         before, move = order(seen, now), found(seen, [job_id], step, now=now)
         if job_id not in before or move.refusal:
             continue
-        after = whatif.placed(move.places or (), now)(seen)
+        after = whatif.change_of(PlaceJobs(tuple(move.places or ())), now)(seen)
         place = before.index(job_id)
         wanted = [*before[:place], *before[place + 1 :]]
         wanted.insert(place + step, job_id)
@@ -241,7 +242,7 @@ def test_each_move_is_one_place_now_and_later(seen: Snapshot, moves: list[tuple[
 def test_a_running_job_has_no_place() -> None:
     seen = picture((*JOBS, running(9, on=[uuid(0)])))
     assert found(seen, [9], -1).refusal == "only a waiting job has a place in the queue"
-    change = whatif.placed(found(seen, [4], -1).places or (), NOW)
+    change = whatif.change_of(PlaceJobs(tuple(found(seen, [4], -1).places or ())), NOW)
     gone = replace(
         seen, jobs=tuple(each.evolve(state=JobState.CANCELLED) if each.id == 4 else each for each in seen.jobs)
     )

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel
 from gputui.domain.attempt import Attempt
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Sharer
@@ -22,7 +23,7 @@ from gputui.domain.policy.gpus.placement import Ask, NodeLayout
 from gputui.domain.policy.gpus.sharing import SharedGpus, SharedSlots, gpu_bits
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.whatif import Shift, cancelled, what_if
+from gputui.domain.policy.whatif import Shift, change_of, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -215,8 +216,8 @@ def test_a_longer_job_may_join_a_promised_sharer_if_there_is_room() -> None:
 def test_what_if_frees_a_shared_gpu_only_when_its_last_job_is_gone() -> None:
     jobs = [on(1, 0, time_limit=HOUR), on(2, 0, time_limit=2 * HOUR + timedelta(seconds=60)), job(3, gpus=1)]
     settings, shown = Settings(policy=PolicySettings(share=("all",))), seen(jobs, 1, {})
-    assert what_if(shown, cancelled([1]), settings, NOW) == ()
-    [shift] = what_if(shown, cancelled([1, 2]), settings, NOW)
+    assert what_if(shown, change_of(Cancel((1,)), NOW), settings, NOW) == ()
+    [shift] = what_if(shown, change_of(Cancel((1, 2)), NOW), settings, NOW)
     assert shift == Shift(3, NOW + 2 * HOUR, NOW)
 
 

@@ -9,22 +9,13 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import Hold, Release, Requeue, ResumeGpus, SetPriority
 from gputui.domain.gpu import Drain, GpuState, Holder
 from gputui.domain.job import ArrayRef
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
-from gputui.domain.policy.whatif import (
-    Shift,
-    SnapshotChange,
-    compared,
-    held,
-    prioritised,
-    released,
-    requeued,
-    resumed,
-    what_if,
-)
+from gputui.domain.policy.whatif import Shift, SnapshotChange, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Snapshot
 from tests.domain.policy.test_decide import HOUR, holder, of_rows, seen
@@ -124,19 +115,19 @@ def starts_after(snapshot: Snapshot, change: SnapshotChange) -> dict[int, float 
 
 
 def test_a_held_job_never_starts_and_others_start_sooner() -> None:
-    assert starts_after(queue(), held([2], NOW)) == {4: 0.0, 2: None}
-    assert starts_after(queue(), held([1], NOW)) == {}, "one that runs cannot be held"
+    assert starts_after(queue(), change_of(Hold((2,)), NOW)) == {4: 0.0, 2: None}
+    assert starts_after(queue(), change_of(Hold((1,)), NOW)) == {}, "one that runs cannot be held"
 
 
 def test_a_released_job_starts() -> None:
     waiting = job(2, gpus=8, age=100, time_limit=HOUR, held=True)
-    assert starts_after(seen([waiting, job(3, gpus=1)]), released([2], NOW)) == {2: 0.0, 3: 1.0}
+    assert starts_after(seen([waiting, job(3, gpus=1)]), change_of(Release((2,)), NOW)) == {2: 0.0, 3: 1.0}
 
 
 def test_a_requeued_job_waits_again_with_its_age() -> None:
     first = holder(1, 0, 8, hours=2).evolve(submitted_at=NOW - HOUR)
     jobs = [first, job(2, gpus=8, age=100, priority=60, time_limit=HOUR)]
-    assert starts_after(seen(jobs), requeued([1], NOW)) == {2: 0.0, 1: 1.0}
+    assert starts_after(seen(jobs), change_of(Requeue((1,)), NOW)) == {2: 0.0, 1: 1.0}
 
 
 def test_a_resumed_gpu_takes_jobs_unless_another_obstacle_remains() -> None:
@@ -144,13 +135,13 @@ def test_a_resumed_gpu_takes_jobs_unless_another_obstacle_remains() -> None:
     drained = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
     other = replace(drained, holders=(Holder("process", "python", "bob", 7),))
     unread = replace(drained, stale=True)
-    assert starts_after(of_rows(jobs, [drained]), resumed(on(0))) == {2: 0.0}
+    assert starts_after(of_rows(jobs, [drained]), change_of(ResumeGpus(tuple(on(0))), NOW)) == {2: 0.0}
     for row in (other, unread, replace(drained, sample=None)):
-        assert starts_after(of_rows(jobs, [row]), resumed(on(0))) == {}
-    assert starts_after(of_rows(jobs, [drained]), resumed(on(1))) == {}
+        assert starts_after(of_rows(jobs, [row]), change_of(ResumeGpus(tuple(on(0))), NOW)) == {}
+    assert starts_after(of_rows(jobs, [drained]), change_of(ResumeGpus(tuple(on(1))), NOW)) == {}
 
 
-@pytest.mark.parametrize("change", [prioritised([2], 0, NOW), held([3], NOW)])
+@pytest.mark.parametrize("change", [change_of(SetPriority((2,), 0), NOW), change_of(Hold((3,)), NOW)])
 def test_a_comparison_agrees_with_what_if(change: Callable[[Snapshot], Snapshot]) -> None:
     found = compared(queue(), change, SETTINGS, NOW)
     assert found.shifts == what_if(queue(), change, SETTINGS, NOW) != ()
@@ -179,7 +170,7 @@ def test_a_shift_of_less_than_a_second_is_none() -> None:
     first, second = holder(1, 0, 1, hours=2), holder(2, 1, 1, hours=2)
     late = second.with_attempt(started_at=NOW - timedelta(seconds=59.7))
     jobs = [first, late, job(3, gpus=1, age=20), job(4, gpus=1, age=10)]
-    change = prioritised([4], 90, NOW)
+    change = change_of(SetPriority((4,), 90), NOW)
     found = compared(seen(jobs, 2), change, SETTINGS, NOW)
     assert found.before.starts != found.after.starts
     assert found.shifts == ()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputui.domain.action import Cancel, EditJobs, Hold, Release, Requeue, SetPriority, Top
 from gputui.domain.arrays import unfolded
 from gputui.domain.edit import Edit
 from gputui.domain.job import Job
@@ -18,12 +19,12 @@ from tests.factories import NOW, array, job, running, snapshot
 from tests.lane import examples
 
 CHANGES: dict[str, Callable[[set[int]], SnapshotChange]] = {
-    "priority": lambda ids: whatif.prioritised(ids, 7, NOW, relative=True),
-    "top": lambda ids: whatif.topped(ids, NOW),
-    "hold": lambda ids: whatif.held(ids, NOW),
-    "release": lambda ids: whatif.released(ids, NOW),
-    "requeue": lambda ids: whatif.requeued(ids, NOW),
-    "cancel": whatif.cancelled,
+    "priority": lambda ids: whatif.change_of(SetPriority(tuple(ids), 7, relative=True), NOW),
+    "top": lambda ids: whatif.change_of(Top(tuple(ids)), NOW),
+    "hold": lambda ids: whatif.change_of(Hold(tuple(ids)), NOW),
+    "release": lambda ids: whatif.change_of(Release(tuple(ids)), NOW),
+    "requeue": lambda ids: whatif.change_of(Requeue(tuple(ids)), NOW),
+    "cancel": lambda ids: whatif.change_of(Cancel(tuple(ids)), NOW),
 }
 ENTRY = array(range(20), first=7)
 PICTURE = snapshot([job(1), running(2), ENTRY, array([0, 2], first=30)])
@@ -45,12 +46,12 @@ def test_elements_are_changed_alike_in_an_entry_and_singly(verb: str, ids: set[i
 
 
 def test_a_change_of_all_elements_leaves_one_entry() -> None:
-    found = whatif.held(ENTRY.ids, NOW)(PICTURE)
+    found = whatif.change_of(Hold(tuple(ENTRY.ids)), NOW)(PICTURE)
     assert len(found.jobs) == len(PICTURE.jobs)
 
 
 def test_an_edit_takes_one_element_out_of_its_entry() -> None:
-    found = whatif.edited((9,), Edit(held=True), NOW)(PICTURE)
+    found = whatif.change_of(EditJobs((9,), Edit(held=True)), NOW)(PICTURE)
     assert {job.shown_id: job.held for job in found.jobs if job.array and job.array.id == 7} == {
         "7_[0-1,3-19]": False,
         "7_2": True,

@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from msgspec.structs import replace
 from textual.widgets import Input
 
+from gputui.domain.action import Pause, PauseRecurring, Suspend
 from gputui.domain.snapshot import Controls
 from gputui.tui.progress import LongTask
 from tests.factories import uuid
@@ -71,7 +72,7 @@ def at_tab(name: str) -> Step:
 async def no_runs(hand: Hand) -> None:
     """Pause the recurring job."""
     number = next(iter(hand.console.store.recurring()))
-    hand.console.actions.pause_recurring([number])
+    hand.console.actions.act(PauseRecurring((number,)))
     recurring = tuple(hand.console.store.recurring().values())
     await hand.console.show(hand.pilot, replace(hand.console.snapshot, recurring=recurring))
     await at_tab("recurring")(hand)
@@ -79,14 +80,14 @@ async def no_runs(hand: Hand) -> None:
 
 async def suspended(hand: Hand) -> None:
     """Suspend the job under the cursor."""
-    hand.console.actions.suspend([101])
+    hand.console.actions.act(Suspend((101,)))
     await hand.console.show(hand.pilot, replace(hand.console.snapshot, jobs=tuple(hand.console.store.jobs().values())))
     await at_job(101)(hand)
 
 
 async def paused(hand: Hand) -> None:
     """Pause the scheduler."""
-    hand.console.actions.pause("kernel update")
+    hand.console.actions.act(Pause("kernel update"))
     await hand.console.show(hand.pilot, replace(hand.console.snapshot, controls=Controls(True, "kernel update")))
 
 

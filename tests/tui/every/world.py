@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from gputui.domain.action import AddRecurring
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ProcessRow, Shell
@@ -110,7 +111,7 @@ def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = 
     )
     console.logs.lines[101] = LINES
     console.logs.attempts[101, 1] = [b"the first attempt"]
-    console.actions.add_recurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))
+    console.actions.act(AddRecurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec())))
     with console.store.transaction() as transaction:
         controls = transaction.controls()
         transaction.set_controls(replace(controls, reservations=(RESERVED,), drains={uuid(6): DRAINED}))

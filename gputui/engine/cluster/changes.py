@@ -1,0 +1,217 @@
+"""Changes of jobs and nodes by a cluster: what each action needs, and which method of the engine it calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.action import (
+    Action,
+    AddRecurring,
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    Pause,
+    PauseRecurring,
+    PlaceJobs,
+    Release,
+    RemoveRecurring,
+    Requeue,
+    ReserveGpus,
+    ResumeGpus,
+    ResumeRecurring,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unpause,
+    Unreserve,
+    Unsuspend,
+)
+from gputui.domain.cluster import Capability
+from gputui.domain.errors import CapabilityError, NotFoundError
+from gputui.domain.job_spec import MAX_PRIORITY, JobId
+from gputui.domain.submit_action import Done
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from gputui.engine.cluster.store import ClusterStore
+
+NEEDS: Mapping[type[Action], Capability] = {
+    Hold: Capability.HOLD,
+    Release: Capability.HOLD,
+    Requeue: Capability.REQUEUE,
+    Signal: Capability.SIGNAL,
+    Suspend: Capability.SUSPEND,
+    Unsuspend: Capability.SUSPEND,
+    Top: Capability.TOP,
+    PlaceJobs: Capability.MOVE,
+    Pause: Capability.PAUSE,
+    Unpause: Capability.PAUSE,
+    ReserveGpus: Capability.RESERVE,
+    Unreserve: Capability.RESERVE,
+    AddRecurring: Capability.RECURRING,
+    PauseRecurring: Capability.RECURRING,
+    ResumeRecurring: Capability.RECURRING,
+    RemoveRecurring: Capability.RECURRING,
+}
+"""Capability that an action needs; edits, priorities and drains need others for what they change."""
+
+
+class ClusterChanges:
+    """Carries out actions on jobs and nodes that exist."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+        self._cluster = store.cluster
+
+    def act(self, action: Action) -> Done:
+        """Carry out an action; raises CapabilityError with the engine's sentence for what it cannot do."""
+        cluster = self._cluster
+        if type(action) in NEEDS:
+            self._need(NEEDS[type(action)])
+        match action:
+            case EditJobs():
+                return self._edit(action)
+            case Hold():
+                return self._set(lambda ids, _: cluster.hold(ids), action.ids, "hold", True)
+            case Release():
+                return self._set(lambda ids, _: cluster.release(ids), action.ids, "hold", False)
+            case SetPriority():
+                return self._set_priority(action)
+            case Cancel() | Requeue() | Suspend() | Unsuspend() | Top():
+                return Done(self._call(getattr(cluster, action.verb), action.ids))
+            case Signal():
+                return Done(self._call(cluster.signal, action.ids, action.number))
+            case DrainGpus() | ResumeGpus():
+                return self._drain(action)
+        raise self._refusal()
+
+    def foresee(self, action: Action) -> Done:
+        """Return what `act` would do; raises the same errors."""
+        match action:
+            case EditJobs():
+                self._check_edit(action)
+                jobs = map(self._store.get, action.ids)
+                return Done(action.ids, jobs=tuple(job.evolve(spec=action.edit.apply(job.spec)) for job in jobs))
+            case SetPriority():
+                self._check_priority(action)
+            case _ if type(action) in NEEDS:
+                self._need(NEEDS[type(action)])
+        return Done()
+
+    def _edit(self, action: EditJobs) -> Done:
+        """Change time limit, priority or hold of jobs."""
+        self._check_edit(action)
+        ids, edit = action.ids, action.edit
+        parts: list[Done] = []
+        if "time_limit" in edit.spec:
+            parts.append(self._set(self._cluster.set_time_limit, ids, "time limit", edit.spec["time_limit"]))
+        if "priority" in edit.spec:
+            parts.append(self.act(SetPriority(ids, edit.spec["priority"])))
+        if edit.held is not None:
+            parts.append(self.act(Hold(ids) if edit.held else Release(ids)))
+        return _joined(parts)
+
+    def _check_edit(self, action: EditJobs) -> None:
+        """Raise CapabilityError for fields that the engine does not change."""
+        edit = action.edit
+        if edit.spec.keys() - {"time_limit", "priority"} or edit.gpus or edit.options:
+            self._need(Capability.EDIT)
+            what = f"of a job of {self._cluster.caps.engine} only time limit, priority and hold can be changed"
+            raise CapabilityError(what, hint="cancel it and submit it again")
+        if "time_limit" in edit.spec:
+            if edit.spec["time_limit"] is None:
+                what = f"{self._cluster.caps.engine} plans with time limits: each job has one"
+                raise CapabilityError(what, hint="give it a longer one")
+            if any(self._store.get(job_id).state.is_active for job_id in action.ids):
+                self._need(Capability.EXTEND)
+
+    def _set_priority(self, action: SetPriority) -> Done:
+        self._check_priority(action)
+        if not action.relative:
+            return self._set(self._cluster.set_priority, action.ids, "priority", action.value)
+        by_value: dict[int, list[JobId]] = {}
+        for job_id in action.ids:
+            by_value.setdefault(_after(action, self._store.get(job_id).priority), []).append(job_id)
+        return _joined(
+            [self._set(self._cluster.set_priority, alike, "priority", value) for value, alike in by_value.items()]
+        )
+
+    def _check_priority(self, action: SetPriority) -> None:
+        for before in {self._store.get(job_id).priority for job_id in action.ids}:
+            after = _after(action, before)
+            if after != before:
+                self._need(Capability.RAISE_PRIORITY if after > before else Capability.LOWER_PRIORITY)
+
+    def _drain(self, action: DrainGpus | ResumeGpus) -> Done:
+        """Drain nodes, or resume them; raises CapabilityError for single GPUs."""
+        from gputui.engine.cluster.undo import NodeChange, drains_of_nodes
+
+        nodes, drains = self._nodes(action.uuids), isinstance(action, DrainGpus)
+        before = drains_of_nodes(self._store, nodes)
+        if isinstance(action, DrainGpus):
+            self._cluster.drain(nodes, action.reason)
+        else:
+            self._cluster.resume(nodes)
+        self._store.refresh()
+        changed = {node: drain for node, drain in before.items() if (drain is not None) != drains}
+        return Done(changes=tuple(NodeChange(node, drain, drains) for node, drain in changed.items()))
+
+    def _nodes(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return these names, which must be those of nodes."""
+        chosen, snapshot = tuple(names), self._store.snapshot()
+        self._need(Capability.DRAIN_NODE)
+        nodes = {node.name for node in snapshot.nodes}
+        gpus = {view.gpu.uuid for view in snapshot.gpus}
+        for name in chosen:
+            if name in gpus:
+                self._need(Capability.DRAIN_GPU)
+                raise self._refusal()
+            if name not in nodes:
+                raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
+        return chosen
+
+    def _call(self, call: Callable[..., tuple[JobId, ...]], ids: Iterable[JobId], *more: object) -> tuple[JobId, ...]:
+        """Call a method of the cluster; what was read before is out of date then, also after an error.
+
+        Raises NotFoundError, with no job changed, if one of them does not exist.
+        """
+        chosen = tuple(ids)
+        for job_id in chosen:
+            self._store.get(job_id)
+        try:
+            return call(chosen, *more) if chosen else ()
+        finally:
+            self._store.refresh()
+
+    def _set(
+        self, call: Callable[[Sequence[JobId], Any], tuple[JobId, ...]], ids: Iterable[JobId], name: str, value: object
+    ) -> Done:
+        """Set a value of jobs by a method of the cluster."""
+        from gputui.engine.cluster.undo import job_changes
+
+        chosen = tuple(ids)
+        before = {job_id: self._store.get(job_id) for job_id in chosen}
+        done = self._call(call, chosen, value)
+        return Done(done, tuple(job_changes(before, done, name, value)))
+
+    def _need(self, capability: Capability) -> None:
+        """Raise CapabilityError with the engine's sentence if it lacks this."""
+        if not self._cluster.caps.has(capability):
+            raise CapabilityError(self._cluster.caps.why_not(capability))
+
+    def _refusal(self) -> CapabilityError:
+        return CapabilityError(f"gputui cannot do that with {self._cluster.caps.engine}")
+
+
+def _after(action: SetPriority, before: int) -> int:
+    """Return a job's priority after the action."""
+    return min(MAX_PRIORITY, max(0, before + action.value if action.relative else action.value))
+
+
+def _joined(parts: Sequence[Done]) -> Done:
+    """Return the results of several actions on the same jobs as one."""
+    ids = dict.fromkeys(job_id for part in parts for job_id in part.ids)
+    return Done(tuple(ids), tuple(change for part in parts for change in part.changes))

@@ -1,0 +1,23 @@
+"""Actions that keep their changes, to be undone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputui.domain.action import Action
+from gputui.domain.submit_action import Done
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.undo import UndoableChange
+
+
+class HeardActions(Actions):
+    """Actions with the changes of all of them."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.heard: list[UndoableChange] = []
+
+    def act(self, action: Action, **options: Any) -> Done:
+        done = super().act(action, **options)
+        self.heard += done.changes
+        return done
