@@ -78,7 +78,7 @@ async def test_pinned_logs_are_shown_together_and_removed() -> None:
     console = twice()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        await console.press(pilot, "p", "j", "j", "j", "p", "L")
+        await console.press(pilot, "p", "j", "p", "L")
         panes = await read_all(console, pilot)
         assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
         assert "LOG #104 resnet-ablation" in console.screen_text

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -14,6 +13,7 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.conditions import Condition
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.gpu_names import index_ranges
+from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.same import Same
 from gputui.domain.severity import ERROR, FAILED, FOREIGN, IDLE, INFORMATION, KINDS, WARNING
@@ -256,14 +256,19 @@ def _server_words(snapshot: Snapshot) -> tuple[Sequence[str], Style]:
 
 @lru_cache(maxsize=1)
 def _counted(jobs: Same, held_up: frozenset[JobId]) -> tuple[int, int, int]:
-    """Return counts of jobs by state; cached per snapshot. Starts that are held up wait: for an image, or an engine."""
-    states: Counter[JobState] = Counter()
-    for job in jobs.jobs:
-        waits = job.state is JobState.CONFIGURING and job.id in held_up
-        states[JobState.PENDING if waits else job.state] += job.count
-    running = sum(states[state] for state in (JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING))
-    held = sum(job.count for job in jobs.jobs if job.held and job.state is JobState.PENDING)
-    waiting = states[JobState.PENDING] - held
+    return job_counts(jobs.jobs, held_up)
+
+
+def job_counts(jobs: Iterable[Job], held_up: Container[JobId]) -> tuple[int, int, int]:
+    """Return how many run, wait, and are held. Starts that are held up wait: for an image, or an engine."""
+    running = waiting = held = 0
+    for job in jobs:
+        if job.state is JobState.PENDING and job.held:
+            held += job.count
+        elif job.state is JobState.PENDING or (job.state is JobState.CONFIGURING and job.id in held_up):
+            waiting += job.count
+        elif job.state.is_active:
+            running += job.count
     return running, waiting, held
 
 

@@ -19,6 +19,7 @@ from gputui.domain.server_ids import own_id, without_server
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
+from gputui.tui.present.status import job_counts
 from gputui.tui.queue.columns import ALIKE, MOVING, SERVER, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
 from gputui.tui.queue.ended import FOLD, EndedCounts, EndedRows, LookedAt, ended_words, latest_first, merged
@@ -70,7 +71,9 @@ class QueueRows:
         self.known = 0
         """Number of jobs, shown or not; without ended ones while those are folded."""
         self.running = self.waiting = 0
-        """Numbers of jobs shown that are active, and of those that wait."""
+        """Numbers of jobs in the first two sections."""
+        self.numbers = (0, 0, 0)
+        """Numbers of jobs shown that run, wait and are held, as in the status line."""
         self.ended_counts = EndedCounts()
         """Ended jobs; with a filter those that match."""
         self._snapshot: Snapshot = EMPTY
@@ -140,7 +143,7 @@ class QueueRows:
             return False
         if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
             return False
-        return now.order == before.order
+        return now.order == before.order and now.progress.keys() == before.progress.keys()
 
     def jobs_of(self, key: RowKey | None) -> tuple[Job, ...]:
         """Return the jobs of that row: one, or the entries whose elements share it."""
@@ -356,6 +359,7 @@ class QueueRows:
         live = [self._visible[job_id] for job_id in chain(*self._matching[:2])]
         self.running = count(job for job in live if job.state.is_active)
         self.waiting = count(job for job in live if not job.state.is_active and not job.state.is_terminal)
+        self.numbers = job_counts(live, self._snapshot.progress)
         self._arrange()
 
     def _arrange(self) -> None:

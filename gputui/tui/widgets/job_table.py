@@ -144,7 +144,7 @@ class JobTable(SectionedTable[Key], Grip):
         return self.rows.jobs_of(self.rows.keys[row]) if row < len(self.rows.keys) else ()
 
     def position_words(self) -> str:
-        """Return the numbers of running and waiting jobs."""
+        """Return the numbers of running, waiting and held jobs."""
         if self.extent is None:
             return super().position_words()
         if not self.rows.running + self.rows.waiting:
@@ -152,12 +152,14 @@ class JobTable(SectionedTable[Key], Grip):
         return f" {self._numbers()} " if self.head == 1 else " " if not self.has_cursor_in_sight else ""
 
     def _numbers(self) -> str:
-        """Return the numbers of running and waiting jobs, which are on the line of tabs if that is shown."""
-        running, waiting = self.rows.running, self.rows.waiting
-        if self.sheet is not self.live or not running + waiting:
+        """Return the numbers of running, waiting and held jobs, which are on the line of tabs if that is shown."""
+        running, waiting, held = self.rows.numbers
+        if self.sheet is not self.live or not running + waiting + held:
             return ""
         is_wide = self.size.width >= _WIDE
-        return f"RUNNING {running:,} · WAITING {waiting:,}" if is_wide else f"RUN {running:,} · WAIT {waiting:,}"
+        words = ("RUNNING", "WAITING", "HELD") if is_wide else ("RUN", "WAIT", "HELD")
+        shown = zip(words, (running, waiting, held), strict=True)
+        return " · ".join(f"{word} {number:,}" for word, number in shown if number or word != "HELD")
 
     def _aside(self) -> str:
         """Return what is at the right end of the line of tabs."""
