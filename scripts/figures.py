@@ -31,25 +31,25 @@ COMMANDS = {
 }
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
-    "files": 690,
+    "files": 693,
     "lines": 111_500,
-    "functions": 9_050,
-    "lines per function": 12.3,
+    "functions": 8_950,
+    "lines per function": 12.4,
     "modules with one importer": 151,
     "lines that ask for a cluster outside the backends": 40,
-    "declarations of hold": 9,
+    "declarations of hold": 5,
     "classes that refuse": 4,
-    "functions that priority enters": 260,
-    "files that priority enters": 58,
-    "functions that submit enters": 242,
-    "files that submit enters": 56,
+    "functions that priority enters": 253,
+    "files that priority enters": 55,
+    "functions that submit enters": 240,
+    "files that submit enters": 53,
     "functions that queue enters": 311,
     "files that queue enters": 67,
     "functions that gpus enters": 325,
     "files that gpus enters": 71,
     "files of the path: A job from submit to its first log line": 42,
     "files of the path: A reading from NVML to a card": 24,
-    "files of the path: The key + to the store": 19,
+    "files of the path: The key + to the store": 20,
 }
 """The most of each figure; of lines per function, the least."""
 _DRIVER = """

@@ -14,6 +14,6 @@ def command(session: Session) -> None:
 
     Messages are JSON objects, one on each line. It acts with your rights, never schedules, and ends with stdin.
     """
-    from gputui.bootstrap.remote import serve_console
+    from gputui.bootstrap.backend import serve_console
 
     serve_console(session.options)

@@ -173,6 +173,7 @@ CALLS: Mapping[str, tuple[Any, Any]] = {
     **dict.fromkeys(("act", "foresee"), (tuple[Action], ActionResult)),
     "undo": (tuple[tuple[int, ...]], tuple[str, ...]),
     "alive": (tuple[()], None),
+    "job": (tuple[JobId], Job),
     "history": (tuple[datetime | None, int], tuple[Job, ...]),
     "measured": (tuple[JobId], dict[int, Measured]),
     "processes": (tuple[JobId], tuple[ProcessRow, ...]),

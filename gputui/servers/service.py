@@ -5,30 +5,35 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from itertools import count, islice
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Raw
 
+from gputui import __version__
 from gputui.domain.action import Action
 from gputui.domain.container import ProcessRow
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.snapshot import Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.ports import LiveLogStream, LogStream
-from gputui.ports.actions import ActionChange, Performer
+from gputui.ports.actions import ActionChange
+from gputui.ports.backend import About, Backend
 from gputui.servers.deltas import SnapshotEncoder, in_parts
 from gputui.servers.protocol import (
+    ACTIONS,
     ALIVE_EVERY,
     ASK_EVERY,
+    CALLS,
     LONGEST,
+    OLDEST,
+    PROTOCOL,
     ActionResult,
     Answer,
     ChangeNote,
@@ -57,46 +62,6 @@ _PART_BYTES = 256 * 1024
 _MOST_REST = 4096
 """Bytes of a line that has not ended which are sent: its end, which is what a progress bar shows."""
 _LOG_PATIENCE = 1.0
-
-
-class Backend(Protocol):
-    """Functions that a server offers to a console, with the rights of this process's user. Methods may block."""
-
-    actions: Performer
-
-    def hello(self) -> Hello:
-        """Return the first message."""
-        ...
-
-    def version(self) -> object:
-        """Return a token that changes with the snapshot; costs next to nothing."""
-        ...
-
-    def snapshot(self) -> Snapshot:
-        """Return the present state."""
-        ...
-
-    def open_log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool
-    ) -> LogStream:
-        """Return the output of an attempt."""
-        ...
-
-    def history(self, since: datetime | None) -> Iterable[Job]:
-        """Return finished jobs that left the queue file, the latest first."""
-        ...
-
-    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        """Return the telemetry of each attempt of a job."""
-        ...
-
-    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        """Return the present processes of a job."""
-        ...
-
-    def images(self) -> Iterable[str]:
-        """Return the names of the engine's images."""
-        ...
 
 
 class _OpenLog:
@@ -162,7 +127,6 @@ class _Calls:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._actions = backend.actions
         self._changes: dict[int, ActionChange] = {}
         self._numbers = count(1)
         self._logs: dict[int, _OpenLog] = {}
@@ -181,7 +145,7 @@ class _Calls:
     def _act(self, number: int, action: Action) -> Answer:
         """Carry out an action; its changes stay here, to be undone by their numbers."""
         with self._turn:
-            done = self._actions.act(action)
+            done = self._backend.act(action)
         noted = {next(self._numbers): change for change in done.changes[-MOST_CHANGES:]}
         self._changes |= noted
         while len(self._changes) > MOST_CHANGES:
@@ -191,7 +155,7 @@ class _Calls:
 
     def call_foresee(self, action: Action) -> ActionResult:
         """Return what an action would do."""
-        done = self._actions.foresee(action)
+        done = self._backend.foresee(action)
         return ActionResult(done.ids, done.window, done.jobs)
 
     def call_alive(self) -> None:
@@ -202,8 +166,12 @@ class _Calls:
         if unknown := [number for number in numbers if number not in self._changes]:
             raise NotFoundError(f"{len(unknown)} of these changes were made before this connection, or too long ago")
         with self._turn:
-            answers = {id(change): why for change, why in self._actions.undo([self._changes[n] for n in numbers])}
+            answers = {id(change): why for change, why in self._backend.undo([self._changes[n] for n in numbers])}
         return tuple(answers.get(id(self._changes[number]), "") for number in numbers)
+
+    def call_job(self, job_id: JobId) -> Job:
+        """Return a job, however long ago it ended."""
+        return self._backend.job(job_id)
 
     def call_history(self, since: datetime | None, most: int) -> tuple[Job, ...]:
         """Return at most so many finished jobs, the latest first."""
@@ -225,7 +193,7 @@ class _Calls:
         self, job_id: JobId, attempt: int | None, tail: int | None, follow: bool, stamped: bool
     ) -> OpenedLog:
         """Open a log, to be read in parts."""
-        stream = self._backend.open_log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+        stream = self._backend.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
         number = next(self._numbers)
         self._logs[number] = _OpenLog(stream)
         return OpenedLog(number, getattr(stream, "is_stamped", False))
@@ -248,6 +216,21 @@ class _Calls:
             self.call_log_close(number)
 
 
+def _hello(about: About) -> Hello:
+    """Return the first message."""
+    return Hello(
+        gputui=__version__,
+        protocol=PROTOCOL,
+        oldest=OLDEST,
+        host=about.host,
+        user=about.user,
+        home=about.home,
+        calls=(*CALLS, *ACTIONS),
+        scheduler=about.scheduler,
+        policy=about.policy,
+    )
+
+
 class Service:
     """Serves one console on two streams until the first one ends."""
 
@@ -256,6 +239,7 @@ class Service:
     ) -> None:
         """`give_up` is called on another thread when the console is gone although `requests` has not ended."""
         self._backend = backend
+        self._snapshots = backend.snapshots()
         self._requests = requests
         self._messages = messages
         self._calls = _Calls(backend)
@@ -266,7 +250,7 @@ class Service:
 
     def run(self) -> None:
         """Serve the console; returns when its stream of requests ends, or nobody reads the messages."""
-        self._send(Message(hello=self._backend.hello()))
+        self._send(Message(hello=_hello(self._backend.about())))
         threading.Thread(target=self._send_snapshots, name="snapshots", daemon=True).start()
         try:
             while not self._over.is_set() and (line := self._requests.readline(LONGEST)):
@@ -308,7 +292,7 @@ class Service:
                 self._over.set()
                 self._give_up()
                 return
-            present = self._backend.version()
+            present = self._snapshots.version()
             if now - sent_at >= ALIVE_EVERY or (present != version and now - sent_at >= SEND_EVERY):
                 version, sent_at = present, now
                 for part in in_parts(self._update(encoder)):
@@ -317,7 +301,7 @@ class Service:
     def _update(self, encoder: SnapshotEncoder) -> SnapshotUpdate:
         """Return the changes of the snapshot; a notice while the queue cannot be read."""
         try:
-            return encoder.update(self._backend.snapshot())
+            return encoder.update(self._snapshots.read())
         except Exception as error:  # noqa: BLE001 - a border: the console shows it, and the next one may succeed
             text = str(error) if isinstance(error, GputuiError | OSError) else f"{type(error).__name__}: {error}"
             notice = {"severity": "error", "text": text, "halts": True}

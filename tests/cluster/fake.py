@@ -300,7 +300,8 @@ class FakeCluster:
         self._need(Capability.STREAMS)
         self.place(job)
         streams = job.spec.interactive
-        assert streams is not None
+        if streams is None:
+            raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
         self.attached.set()
         return local_command(ExecRequest(job.spec.command, streams.stdin, streams.tty, detach_keys=detach_keys))
 

@@ -14,7 +14,8 @@ import pytest
 from msgspec import Raw
 
 from gputui.domain.action import Cancel, EditJobs, Hold
-from gputui.domain.container import ProcessRow
+from gputui.domain.cluster import Caps
+from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.edit import Edit
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job
@@ -23,9 +24,9 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
-from gputui.ports import LogStream
-from gputui.ports import actions as ports
-from gputui.servers.protocol import Answer, Hello, Message, Request, encoded, json
+from gputui.ports import Channel, LogStream
+from gputui.ports.backend import About, Entry
+from gputui.servers.protocol import Answer, Message, Request, encoded, json
 from gputui.servers.service import Service
 from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
@@ -50,31 +51,40 @@ class Lines:
         self.closed.set()
 
 
-class Backend:
-    """A queue in memory."""
+class Queue:
+    """A queue in memory: as much of a backend as a console asks a server for."""
 
     def __init__(self) -> None:
         self.store = MemoryJobStore()
-        self.actions: ports.Performer = Actions(self.store, FakeClock(), ACTOR)
-        self.log = Lines([b"one", b"two"], ends=False)
+        self.actions = Actions(self.store, FakeClock(), ACTOR)
+        self.act, self.foresee, self.undo = self.actions.act, self.actions.foresee, self.actions.undo
+        self.output = Lines([b"one", b"two"], ends=False)
+        self.version = self.store.version
+        self.job = self.store.get
 
-    def hello(self) -> Hello:
-        return Hello("1.0", 1, user="alice", calls=("hold",))
+    def about(self, server: str = "") -> About:
+        return About("gpu1", "alice", "/home/alice", Caps("gputui"))
 
-    def version(self) -> object:
-        return self.store.version()
+    def snapshots(self) -> Queue:
+        return self
 
-    def snapshot(self) -> Snapshot:
+    def read(self) -> Snapshot:
         return Snapshot(jobs=tuple(self.store.jobs().values()), controls=self.store.controls(), taken_at=NOW)
 
-    def open_log(
-        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
     ) -> LogStream:
         if job_id != 1:
             raise NotFoundError(f"there is no job {job_id}")
-        return self.log
+        return self.output
 
-    def history(self, since: datetime | None) -> Iterable[Job]:
+    def history(self, since: datetime | None = None) -> Iterable[Job]:
         return (job(number) for number in range(100, 0, -1))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
@@ -83,15 +93,24 @@ class Backend:
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
         return (ProcessRow(7, "alice", "python"),)
 
-    def images(self) -> Iterable[str]:
+    def images(self, server: str = "") -> Iterable[str]:
         return ("busybox",)
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        raise NotImplementedError
+
+    def shell(self, job_id: JobId) -> Shell:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
 
 
 class Peer:
     """The console's end."""
 
     def __init__(self) -> None:
-        self.backend = Backend()
+        self.backend = Queue()
         self.backend.store.submit([job(), job()], actor=ACTOR)
         requests_out, requests_in = os.pipe()
         messages_out, messages_in = os.pipe()
@@ -222,7 +241,7 @@ def test_a_log_is_read_in_parts_and_closed(peer: Peer) -> None:
         lines += peer.result("log_read", opened["number"])["lines"]
     assert lines == ["b25l", "dHdv"]
     peer.result("log_close", opened["number"])
-    assert peer.backend.log.closed.is_set()
+    assert peer.backend.output.closed.is_set()
     assert peer.ask("log_read", opened["number"]).error
 
 
@@ -231,13 +250,13 @@ def test_a_line_that_has_not_ended_is_sent_along(peer: Peer) -> None:
         def watch(self, tell: Callable[[bytes], None]) -> None:
             tell(b"1%\r2%")
 
-    peer.backend.log = Bar([], ends=False)
+    peer.backend.output = Bar([], ends=False)
     number = peer.result("log_open", 1, None, None, True, False)["number"]
     assert peer.result("log_read", number) == {"rest": "MSUNMiU="}
 
 
 def test_a_log_that_ends_says_so(peer: Peer) -> None:
-    peer.backend.log = Lines([b"x"] * 3000, ends=True)
+    peer.backend.output = Lines([b"x"] * 3000, ends=True)
     number = peer.result("log_open", 1, None, None, False, False)["number"]
     parts: list[Any] = []
     while not (parts and parts[-1].get("is_over")):

@@ -1,0 +1,161 @@
+"""Construction of the backend of this process: the queue of this machine, or of a cluster."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import closing, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from gputui import bootstrap
+from gputui.bootstrap import job_access
+from gputui.domain.cluster import Caps
+from gputui.ports.backend import About, Attach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from gputui.config import Options
+    from gputui.domain.action import Action
+    from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId
+    from gputui.domain.snapshot import Snapshot
+    from gputui.domain.submit_action import Done
+    from gputui.domain.telemetry_series import Measured
+    from gputui.engine.cluster.job_access import ClusterJobAccess
+    from gputui.engine.job_exec import Entrance, JobExecRouter
+    from gputui.ports import Channel, JobStore, LogStream
+    from gputui.ports.backend import Entry
+
+ALL_CAPS = Caps("gputui")
+"""Capabilities of the queue of this machine: all."""
+
+
+class StoreSnapshots:
+    """Snapshots of a store, and of what its leader publishes."""
+
+    def __init__(self, options: Options, store: JobStore) -> None:
+        self._options = options
+        self._store = store
+
+    def version(self) -> object:
+        from gputui.engine.files.live_file import LIVE_FILE
+
+        with suppress(OSError):
+            status = (self._options.state / LIVE_FILE).stat()
+            return self._store.version(), status.st_ino, status.st_mtime_ns
+        return self._store.version(), 0, 0
+
+    def read(self) -> Snapshot:
+        return bootstrap.current_snapshot(self._options, self._store)
+
+
+class StoreBackend:
+    """The queue of this machine or of a cluster, with the rights of this process's user. It never schedules."""
+
+    def __init__(self, options: Options, store: JobStore) -> None:
+        self._options = options
+        self._store = store
+        self._actions = bootstrap.actions(store, options)
+        self._logs = job_access.open_logs(options, store)
+        self._streams: WeakSet[LogStream] = WeakSet()
+
+    def about(self, server: str = "") -> About:
+        del server
+        settings = self._options.settings
+        host, caps = socket.gethostname(), ALL_CAPS
+        if self._options.in_cluster:
+            from gputui.bootstrap import clusters
+
+            host, caps = clusters.name(self._store), clusters.caps(self._store)
+        return About(host, bootstrap.actor().user, str(Path.cwd()), caps, settings.scheduler, settings.policy)
+
+    def snapshots(self) -> StoreSnapshots:
+        return StoreSnapshots(self._options, self._store)
+
+    def act(
+        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
+    ) -> Done:
+        return self._actions.act(action, server=server, on_progress=on_progress)
+
+    def foresee(self, action: Action, /) -> Done:
+        return self._actions.foresee(action)
+
+    def undo(
+        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
+    ) -> Sequence[tuple[Any, str]]:
+        return self._actions.undo(changes, on_progress)
+
+    def job(self, job_id: JobId) -> Job:
+        return self._store.get(job_id)
+
+    def history(self, since: datetime | None = None) -> Iterable[Job]:
+        return self._store.past(since)
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        stream = self._logs.open(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+        self._streams.add(stream)
+        return stream
+
+    @cached_property
+    def _entrance(self) -> Entrance | ClusterJobAccess:
+        return job_access.open_commands(self._options, self._store)
+
+    @cached_property
+    def _inside(self) -> JobExecRouter | ClusterJobAccess:
+        if self._options.in_cluster:
+            from gputui.bootstrap import clusters
+
+            return clusters.job_access(self._options, self._store)
+        return job_access.open_job_exec(self._options, self._store)
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        job = self._store.get(job_id)
+        if isinstance(request, Attach):
+            return self._entrance.attach(job, request.detach_keys)
+        return self._entrance.execute(job, request)
+
+    def shell(self, job_id: JobId) -> Shell:
+        return self._inside.shell(self._store.get(job_id))
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        return self._inside.processes(self._store.get(job_id))
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        return job_access.measured(self._options, self._store.get(job_id))
+
+    def images(self, server: str = "") -> Iterable[str]:
+        del server
+        from gputui.bootstrap import adapters
+
+        return adapters.local_images(self._options)
+
+    def close(self) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
+        for name in ("_entrance", "_inside"):
+            if (opened := self.__dict__.pop(name, None)) is not None:
+                opened.close()
+        self._store.close()
+
+
+def serve_console(options: Options) -> None:
+    """Serve a console on stdin and stdout until stdin ends."""
+    from gputui.servers.service import Service
+
+    with closing(StoreBackend(options, bootstrap.open_store(options))) as backend:
+        Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()

@@ -1,0 +1,140 @@
+"""Interface between a queue and every face of it: commands, consoles, servers of other consoles.
+
+A queue is this machine's, a cluster's or that of several servers; nobody needs to ask which. What a backend cannot do
+it refuses with the sentence of its capabilities, `CapabilityError(about().caps.why_not(capability))`, before anything
+is changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.cluster import Caps
+from gputui.domain.container import ExecRequest
+from gputui.domain.settings import PolicySettings, SchedulerSettings
+from gputui.ports.actions import Performer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId
+    from gputui.domain.snapshot import Snapshot
+    from gputui.domain.telemetry_series import Measured
+    from gputui.ports.channel import Channel
+    from gputui.ports.runtime import LogStream
+
+
+class About(Struct, frozen=True):
+    """Description of a backend."""
+
+    host: str
+    """Machine or cluster, by its own name."""
+    user: str
+    """User with whose rights it acts; tenant of the jobs that it submits."""
+    home: str
+    """Directory in which relative paths of new jobs begin."""
+    caps: Caps
+    """Capabilities: those that it lacks have a sentence each."""
+    scheduler: SchedulerSettings = SchedulerSettings()
+    policy: PolicySettings = PolicySettings()
+
+
+class Attach(Struct, frozen=True):
+    """Request for the streams of a job that was submitted with a terminal or input."""
+
+    detach_keys: str = ""
+    """Keys in the notation of docker's --detach-keys."""
+
+
+Entry: TypeAlias = ExecRequest | Attach
+
+
+class Snapshots(Protocol):
+    """Snapshots of the queue."""
+
+    def version(self) -> object:
+        """Return a token that differs once `read` would return something else. Costs a stat; never blocks."""
+        ...
+
+    def read(self) -> Snapshot:
+        """Return the present snapshot. Blocks on files or an engine."""
+        ...
+
+
+class Backend(Performer, Protocol):
+    """A queue, with the rights of this process's user.
+
+    Ids in answers are those that the backend takes. Methods block, may be called from any thread, and raise
+    GputuiError: NotFoundError for a job that was never there, `there is no job 7`, and CapabilityError for what the
+    backend lacks. An error of one of several servers has its name in `where`, and the server's own ids in its sentence.
+
+    `act` returns ids in the order in which the action names them, those of new jobs in the order of their submissions.
+    It changes all jobs or none, except where an engine or several servers change one after the other; their error then
+    says what is done. What `act` has changed, `snapshots().read()` of the same backend shows, at once or within three
+    seconds where a server has to tell it. Changes in `Done` are for `undo` of the same backend; an action that is final
+    has none.
+    """
+
+    def about(self, server: str = "") -> About:
+        """Return its description; with several servers, that of the one named."""
+        ...
+
+    def snapshots(self) -> Snapshots:
+        """Return its snapshots."""
+        ...
+
+    def job(self, job_id: JobId) -> Job:
+        """Return a job, waiting, running or ended, however long ago; an element of an entry alone."""
+        ...
+
+    def history(self, since: datetime | None = None) -> Iterable[Job]:
+        """Yield ended jobs that no snapshot has any more, the latest month first; with `since`, those that ended since.
+
+        A job is in the snapshot or here, never in both.
+        """
+        ...
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        """Return the output of an attempt, of the latest without a number: its lines, or the last `tail` of them.
+
+        The lines are complete, or the iteration raises GputuiError. With `follow` the output of a running attempt
+        continues to its end. With `stamped` lines begin with their times where these are known.
+        """
+        ...
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        """Run a command in a running job, or attach to its streams."""
+        ...
+
+    def shell(self, job_id: JobId) -> Shell:
+        """Return the command that opens a shell in a running job, for the terminal of this process."""
+        ...
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        """Return the present processes of a running job."""
+        ...
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        """Return the telemetry of each attempt of a job, by number; empty for a job that never started."""
+        ...
+
+    def images(self, server: str = "") -> Iterable[str]:
+        """Return the names of images that the engine has; empty if it does not answer."""
+        ...
+
+    def close(self) -> None:
+        """End all streams and connections; a second call does nothing."""
+        ...

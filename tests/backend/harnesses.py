@@ -1,0 +1,289 @@
+"""Backends under test: a queue of this machine with its scheduler, a fake cluster, and the former from far away."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputui import bootstrap
+from gputui.bootstrap import clusters
+from gputui.bootstrap.backend import StoreBackend
+from gputui.bootstrap.servers import open_servers
+from gputui.config import Options
+from gputui.config.options import parse_probe
+from gputui.domain.action import Action, Cancel
+from gputui.domain.cluster import Capability, Caps
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.errors import CapabilityError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.server_ids import own_id
+from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.submit_action import Done
+from gputui.domain.telemetry_series import Measured
+from gputui.ports import LogStream
+from gputui.ports.backend import About, Entry
+from gputui.store import TinyJobStore
+from tests.backend.contract import LINES
+from tests.cluster.fake import FakeCluster
+from tests.factories import ACTOR, FakeClock
+from tests.factories import spec as make_spec
+
+PATIENCE = 60.0
+"""Seconds to wait for a scheduler."""
+_WRITE = "; ".join(f"echo {line.decode()}" for line in LINES)
+
+
+class LocalHarness:
+    """Queue of a state directory whose scheduler runs host jobs on simulated GPUs."""
+
+    missing = 10**6
+    has_processes = True
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.options = Options(directory / "state", probe=parse_probe("sim:2:A100"), runtime="process")
+        words = [sys.executable, "-P", "-m", "gputui", *self.options.arguments(), "serve"]
+        with (directory / "serve").open("wb") as errors:
+            self._scheduler = subprocess.Popen(words, stdout=errors, stderr=errors, start_new_session=True)
+        deadline = time.monotonic() + PATIENCE
+        while not bootstrap.is_scheduled(self.options) or not bootstrap.known_gpus(self.options):
+            assert time.monotonic() < deadline, (directory / "serve").read_text()
+            time.sleep(0.02)
+        self.backend = self.open()
+        self.drainable = tuple(gpu.uuid for gpu in bootstrap.known_gpus(self.options))
+
+    def open(self) -> StoreBackend:
+        return StoreBackend(self.options, bootstrap.open_store(self.options))
+
+    def spec(self) -> JobSpec:
+        gate = self._directory / secrets.token_hex(8)
+        script = f"{_WRITE}; while [ ! -e {gate} ]; do sleep 0.05; done"
+        return make_spec(image=None, command=("sh", "-c", script), name=gate.name)
+
+    def impossible(self) -> Submission:
+        return Submission(replace(self.spec(), after=(self.missing,)))
+
+    def end(self, job: Job) -> None:
+        (self._directory / (job.spec.name or "")).touch()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def past(self, *ended_at: datetime) -> tuple[JobId, ...]:
+        store = TinyJobStore(self.options.state, self.options.settings.store)
+        made = store.submit([Job(0, self.spec(), at, held=True) for at in ended_at], actor=ACTOR)
+        with store.transaction() as transaction:
+            for job_id, at in zip(made, ended_at, strict=True):
+                job = transaction.get(job_id)
+                transaction.put(job.evolve(state=JobState.COMPLETED, held=False, exit_code=0, ended_at=at))
+        store.maintain(self.now())
+        store.close()
+        return made
+
+    def close(self) -> None:
+        self.backend.close()
+        backend = self.open()
+        backend.act(Cancel(tuple(job.id for job in backend.snapshots().read().jobs)))
+        deadline = time.monotonic() + PATIENCE
+        while any(job.state.is_active for job in backend.snapshots().read().jobs) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        backend.close()
+        self._scheduler.send_signal(signal.SIGTERM)
+        self._scheduler.wait(PATIENCE)
+
+
+class ClusterHarness:
+    """Queue of a fake cluster, as bootstrap makes it for the engine of the settings."""
+
+    missing = 10**6
+    drainable = ("gpu1",)
+
+    def __init__(self, directory: Path, lacking: Mapping[Capability, str]) -> None:
+        self.has_processes = Capability.INSIDE not in lacking
+        self._patch = pytest.MonkeyPatch()
+        self._clock = FakeClock()
+        self._cluster = FakeCluster(
+            self._clock, dict.fromkeys(("gpu1", "gpu2", "gpu3"), 8), lacking=lacking, output=tuple(LINES)
+        )
+        self._patch.setattr(clusters, "open_cluster", lambda options: self._cluster)
+        self._patch.setattr(bootstrap, "actor", lambda: ACTOR)
+        options = Options(directory, runtime="process", settings=Settings(cluster=ClusterSettings(engine="slurm")))
+        self._store = bootstrap.open_store(options)
+        self.backend = StoreBackend(options, self._store)
+
+    def spec(self) -> JobSpec:
+        return make_spec(command=("sh", "-c", "exit 0"))
+
+    def impossible(self) -> Submission:
+        return Submission(make_spec(gpus=99))
+
+    def end(self, job: Job) -> None:
+        self._cluster.end(job.id)
+        clusters.cluster_store(self._store).refresh()
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def past(self, *ended_at: datetime) -> tuple[JobId, ...]:
+        made, now = [], self._clock.now()
+        for at in ended_at:
+            self._clock.time = at
+            [job_id] = self._cluster.submit_as(ACTOR.user, Submission(self.spec()))
+            self._cluster.end(job_id)
+            self._cluster.forget(job_id)
+            made.append(job_id)
+        self._clock.time = now
+        return tuple(made)
+
+    def close(self) -> None:
+        self.backend.close()
+        self._patch.undo()
+
+
+NO_ENGINE_HAS = (
+    Capability.WHAT_IF,
+    Capability.MOVE,
+    Capability.EDIT,
+    Capability.PAUSE,
+    Capability.DRAIN_GPU,
+    Capability.RESERVE,
+    Capability.RECURRING,
+)
+ALL_BUT = {each: f"no engine has {each.value}" for each in NO_ENGINE_HAS}
+"""Sentences of a cluster that has what an engine can have."""
+NOTHING = {each: f"the site does not want {each.value}" for each in Capability if each is not Capability.EXTEND}
+"""Sentences of a cluster that lacks all; the fake one would refuse to change a time limit without EXTEND."""
+_SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+exec "{python}" -P -m gputui {options} remote
+"""
+_NOT_THROUGH = "a command in a job needs a terminal of its server: gputui --on a exec"
+
+
+class ServersSnapshots:
+    """Merged snapshots of the servers of a console."""
+
+    def __init__(self, backend: RemoteBackend) -> None:
+        self._backend = backend
+
+    def version(self) -> object:
+        return [id(server.connection.snapshot) for server in self._backend.there.servers.all]
+
+    def read(self) -> Snapshot:
+        return self._backend.there.servers.snapshot()
+
+
+class RemoteBackend:
+    """Adapter over what a console over several servers is made of."""
+
+    def __init__(self, settings: Sequence[ServerSettings]) -> None:
+        self.there = open_servers(list(settings), lambda snapshot: None)
+        self.there.servers.start()
+        deadline = time.monotonic() + PATIENCE
+        while not all(server.connection.is_up for server in self.there.servers.all):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def about(self, server: str = "") -> About:
+        name = server or self.there.servers.all[0].name
+        hello = self.there.servers.named(name).connection.hello
+        assert hello is not None
+        lacking = dict.fromkeys((Capability.INSIDE, Capability.STREAMS), _NOT_THROUGH)
+        return About(hello.host, hello.user, hello.home, Caps("gputui", lacking), hello.scheduler, hello.policy)
+
+    def snapshots(self) -> ServersSnapshots:
+        return ServersSnapshots(self)
+
+    def act(
+        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
+    ) -> Done:
+        return self.there.actions.act(action, server=server, on_progress=on_progress)
+
+    def foresee(self, action: Action, /) -> Done:
+        return self.there.actions.foresee(action)
+
+    def undo(
+        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
+    ) -> Sequence[tuple[Any, str]]:
+        return self.there.actions.undo(changes, on_progress)
+
+    def job(self, job_id: JobId) -> Job:
+        server = self.there.servers.of_job(job_id)
+        return server.mapper.job(server.connection.call("job", own_id(job_id))[0])
+
+    def history(self, since: datetime | None = None) -> Iterable[Job]:
+        return self.there.access.past(since)
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        return self.there.access.open(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
+
+    def enter(self, job_id: JobId, request: Entry) -> Any:
+        raise CapabilityError(_NOT_THROUGH)
+
+    def shell(self, job_id: JobId) -> Shell:
+        return self.there.access.shell(self.job(job_id))
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        return self.there.access.processes(self.job(job_id))
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        return self.there.access.measured(self.job(job_id))
+
+    def images(self, server: str = "") -> Iterable[str]:
+        return self.there.images(server or self.there.servers.all[0].name)
+
+    def close(self) -> None:
+        self.there.servers.close()
+
+
+class RemoteHarness:
+    """The queue of another harness, through a connection of a console."""
+
+    has_processes = True
+
+    def __init__(self, directory: Path) -> None:
+        self._there = LocalHarness(directory)
+        ssh = directory / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(_SSH.format(python=sys.executable, options=" ".join(self._there.options.arguments())))
+        ssh.chmod(0o755)
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+        self.backend = RemoteBackend([ServerSettings("a", "ssh://a")])
+        self._mapper = self.backend.there.servers.all[0].mapper
+        self.missing = self._mapper.shared(self._there.missing)
+        self.drainable = self._there.drainable
+        self.spec, self.end, self.now = self._there.spec, self._there.end, self._there.now
+
+    def impossible(self) -> Submission:
+        return Submission(replace(self.spec(), after=(self.missing,)))
+
+    def past(self, *ended_at: datetime) -> tuple[JobId, ...]:
+        return tuple(map(self._mapper.shared, self._there.past(*ended_at)))
+
+    def close(self) -> None:
+        self.backend.close()
+        self._patch.undo()
+        self._there.close()

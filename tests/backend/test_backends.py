@@ -1,0 +1,80 @@
+"""The contract of backends, run against the queue of this machine, of a cluster, and of another server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from tests.backend.contract import BackendContract, ClosingContract, Harness
+from tests.backend.harnesses import ALL_BUT, NOTHING, ClusterHarness, LocalHarness, RemoteHarness
+
+
+def closed(make: Callable[..., Harness], factory: pytest.TempPathFactory, *more: object) -> Iterator[Harness]:
+    harness = make(factory.mktemp("backend"), *more)
+    yield harness
+    harness.close()
+
+
+class TestLocal(BackendContract, ClosingContract):
+    differences: ClassVar = {"test_an_unknown_gpu_is_not_drained": "the faces check names of GPUs, and actions do not"}
+
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(LocalHarness, tmp_path_factory)
+
+    @pytest.fixture
+    def closing_harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(LocalHarness, tmp_path_factory)
+
+
+ONLY_CAPABILITIES = "a cluster's foresee checks capabilities, not jobs"
+NO_JOBS = "a cluster's foresee returns jobs for edits only"
+
+
+class TestCluster(BackendContract, ClosingContract):
+    differences: ClassVar = {
+        **{
+            f"test_what_is_foreseen_fails_as_it_would[{name}]": ONLY_CAPABILITIES
+            for name in ("hold", "release", "cancel", "requeue", "suspend", "unsuspend", "signal", "top")
+        },
+        **{
+            f"test_what_is_foreseen_is_not_done[{name}]": NO_JOBS
+            for name in ("hold", "raise", "lower", "top", "cancel", "release")
+        },
+        "test_a_change_is_undone_once[top]": "a job at the head of a cluster's queue cannot be put back",
+        "test_what_was_changed_since_is_not_undone": "jobs that were alike are one change: none of them is undone",
+        "test_what_is_so_already_is_no_change": "the fake engine holds a held job again, and returns it",
+        "test_what_does_not_suit_a_waiting_job_is_refused": "the fake engine leaves out what does not suit a job",
+        "test_a_priority_out_of_range_is_refused": "a cluster's actions take 101 for 100",
+    }
+
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(ClusterHarness, tmp_path_factory, ALL_BUT)
+
+    @pytest.fixture
+    def closing_harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(ClusterHarness, tmp_path_factory, ALL_BUT)
+
+
+class TestClusterThatLacksAll(BackendContract):
+    differences: ClassVar = {
+        "test_what_is_foreseen_fails_as_it_would[cancel]": ONLY_CAPABILITIES,
+        "test_what_is_foreseen_is_not_done[cancel]": NO_JOBS,
+    }
+
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(ClusterHarness, tmp_path_factory, NOTHING)
+
+
+class TestRemote(BackendContract, ClosingContract):
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(RemoteHarness, tmp_path_factory)
+
+    @pytest.fixture
+    def closing_harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(RemoteHarness, tmp_path_factory)
