@@ -36,6 +36,7 @@ async def begun(console: Console, job_id: int | None = None) -> AsyncIterator[Pi
     """Run the console for the time of a block, with the cursor on that job."""
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
+        await pilot.press("a")
         if job_id is not None:
             select(console, job_id)
         yield pilot

@@ -134,7 +134,7 @@ async def test_keys_are_not_slowed() -> None:
     console = Console(console=ConsoleSettings("off", slow=True))
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        await pilot.press("j", "j", "j", "j")
+        await pilot.press("j", "j")
         assert any(line.startswith("▌") and " 105 starting" in line for line in console.screen_text.splitlines())
 
 
