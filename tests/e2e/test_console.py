@@ -31,7 +31,8 @@ def test_a_job_is_watched_and_cancelled_by_keys_at_80x24_beside_a_scheduler(site
     job_id = site.shell("echo hello from inside; sleep 60", "--gpus", "2", "--name", "to-be-cancelled")
     with Terminal(CONSOLE, site.environ) as terminal:
         shown = terminal.until("to-be-cancelled", "hello from inside", "serve", "6/8")
-        assert len([line for line in shown.splitlines() if "H100" in line]) == 8
+        assert [line.split()[0] for line in shown.splitlines()[2:10]] == [*"01234567"]
+        assert shown.count("8x H100") == 1
         terminal.press("c")
         terminal.until(f"job #{job_id} to-be-cancelled: cancel it", "of work on 2 GPUs is lost")
         terminal.press("y")

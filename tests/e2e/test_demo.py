@@ -34,7 +34,7 @@ def first_rows(shown: str) -> list[str]:
 
 def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> None:
     # the first picture: what is wrong, an hour of history, a line for newcomers
-    operator.sees("jupyter-carol", "drained", "1 failed in 1h", "llama-7b-sft", HINT)
+    operator.sees("jupyter-car", "drained", "1 failed in 1h", "llama-7b-sft", HINT)
     operator.sees_that(lambda shown: any(" waiting " in row for row in first_rows(shown)))
 
     # which container sits on GPU 5: it is there, and its page has image and user
