@@ -25,6 +25,7 @@ from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.job import JobContext
 from gputui.tui.queue.columns import COLUMNS, ChosenColumns
+from gputui.tui.queue.ended import FOLD, EndedRows
 from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.tab_models import QueueTab
@@ -82,18 +83,23 @@ def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int 
 
 
 def _check_the_table(picture: Snapshot) -> None:
-    """Check that every cell can be drawn, folded and unfolded, and that every job shown has one row."""
+    """Check that every cell can be drawn, folded and unfolded, and that every job has one row in its section."""
     rows = QueueRows()
+    rows.show(ended=EndedRows.OPEN)
     rows.update(picture)
     sheet = QueueTab(rows, ChosenColumns())
     sheet.marks = Marks.of(picture.jobs)
     context = JobContext(NOW, picture.reasons, picture.expected_starts)
     for _ in range(2):
-        for key in sheet.keys:
+        assert [row for row, key in enumerate(sheet.keys) if key == FOLD] == (
+            [] if rows.extent.fold is None else [rows.extent.fold]
+        )
+        jobs_of = {key: sheet.jobs(key) for key in sheet.keys if key != FOLD}
+        for key in jobs_of:
             assert all(isinstance(sheet.cell(key, column, context), tuple) for column in COLUMNS)
             assert sheet.jobs(key)
             assert sheet.lead(key) != " "
-        assert sorted(each.id for key in sheet.keys for each in sheet.jobs(key)) == [e.id for e in picture.jobs]
+        assert sorted(each.id for jobs in jobs_of.values() for each in jobs) == [e.id for e in picture.jobs]
         rows.fold_all()
 
 

@@ -219,7 +219,7 @@ async def test_an_element_of_an_array_is_named_as_slurm_names_it() -> None:
     async with console.app.run_test(size=(140, 40)) as pilot:
         await console.begin(pilot)
         assert "3 waiting" in line_with(console, "[2-4]")
-        await console.press(pilot, "home", "Z")
+        await console.press(pilot, "home", "o", "Z")
         assert console.told == ["job 1_0 will be suspended: Z lets it continue"]
 
 

@@ -108,14 +108,14 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 
 def test_jobs_start_while_the_terminal_is_blocked(line: Line, tmp_path: Path) -> None:
-    line.read_until("scheduling", "H100")
+    line.read_until("sched", "H100")
     line.freeze()
     line.submit("touch", str(tmp_path / "ran"))
     deadline = time.monotonic() + PATIENCE
     while not (tmp_path / "ran").exists():
         assert time.monotonic() < deadline, "nothing is scheduled while the terminal stands still"
         time.sleep(0.05)
-    line.read_until("touch", "scheduling", "ID", "quit")  # and then the whole picture stands there again
+    line.read_until("touch", "sched", "ID", "quit")  # and then the whole picture stands there again
     line.freeze()
     line.close()
     assert line.ended() == 128 + signal.SIGHUP

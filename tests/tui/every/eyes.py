@@ -133,6 +133,10 @@ def shows_finished(hand: Hand) -> bool:
     return hand.queue.rows.ended is EndedRows.OPEN
 
 
+def new_failures(hand: Hand) -> int:
+    return hand.queue.rows.ended_counts.new
+
+
 def sorting(hand: Hand) -> str:
     return hand.queue.rows.sorting.column
 
@@ -179,12 +183,12 @@ def queue_row(hand: Hand) -> int:
 
 def pages_down(hand: Hand) -> int:
     """Return the pages between the first row of the queue and its cursor."""
-    return queue_row(hand) // (hand.queue.height - 1)
+    return queue_row(hand) // (hand.queue.page - 1)
 
 
 def pages_up(hand: Hand) -> int:
     """Return the pages between the cursor of the queue and its last row."""
-    return (len(hand.queue.keys) - 1 - queue_row(hand)) // (hand.queue.height - 1)
+    return (len(hand.queue.keys) - 1 - queue_row(hand)) // (hand.queue.page - 1)
 
 
 def gpu_look(hand: Hand) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.tui.every import eyes, stages, stages_log, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row
-from tests.tui.every.stages import at_job
+from tests.tui.every.stages import at_job, failed_job
 
 
 async def on_line(hand: Hand) -> None:
@@ -21,7 +21,7 @@ ROWS = (
     Row("log_only", stages_log.log, eyes.narrowed, "NCCL", (*"NCCL", "enter")),
     Row("log_more_around", stages_log.log_narrowed, eyes.context, 2),
     Row("log_fewer_around", stages_log.log_narrowed, eyes.context, 0),
-    Row("error", at_job(92), eyes.focus, "log", footer=False),
+    Row("error", failed_job, eyes.focus, "log", footer=False),
     Row("error", stages_log.log, eyes.log_at, 150),
     Row("error_before", stages_log.log, eyes.log_at, 170),
     Row("log_wrap", stages_log.log, eyes.wraps, lambda was: not was),

@@ -46,6 +46,14 @@ def at_job(job_id: int) -> Step:
     return at
 
 
+async def failed_job(hand: Hand) -> None:
+    """Open the ended jobs, and move to one that failed."""
+    await queue(hand)
+    hand.main.action_finished()
+    await hand.until(lambda: 92 in hand.queue.keys)
+    await at_job(92)(hand)
+
+
 def at_gpu(index: int) -> Step:
     """Focus the grid, and move its cursor to that GPU."""
 
@@ -121,10 +129,10 @@ async def log_hidden(hand: Hand) -> None:
 
 
 async def long_queue(hand: Hand) -> None:
-    """Select the first of a hundred jobs."""
+    """Select the first of a hundred waiting jobs; below them is the row of the ended ones."""
     await hand.console.show(hand.pilot, many_jobs(100))
     hand.queue.move_to(0)
-    await hand.until(lambda: len(hand.queue.keys) == 100)
+    await hand.until(lambda: hand.queue.rows.extent.waiting == 100)
 
 
 async def long_queue_last(hand: Hand) -> None:
