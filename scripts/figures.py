@@ -31,11 +31,11 @@ COMMANDS = {
 }
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
-    "files": 693,
-    "lines": 111_500,
+    "files": 688,
+    "lines": 111_300,
     "functions": 8_950,
     "lines per function": 12.4,
-    "modules with one importer": 151,
+    "modules with one importer": 150,
     "lines that ask for a cluster outside the backends": 40,
     "declarations of hold": 5,
     "classes that refuse": 4,

@@ -64,8 +64,10 @@ GROUPS = {
     },
 }
 """Groups of commands with short help, in the order of the help; the rarer ones come last."""
+VERBS = frozenset({"hold", "release", "suspend", "unsuspend"})
+"""Commands made of their row in the table of verbs alone."""
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
-"""All commands with short help. Each is `command` in a module of its name."""
+"""All commands with short help. Each that is no verb is `command` in a module of its name."""
 
 
 class CommandGroup(click.Group):
@@ -97,6 +99,10 @@ class LazyGroup(CommandGroup):
         del ctx
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name in VERBS:
+            from gputui.cli.verb_command import verb_command
+
+            return verb_command(cmd_name)
         module = importlib.import_module(f"gputui.cli.{cmd_name}")
         command: click.Command = module.command
         return command

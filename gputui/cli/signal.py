@@ -11,8 +11,8 @@ from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Signal
 from gputui.domain.cause import signal_name
-from gputui.domain.running_verbs import SIGNAL, SIGNALS
 from gputui.domain.state import JobState
+from gputui.domain.verbs import SIGNAL, SIGNALS
 from gputui.request.job_values import signal_number
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import click
 
@@ -14,12 +14,22 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Action
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.domain.verb import Verb
+from gputui.domain.verbs import BY_NAME
 from gputui.ports import JobStore
 
+_SUITS: Mapping[str, Callable[[Job], bool]] = {
+    "hold": lambda job: job.state is JobState.PENDING,
+    "suspend": BY_NAME["suspend"].may,
+    "unsuspend": BY_NAME["unsuspend"].may,
+}
+"""Elements that a whole array stands for, by verb; of others those that have not ended."""
 
-def verb_command(verb: Verb[Job], suits: Callable[[Job], bool] = is_live) -> click.Command:
-    """Return the command of a verb; it changes all named jobs, or none if one is refused."""
+
+def verb_command(name: str) -> click.Command:
+    """Return the command of a verb about jobs; it changes all named jobs, or none if one is refused."""
+    verb, suits = BY_NAME[name], _SUITS.get(name, is_live)
 
     @click.command(verb.name, help=verb.shell_help)
     @ids_argument

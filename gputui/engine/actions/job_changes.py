@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property, partial
-from typing import Protocol
 
 from gputui.domain import runs
 from gputui.domain.action import JobAction, PlaceJobs, Requeue, SetPriority, put
@@ -20,20 +19,13 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done, Ids
 from gputui.engine.actions.context import ActionContext
 from gputui.engine.actions.undo import JobChange
-
-
-class QueueJobs(Protocol):
-    """Source of the jobs of the queue: a store or a transaction."""
-
-    def jobs(self) -> Mapping[JobId, Job]:
-        """Return all jobs of the queue."""
-        ...
+from gputui.ports import JobStore, Transaction
 
 
 class EligibleWaits:
     """Eligible waits of changed jobs at one moment. Reads the whole queue only if a job depends on others."""
 
-    def __init__(self, queue: QueueJobs, now: datetime) -> None:
+    def __init__(self, queue: JobStore | Transaction, now: datetime) -> None:
         self._queue = queue
         self._now = now
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gputui.domain import verbs
 from gputui.domain.cluster import Capability
-from gputui.domain.running_verbs import RUNNING_VERBS
-from gputui.domain.verbs import GPU_VERBS, JOB_VERBS, RECURRING_VERBS, SCHEDULER_VERBS
+from gputui.domain.verbs import GPU_VERBS, JOB_VERBS, RECURRING_VERBS, RUNNING_VERBS, SCHEDULER_VERBS
 from gputui.tui.commands.command import FORM, GPUS, JOBS, VIEW, Command, command_of
 from gputui.tui.commands.command import PROCESS_GROUP as GROUP
 

@@ -16,12 +16,11 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.running_verbs import RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verb import Verb
-from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS
+from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS, RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.tui.actions import call_of
 from gputui.tui.clipboard import copy
 from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
