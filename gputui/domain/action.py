@@ -69,7 +69,6 @@ class Release(_JobAction, frozen=True, tag="release"):
     """
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the released job."""
         del by
         free = job.evolve(avoid_gpus=())
         return free.unheld(released_at=now) if job.state is JobState.PENDING else free.unheld()
@@ -94,7 +93,6 @@ class Requeue(_JobAction, frozen=True, tag="requeue"):
     is_final: ClassVar[bool] = True
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the job with the request."""
         del now, by
         if job.state is JobState.PENDING:
             raise GputuiError(f"job {job.shown_id} is waiting already")
@@ -110,7 +108,6 @@ class Signal(_JobAction, frozen=True, tag="signal"):
     number: int
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the running job with the request."""
         del now, by
         if job.state is not JobState.RUNNING:
             raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be sent a signal")
@@ -131,7 +128,6 @@ class Suspend(_JobAction, frozen=True, tag="suspend"):
     may: ClassVar[str] = "suspend it"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the running job with the request."""
         del now
         if job.state is not JobState.RUNNING:
             hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
@@ -147,7 +143,6 @@ class Unsuspend(_JobAction, frozen=True, tag="unsuspend"):
     may: ClassVar[str] = "let it continue"
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the job with the request."""
         del now, by
         return job.evolve(suspended=False, suspended_by="")
 
@@ -170,7 +165,6 @@ class Top(_JobAction, frozen=True, tag="top"):
     """Put waiting jobs at the head of the queue, before all that were put there earlier."""
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:
-        """Return the job at the head of the queue."""
         return _ranked(job, job.topped(now), by)
 
 
@@ -236,7 +230,6 @@ class ResumeGpus(_ControlAction, frozen=True, tag="resume"):
     uuids: tuple[str, ...]
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        """Return the controls without the drains."""
         del by
         drains = {uuid: each for uuid, each in controls.drains.items() if uuid not in self.uuids}
         return replace(controls, drains=drains, resumed={**controls.resumed, **dict.fromkeys(self.uuids, now)})
@@ -249,7 +242,6 @@ class Pause(_ControlAction, frozen=True, tag="pause"):
     reason: str = ""
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        """Return the paused controls."""
         return replace(controls, paused=True, pause_reason=self.reason, paused_by=by, paused_at=now)
 
 
@@ -259,7 +251,6 @@ class Unpause(_ControlAction, frozen=True, tag="unpause"):
     has_forecast: ClassVar[bool] = False
 
     def apply(self, controls: Controls, now: datetime, by: str) -> Controls:
-        """Return the controls without the pause."""
         del now, by
         return replace(controls, paused=False, pause_reason="", paused_by="", paused_at=None)
 

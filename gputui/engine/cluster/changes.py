@@ -11,20 +11,14 @@ from gputui.domain.action import (
     DrainGpus,
     EditJobs,
     Hold,
-    Pause,
-    PauseRecurring,
-    PlaceJobs,
     Release,
-    RemoveRecurring,
     Requeue,
     ReserveGpus,
     ResumeGpus,
-    ResumeRecurring,
     SetPriority,
     Signal,
     Suspend,
     Top,
-    Unpause,
     Unreserve,
     Unsuspend,
 )
@@ -32,31 +26,22 @@ from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.submit_action import Done
+from gputui.domain.verbs import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gputui.engine.cluster.store import ClusterStore
 
+_SPLIT = {SetPriority, DrainGpus, ResumeGpus}
+"""Actions that need one capability or another, by what they change."""
 NEEDS: Mapping[type[Action], Capability] = {
-    Hold: Capability.HOLD,
-    Release: Capability.HOLD,
-    Requeue: Capability.REQUEUE,
-    Signal: Capability.SIGNAL,
-    Suspend: Capability.SUSPEND,
-    Unsuspend: Capability.SUSPEND,
-    Top: Capability.TOP,
-    PlaceJobs: Capability.MOVE,
-    Pause: Capability.PAUSE,
-    Unpause: Capability.PAUSE,
+    **{verb.wish: verb.capability for verb in VERBS if verb.capability and verb.wish not in _SPLIT},
     ReserveGpus: Capability.RESERVE,
     Unreserve: Capability.RESERVE,
     AddRecurring: Capability.RECURRING,
-    PauseRecurring: Capability.RECURRING,
-    ResumeRecurring: Capability.RECURRING,
-    RemoveRecurring: Capability.RECURRING,
 }
-"""Capability that an action needs; edits, priorities and drains need others for what they change."""
+"""Capability that an action needs."""
 
 
 class ClusterChanges:
