@@ -70,8 +70,9 @@ class Backend(Performer, Protocol):
     """A queue, with the rights of this process's user.
 
     Ids in answers are those that the backend takes. Methods block, may be called from any thread, and raise
-    GputuiError: NotFoundError for a job that was never there, `there is no job 7`, and CapabilityError for what the
-    backend lacks. An error of one of several servers has its name in `where`, and the server's own ids in its sentence.
+    GputuiError: NotFoundError for a job that was never there, `there is no job 7` or an engine's words, and
+    CapabilityError for what the backend lacks. An error of one of several servers names that in `where`, and jobs as
+    that does.
 
     `act` returns ids in the order in which the action names them, those of new jobs in the order of their submissions.
     It changes all jobs or none, except where an engine or several servers change one after the other; their error then

@@ -34,13 +34,15 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.domain.telemetry_series import Measured
-from gputui.ports import LogStream
+from gputui.ports import Cluster, LogStream
 from gputui.ports.backend import About, Entry
 from gputui.store import TinyJobStore
 from tests.backend.contract import LINES
 from tests.cluster.fake import FakeCluster
 from tests.factories import ACTOR, FakeClock
 from tests.factories import spec as make_spec
+from tests.kubernetes import harness as kubernetes
+from tests.kubernetes.fake.server import FakeKubernetes
 
 PATIENCE = 60.0
 """Seconds to wait for a scheduler."""
@@ -114,12 +116,14 @@ class ClusterHarness:
 
     def __init__(self, directory: Path, lacking: Mapping[Capability, str]) -> None:
         self.has_processes = Capability.INSIDE not in lacking
-        self._patch = pytest.MonkeyPatch()
         self._clock = FakeClock()
-        self._cluster = FakeCluster(
-            self._clock, dict.fromkeys(("gpu1", "gpu2", "gpu3"), 8), lacking=lacking, output=tuple(LINES)
-        )
-        self._patch.setattr(clusters, "open_cluster", lambda options: self._cluster)
+        nodes = dict.fromkeys(("gpu1", "gpu2", "gpu3"), 8)
+        self._cluster = FakeCluster(self._clock, nodes, lacking=lacking, output=tuple(LINES))
+        self._use(directory, self._cluster)
+
+    def _use(self, directory: Path, cluster: Cluster) -> None:
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(clusters, "open_cluster", lambda options: cluster)
         self._patch.setattr(bootstrap, "actor", lambda: ACTOR)
         options = Options(directory, runtime="process", settings=Settings(cluster=ClusterSettings(engine="slurm")))
         self._store = bootstrap.open_store(options)
@@ -165,13 +169,47 @@ NO_ENGINE_HAS = (
 )
 ALL_BUT = {each: f"no engine has {each.value}" for each in NO_ENGINE_HAS}
 """Sentences of a cluster that has what an engine can have."""
-NOTHING = {each: f"the site does not want {each.value}" for each in Capability if each is not Capability.EXTEND}
-"""Sentences of a cluster that lacks all; the fake one would refuse to change a time limit without EXTEND."""
+NOTHING = {each: f"the site does not want {each.value}" for each in Capability}
+"""Sentences of a cluster that lacks all."""
 _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 exec "{python}" -P -m gputui {options} remote
 """
 _NOT_THROUGH = "a command in a job needs a terminal of its server: gputui --on a exec"
+
+
+class KubernetesHarness(ClusterHarness):
+    """The adapter for Kubernetes, over a fake API server."""
+
+    missing = 10**6
+    drainable = ("gpu1",)
+    has_processes = True
+
+    def __init__(self, directory: Path) -> None:
+        self._fake = FakeKubernetes()
+        self._fake.controller.first_lines = tuple(line.decode() for line in LINES)
+        self._there = kubernetes.KubernetesHarness(self._fake, directory)
+        self._use(directory, self._there.cluster)
+
+    def spec(self) -> JobSpec:
+        return make_spec(command=("sh", "-c", "exit 0"))
+
+    def impossible(self) -> Submission:
+        return Submission(make_spec(after=(self.missing,)))
+
+    def end(self, job: Job) -> None:
+        self._there.finish(job)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def past(self, *ended_at: datetime) -> tuple[JobId, ...]:
+        pytest.skip("this engine forgets no job")
+
+    def close(self) -> None:
+        super().close()
+        self._there.close()
+        self._fake.close()
 
 
 class ServersSnapshots:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
-from tests.backend.contract import BackendContract, ClosingContract, Harness
-from tests.backend.harnesses import ALL_BUT, NOTHING, ClusterHarness, LocalHarness, RemoteHarness
+from gputui.domain.job_spec import GpuRequest, Submission
+from tests.backend.contract import HOUR, BackendContract, ClosingContract, Harness
+from tests.backend.harnesses import ALL_BUT, NOTHING, ClusterHarness, KubernetesHarness, LocalHarness, RemoteHarness
 
 
 def closed(make: Callable[..., Harness], factory: pytest.TempPathFactory, *more: object) -> Iterator[Harness]:
@@ -29,20 +31,11 @@ class TestLocal(BackendContract, ClosingContract):
         yield from closed(LocalHarness, tmp_path_factory)
 
 
-ONLY_CAPABILITIES = "a cluster's foresee checks capabilities, not jobs"
-NO_JOBS = "a cluster's foresee returns jobs for edits only"
+ASKS_LATE = "foresee takes every engine to change the time limit of a waiting job"
 
 
 class TestCluster(BackendContract, ClosingContract):
     differences: ClassVar = {
-        **{
-            f"test_what_is_foreseen_fails_as_it_would[{name}]": ONLY_CAPABILITIES
-            for name in ("hold", "release", "cancel", "requeue", "suspend", "unsuspend", "signal", "top")
-        },
-        **{
-            f"test_what_is_foreseen_is_not_done[{name}]": NO_JOBS
-            for name in ("hold", "raise", "lower", "top", "cancel", "release")
-        },
         "test_a_change_is_undone_once[top]": "a job at the head of a cluster's queue cannot be put back",
         "test_what_was_changed_since_is_not_undone": "jobs that were alike are one change: none of them is undone",
         "test_what_is_so_already_is_no_change": "the fake engine holds a held job again, and returns it",
@@ -61,13 +54,25 @@ class TestCluster(BackendContract, ClosingContract):
 
 class TestClusterThatLacksAll(BackendContract):
     differences: ClassVar = {
-        "test_what_is_foreseen_fails_as_it_would[cancel]": ONLY_CAPABILITIES,
-        "test_what_is_foreseen_is_not_done[cancel]": NO_JOBS,
+        "test_what_is_foreseen_is_not_done[edit]": ASKS_LATE,
     }
 
     @pytest.fixture(scope="class")
     def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
         yield from closed(ClusterHarness, tmp_path_factory, NOTHING)
+
+
+class TestKubernetes(BackendContract):
+    differences: ClassVar = {"test_what_is_foreseen_is_not_done[edit]": ASKS_LATE}
+
+    @staticmethod
+    def waiting(harness: Harness, **changes: Any) -> Submission:
+        spec = replace(harness.spec(), time_limit=2 * HOUR, gpus=GpuRequest(9, 9), **changes)
+        return Submission(spec)  # no node has nine GPUs, and no begin time can be given
+
+    @pytest.fixture(scope="class")
+    def harness(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+        yield from closed(KubernetesHarness, tmp_path_factory)
 
 
 class TestRemote(BackendContract, ClosingContract):

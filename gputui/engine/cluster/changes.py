@@ -11,6 +11,7 @@ from gputui.domain.action import (
     DrainGpus,
     EditJobs,
     Hold,
+    JobAction,
     Release,
     Requeue,
     ReserveGpus,
@@ -74,17 +75,21 @@ class ClusterChanges:
         raise self._refusal()
 
     def foresee(self, action: Action) -> Done:
-        """Return what `act` would do; raises the same errors."""
+        """Return the jobs as `act` would leave them; raises the same errors, but for those of the engine."""
+        if type(action) in NEEDS:
+            self._need(NEEDS[type(action)])
         match action:
             case EditJobs():
                 self._check_edit(action)
-                jobs = map(self._store.get, action.ids)
-                return Done(action.ids, jobs=tuple(job.evolve(spec=action.edit.apply(job.spec)) for job in jobs))
             case SetPriority():
                 self._check_priority(action)
-            case _ if type(action) in NEEDS:
-                self._need(NEEDS[type(action)])
-        return Done()
+            case DrainGpus() | ResumeGpus():
+                self._nodes(action.uuids)
+                return Done()
+        if not isinstance(action, JobAction):
+            raise self._refusal()
+        now, by = self._store.snapshot().taken_at, self._cluster.user
+        return Done(action.ids, jobs=tuple(action.apply(self._store.get(job_id), now, by) for job_id in action.ids))
 
     def _edit(self, action: EditJobs) -> Done:
         """Change time limit, priority or hold of jobs."""
