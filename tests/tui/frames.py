@@ -14,7 +14,8 @@ from functools import cached_property
 
 WAITING = 2
 """Number of waiting jobs that are in sight at least."""
-_JOB = re.compile(r"^.\s*(\d+) .*\btrain\b")
+_JOB = re.compile(r"^.\s*(\d+) +(\w+) .*\btrain\b")
+_LIVE = {"R": "runs", "running": "runs", "CF": "runs", "starting": "runs", "PD": "waits", "waiting": "waits"}
 _HEADER = re.compile(r"^. *(ID|#) +ST")
 _LOG = re.compile(r"^.LOG\b")
 _LABEL = re.compile(r"\b(?:H100|UTL(?! +\d+s)|MEM|PWR|TMP|UTIL|GPU MODEL|HELD BY)\b|/80G|/700W|°")
@@ -48,6 +49,11 @@ class Frame:
         lines = range(self.header + 1, self.log)
         return {int(found[1]): at for at in lines if (found := _JOB.search(self.lines[at]))}
 
+    def _says(self, what: str) -> set[int]:
+        """Return the jobs whose rows say so: it may have been true when the console last looked."""
+        states = {job: found[2] for job, at in self.rows.items() if (found := _JOB.search(self.lines[at]))}
+        return {job for job, state in states.items() if _LIVE.get(state) == what}
+
     @property
     def labels(self) -> set[tuple[str, int, int]]:
         """Labels and units of the grid of GPUs, with column and line."""
@@ -76,7 +82,7 @@ class Frame:
     @property
     def unseen(self) -> str:
         """What should be in sight and is not; empty if all is."""
-        shown, wanted = len(self.waiting & self.rows.keys()), min(WAITING, len(self.waiting))
+        shown, wanted = len(self._says("waits")), min(WAITING, len(self.waiting))
         if shown < wanted:
             return f"{shown} of {len(self.waiting)} waiting jobs in sight"
         hidden = self.running - self.rows.keys()
@@ -90,7 +96,7 @@ class Frame:
     @property
     def _spare(self) -> str:
         """What takes a line that a running job could have."""
-        live = self.running | self.waiting
+        live = self.running | self.waiting | self._says("runs")
         past = [job for job, line in self.rows.items() if job not in live and line != self.cursor[0]]
         blank = sum(not self.lines[at].strip(" ▌│") for at in range(self.header + 1, self.log))
         surplus = len(self.waiting & self.rows.keys()) - WAITING
