@@ -75,10 +75,10 @@ class Backend(Performer, Protocol):
     that does.
 
     `act` returns ids in the order in which the action names them, those of new jobs in the order of their submissions.
-    It changes all jobs or none, except where an engine or several servers change one after the other; their error then
-    says what is done. What `act` has changed, `snapshots().read()` of the same backend shows, at once or within three
-    seconds where a server has to tell it. Changes in `Done` are for `undo` of the same backend; an action that is final
-    has none.
+    It changes all jobs or none, except where an engine or several servers change one after the other; the error then
+    says what is done. What `act` has changed, `job` and `snapshots().read()` of the same backend show at once, or in
+    three seconds where a server or an engine has to tell it. Changes in `Done` are for `undo` of the same backend; an
+    action that is final has none.
     """
 
     def about(self, server: str = "") -> About:

@@ -274,13 +274,15 @@ class BackendContract:
         assert backend.act(SubmitJobs(())).ids == ()
 
     def test_new_jobs_are_foreseen(self, backend: Backend, harness: Harness) -> None:
-        wanted = SubmitJobs((Submission(harness.spec()),))
+        wanted = SubmitJobs((Submission(replace(harness.spec(), name="foreseen")),))
         if self.lacks(backend, Capability.WHAT_IF, lambda: backend.foresee(wanted)):
             return
-        before = backend.snapshots().read()
         [job] = backend.foresee(wanted).jobs
         assert job.spec.command == wanted.submissions[0].spec.command
-        assert backend.snapshots().read().jobs == before.jobs
+        [marker] = backend.act(SubmitJobs((self.waiting(harness),))).ids
+        after = self.shown(backend, lambda snapshot: snapshot.job(marker))
+        assert "foreseen" not in {job.spec.name for job in after.jobs}
+        backend.act(Cancel((marker,)))
         refused = SubmitJobs((harness.impossible(),))
         assert self.refusal(lambda: backend.foresee(refused)) == self.refusal(lambda: backend.act(refused))
 
@@ -318,7 +320,8 @@ class BackendContract:
             if not self.lacks(backend, capability, partial(backend.act, action)):
                 assert backend.act(action).ids == ids  # in the order of the action
                 changed |= dict.fromkeys(ids, is_so)
-        assert [job_id for job_id, is_so in changed.items() if not is_so(backend.job(job_id))] == []
+        for job_id, is_so in changed.items():
+            self.until_job(backend, job_id, is_so)
 
         def is_shown(snapshot: Snapshot, job_id: JobId) -> object:
             """Return whether the snapshot has the changed job; an engine may forget a cancelled one at once."""
@@ -353,7 +356,8 @@ class BackendContract:
         changes = backend.act(act(ids)).changes
         assert all(change.subject({}) and change.done for change in changes)
         assert {why for _, why in backend.undo(changes)} == {""}
-        assert all(UNDONE[name](backend.job(job_id)) for job_id in ids)
+        for job_id in ids:
+            self.until_job(backend, job_id, UNDONE[name])
 
     def test_what_was_changed_since_is_not_undone(self, backend: Backend, jobs: Callable[..., Ids]) -> None:
         first, second = jobs(2)
