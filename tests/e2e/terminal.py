@@ -48,9 +48,14 @@ class Terminal:
         return done.stdout.decode()
 
     def press(self, *keys: str) -> None:
-        """Type, in tmux's names of keys, without Escape: see `leave`."""
+        """Type, in tmux's names of keys, without Escape: see `leave`.
+
+        Returns once `/` has opened its field: a key that reaches the console together with text reads as a paste.
+        """
         assert "Escape" not in keys, keys
         self._send(*keys)
+        if keys[-1] == "/":
+            self.until_that(lambda shown: any(line.lstrip().startswith("/") for line in shown.splitlines()), "field")
 
     def leave(self, word: str) -> None:
         """Press Escape on the screen with this word, and wait until the word is gone.

@@ -120,7 +120,7 @@ class Frame:
             if was.get(name, now) != now
             for what in [what.format(name)]
         ]
-        if self.cursor != before.cursor:
+        if self.cursor != before.cursor and before.cursor[0] >= 0:  # an empty queue has none
             found.append(f"cursor from line and job {before.cursor} to {self.cursor}")
         rows = (job for job in before.rows if job in self.running & before.running)
         found += [f"row of running {job} from {before.rows[job]} to {self.rows.get(job)}" for job in rows

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.submit_action import Done
 from gputui.tui.input_queue import UnmarkedPaste
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -258,10 +259,10 @@ async def test_a_refusal_keeps_the_input() -> None:
 async def test_a_full_disk_keeps_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
 
-    def full(_: object) -> tuple[int, ...]:
+    def full(*_: object, **__: object) -> Done:
         raise StoreFullError("no space left", where="queue.json")
 
-    monkeypatch.setattr(console.actions, "submit", full)
+    monkeypatch.setattr(console.actions, "act", full)
     async with opened(console) as (pilot, form):
         form.fill({"image": "busybox", "gpus": "1"})
         await console.press(pilot, "ctrl+s")
