@@ -154,32 +154,46 @@ HARMLESS = frozenset({"sync boost", "display clock"})
 """Reasons for throttling by design: the clocks follow those of another GPU or of a display."""
 
 
-class GpuSample(Struct, frozen=True):
-    """Reading of one GPU. None: the value could not be read, or the GPU does not have it."""
+class GpuFigures(Struct, frozen=True, kw_only=True):
+    """Figures of one GPU that every sweep reads. None: could not be read, or the GPU does not have it."""
 
-    uuid: str
-    sampled_at: datetime
     utilization: float | None = None
     """0 to 1: the share of the last interval in which a kernel ran."""
     memory_utilization: float | None = None
     """0 to 1: the share of time in which memory was read or written."""
+    memory_used: int | None = None
+    """Bytes in use, without the driver's own reserve where it reports that separately."""
+    memory_total: int | None = None
+    temperature: float | None = None
+    """Temperature in degrees Celsius."""
+    power: float | None = None
+    """Power draw in watts."""
+    sm_clock: int | None = None
+    memory_clock: int | None = None
+    """SM clock and memory clock in MHz."""
+    lists_processes: bool = True
+    """False if the driver has no list of processes at all, as under WSL 2."""
+    pcie_tx: float | None = None
+    pcie_rx: float | None = None
+    """Bytes per second; only when asked for."""
+    nvlink_tx: float | None = None
+    nvlink_rx: float | None = None
+    """Bytes of data per second over all its NVLinks; only when asked for."""
+
+
+class GpuSample(GpuFigures, frozen=True):
+    """Reading of one GPU. None: the value could not be read, or the GPU does not have it."""
+
+    uuid: str
+    sampled_at: datetime
     sm_activity: float | None = None
     """0 to 1: share of time in which the multiprocessors were busy; from Hopper on."""
     memory_activity: float | None = None
     """0 to 1: share of the memory bandwidth in use; from Hopper on."""
-    memory_used: int | None = None
-    """Bytes in use, without the driver's own reserve where it reports that separately."""
-    memory_total: int | None = None
     memory_free: int | None = None
     """Bytes that can still be allocated, where others than GPUs use the memory too; else None."""
-    temperature: float | None = None
-    """Temperature in degrees Celsius."""
-    power: float | None = None
     power_limit: float | None = None
-    """Power draw and power limit in watts."""
-    sm_clock: int | None = None
-    memory_clock: int | None = None
-    """SM clock and memory clock in MHz."""
+    """Power limit in watts."""
     fan: float | None = None
     """Fan speed, 0 to 1."""
     throttle: tuple[str, ...] = ()
@@ -190,19 +204,11 @@ class GpuSample(Struct, frozen=True):
     processes: tuple[GpuProcess, ...] | None = None
     """Processes on the GPU. None when the list could not be read, so that the GPU is not known to be free."""
     processes_at: datetime | None = None
-    lists_processes: bool = True
-    """False if the driver has no list of processes at all, as under WSL 2."""
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     """Volatile counts: since the driver was loaded."""
     xid: int | None = None
     """The last Xid event seen since the probe began."""
-    pcie_tx: float | None = None
-    pcie_rx: float | None = None
-    """Bytes per second; only when asked for."""
-    nvlink_tx: float | None = None
-    nvlink_rx: float | None = None
-    """Bytes of data per second over all its NVLinks; only when asked for."""
     health: Health = Health()
 
     @property

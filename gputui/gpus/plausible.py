@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuProcess
 from gputui.gpus import wire
 
 _Number = TypeVar("_Number", int, float)
+_Values = TypeVar("_Values", bound=Struct)
 MOST_BYTES = 2**50
 _MOST_WATTS = 20_000.0
 _FIGURES: Mapping[str, float] = {
@@ -51,20 +52,23 @@ _FACTS: Mapping[str, float] = {
 def bound_facts(facts: wire.Facts) -> None:
     """Remove the figures of GPUs that cannot be true."""
     facts.cuda = within(facts.cuda, 10**6)
-    for gpu in facts.gpus:
-        _bound(gpu, _FACTS)
+    facts.gpus = tuple(_bounded(gpu, _FACTS) for gpu in facts.gpus)
 
 
 def bound_sweep(sweep: wire.Sweep) -> None:
     """Remove the readings that cannot be true."""
-    for reading in sweep.samples:
-        _bound(reading, _FIGURES)
-        if reading.memory_used is not None and reading.memory_total and reading.memory_used > reading.memory_total:
-            reading.memory_used = None
-        if reading.slow is not None:
-            _bound(reading.slow, _SLOW_FIGURES)
-        if isinstance(reading.processes, tuple):
-            reading.processes = tuple(map(_process, reading.processes))
+    sweep.samples = tuple(map(_reading, sweep.samples))
+
+
+def _reading(reading: wire.Reading) -> wire.Reading:
+    reading = _bounded(reading, _FIGURES)
+    used, processes = reading.memory_used, reading.processes
+    return replace(
+        reading,
+        memory_used=within(used, reading.memory_total) if reading.memory_total else used,
+        slow=reading.slow and _bounded(reading.slow, _SLOW_FIGURES),
+        processes=tuple(map(_process, processes)) if isinstance(processes, tuple) else processes,
+    )
 
 
 def _process(process: GpuProcess) -> GpuProcess:
@@ -72,12 +76,13 @@ def _process(process: GpuProcess) -> GpuProcess:
     return process if (memory, sm) == (process.memory, process.sm) else replace(process, memory=memory, sm=sm)
 
 
-def _bound(values: object, highest: Mapping[str, float]) -> None:
-    """Make each figure that is not from 0 to its highest value count as not read."""
-    for name, most in highest.items():
-        value = getattr(values, name)
-        if value is not None and value is not UNSET and not 0 <= value <= most:
-            setattr(values, name, None)
+def _bounded(values: _Values, highest: Mapping[str, float]) -> _Values:
+    """Return the values; each figure that is not from 0 to its highest value counts as not read."""
+    figures = ((name, getattr(values, name), most) for name, most in highest.items())
+    wrong = [
+        name for name, value, most in figures if value is not None and value is not UNSET and not 0 <= value <= most
+    ]
+    return replace(values, **dict.fromkeys(wrong)) if wrong else values
 
 
 def within(value: _Number | None, most: float) -> _Number | None:

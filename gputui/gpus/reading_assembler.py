@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import cache
 from types import MappingProxyType
+from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict, replace
 
 from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
@@ -116,48 +118,24 @@ class ReadingAssembler:
         self._samples[uuid] = replace(last, health=health, xid=self._xids.get(uuid))
 
     def _sample(self, uuid: str, reading: wire.Reading, now: datetime) -> GpuSample:
-        last = self._samples.get(uuid)
         if reading.slow is not None:
             if was_reset(self._slow.get(uuid), reading.slow):
                 self._fatal.pop(uuid, None)
             self._slow[uuid] = reading.slow
         slow = self._slow.get(uuid) or wire.SlowReadings()
-        if reading.processes is UNSET:
-            processes, processes_at = (last.processes, last.processes_at) if last else (None, None)
-            lists_processes = last.lists_processes if last else True
-        else:
-            processes, processes_at, lists_processes = reading.processes, now, reading.lists_processes
+        last = self._samples.get(uuid) or GpuSample(uuid, now)
+        listed = {"lists_processes": last.lists_processes} if reading.processes is UNSET else {"processes_at": now}
         health = health_of(slow, self._fatal_xid(uuid))
-        return self._with_memory(
-            GpuSample(
-                uuid=uuid,
-                sampled_at=now,
-                utilization=reading.utilization,
-                memory_utilization=reading.memory_utilization,
-                sm_activity=_newest(reading.sm_activity, last.sm_activity if last else None),
-                memory_activity=_newest(reading.memory_activity, last.memory_activity if last else None),
-                memory_used=reading.memory_used,
-                memory_total=reading.memory_total,
-                temperature=reading.temperature,
-                power=reading.power,
-                power_limit=slow.power_limit,
-                sm_clock=reading.sm_clock,
-                memory_clock=reading.memory_clock,
-                fan=slow.fan,
-                throttle=self._throttle(uuid, reading.throttle, slow.power_limit, now),
-                processes=processes,
-                processes_at=processes_at,
-                lists_processes=lists_processes,
-                ecc_corrected=slow.ecc_corrected,
-                ecc_uncorrected=slow.ecc_uncorrected,
-                xid=self._xids.get(uuid),
-                pcie_tx=reading.pcie_tx,
-                pcie_rx=reading.pcie_rx,
-                nvlink_tx=reading.nvlink_tx,
-                nvlink_rx=reading.nvlink_rx,
-                health=unreadable_health(reading.unidentified) if reading.unidentified else health,
-            )
-        )
+        own = {
+            "uuid": uuid,
+            "sampled_at": now,
+            "memory_free": None,
+            "throttle": self._throttle(uuid, reading.throttle, slow.power_limit, now),
+            "xid": self._xids.get(uuid),
+            "health": unreadable_health(reading.unidentified) if reading.unidentified else health,
+        }
+        told = _shared(slow, GpuSample) | _shared(reading, GpuSample)
+        return self._with_memory(replace(last, **(told | listed | own)))
 
     def _throttle(self, uuid: str, bits: int | None, limit: float | None, now: datetime) -> tuple[str, ...]:
         gpu = self._registry.get(uuid)
@@ -202,9 +180,15 @@ class ReadingAssembler:
             yield f"Xid {code} came from a GPU that the driver did not name"
 
 
-def _newest(told: float | UnsetType | None, before: float | None) -> float | None:
-    """Return a value that not every sweep contains."""
-    return before if told is UNSET else told
+@cache
+def _common(one: type[Struct], other: type[Struct]) -> tuple[str, ...]:
+    return tuple(name for name in one.__struct_fields__ if name in other.__struct_fields__)
+
+
+def _shared(source: Struct, kind: type[Struct]) -> dict[str, Any]:
+    """Return the values of the fields that the other type has too, without those that are unset."""
+    names = _common(type(source), kind)
+    return {name: value for name in names if (value := getattr(source, name)) is not UNSET}
 
 
 class GpuRegistry:
@@ -241,7 +225,8 @@ class GpuRegistry:
         for facts in listed:
             uuid = self.known_uuid(facts.uuid)
             if uuid not in before or not facts.error:
-                self._gpus[uuid] = _gpu(facts, uuid, self._index(facts, uuid))
+                own = {"uuid": uuid, "index": self._index(facts, uuid), "drivers_uuid": None}
+                self._gpus[uuid] = Gpu(**_shared(facts, Gpu) | own)
         self.vanished = frozenset(self._gpus) - present
         back = named & self._absent
         self._absent = {uuid for uuid in self._gpus if uuid not in named}
@@ -267,27 +252,6 @@ class GpuRegistry:
         return facts.index if facts.index not in taken else max(taken) + 1
 
 
-def _gpu(facts: wire.GpuFacts, uuid: str, index: int) -> Gpu:
-    return Gpu(
-        uuid=uuid,
-        index=index,
-        model=facts.model,
-        memory_total=facts.memory_total,
-        pci_bus_id=facts.pci_bus_id,
-        numa_node=facts.numa_node,
-        minor=facts.minor,
-        links=facts.links,
-        mig_parent=facts.mig_parent,
-        mig_profile=facts.mig_profile,
-        mig_index=facts.mig_index,
-        mig_enabled=facts.mig_enabled,
-        unified=facts.unified,
-        default_power_limit=facts.default_power_limit,
-        power_limit=facts.power_limit,
-        persistence=facts.persistence,
-    )
-
-
 LOOK_BACK = timedelta(minutes=10)
 """Time over which the fill rate of a disk is measured."""
 LEAST = timedelta(minutes=1)
@@ -310,9 +274,9 @@ class HostAssembler:
             self._disks = tuple(self._disk(disk, now) for disk in reading.disks)
         self.sample = HostSample(**asdict(reading) | {"disks": self._disks, "sampled_at": now})
 
-    def _disk(self, disk: wire.DiskReading, now: datetime) -> DiskUse:
+    def _disk(self, disk: DiskUse, now: datetime) -> DiskUse:
         filling = self._fillings.setdefault(disk.mount, Filling())
-        return DiskUse(disk.mount, disk.roles, disk.total, disk.free, filling.full_in(disk.free, now))
+        return replace(disk, full_in=filling.full_in(disk.free, now))
 
 
 class Filling:

@@ -47,8 +47,7 @@ def checked_facts(facts: wire.Facts) -> wire.Facts:
     """Return the facts with figures and texts that do no harm; raises UntrustedError."""
     if len(facts.gpus) > MOST_GPUS:
         raise UntrustedError(f"it lists {len(facts.gpus)} GPUs")
-    for gpu in facts.gpus:
-        _check_gpu(gpu)
+    facts.gpus = tuple(map(_checked_gpu, facts.gpus))
     if len({gpu.uuid for gpu in facts.gpus}) != len(facts.gpus):
         raise UntrustedError("it lists a GPU twice")
     facts.driver = _text(facts.driver, 40)
@@ -57,9 +56,7 @@ def checked_facts(facts: wire.Facts) -> wire.Facts:
 
 def checked_sweep(sweep: wire.Sweep, known: Collection[str]) -> wire.Sweep:
     """Return the sweep without readings of unknown GPUs, and with figures and texts that do no harm."""
-    sweep.samples = tuple(reading for reading in sweep.samples[:MOST_GPUS] if reading.uuid in known)
-    for reading in sweep.samples:
-        _clean(reading)
+    sweep.samples = tuple(_cleaned(reading) for reading in sweep.samples[:MOST_GPUS] if reading.uuid in known)
     sweep.xids = tuple(
         (uuid, code)
         for uuid, code in sweep.xids[:_MOST_XIDS]
@@ -69,26 +66,34 @@ def checked_sweep(sweep: wire.Sweep, known: Collection[str]) -> wire.Sweep:
     return sweep
 
 
-def _check_gpu(gpu: wire.GpuFacts) -> None:
+def _checked_gpu(gpu: wire.GpuFacts) -> wire.GpuFacts:
     if not _UUID.fullmatch(gpu.uuid) or not 0 <= gpu.index < MOST_GPUS:
         raise UntrustedError(f"it lists a GPU {_short(gpu.uuid, 20)!r} with index {gpu.index}")
     if gpu.mig_parent is not None and not _UUID.fullmatch(gpu.mig_parent):
         raise UntrustedError("it lists an instance of no GPU")
-    gpu.error = _short(gpu.error, 100)
-    gpu.model, gpu.mig_profile = _text(gpu.model, 60), _text(gpu.mig_profile, 16)
-    gpu.pci_bus_id = _text(gpu.pci_bus_id, 20)
-    gpu.mig_index = within(gpu.mig_index, MOST_GPUS)
-    gpu.links = tuple(map(_link, gpu.links[:_MOST_LINKS]))
+    return replace(
+        gpu,
+        error=_short(gpu.error, 100),
+        model=_text(gpu.model, 60),
+        mig_profile=_text(gpu.mig_profile, 16),
+        pci_bus_id=_text(gpu.pci_bus_id, 20),
+        mig_index=within(gpu.mig_index, MOST_GPUS),
+        links=tuple(map(_link, gpu.links[:_MOST_LINKS])),
+    )
 
 
 def _link(link: Link) -> Link:
     return Link(link.peer[:100], _short(link.kind, 8), within(link.lanes, 1000) or 0)
 
 
-def _clean(reading: wire.Reading) -> None:
-    reading.error, reading.unidentified = _short(reading.error, 100), _short(reading.unidentified, 100)
-    if isinstance(reading.processes, tuple):
-        reading.processes = tuple(map(_process, reading.processes[:MOST_PROCESSES]))
+def _cleaned(reading: wire.Reading) -> wire.Reading:
+    processes = reading.processes
+    return replace(
+        reading,
+        error=_short(reading.error, 100),
+        unidentified=_short(reading.unidentified, 100),
+        processes=tuple(map(_process, processes[:MOST_PROCESSES])) if isinstance(processes, tuple) else processes,
+    )
 
 
 def _process(process: GpuProcess) -> GpuProcess:

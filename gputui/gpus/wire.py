@@ -5,33 +5,17 @@ from __future__ import annotations
 from msgspec import UNSET, Struct, UnsetType
 
 from gputui.domain.decoding import JsonDecoder, json_decoder
-from gputui.domain.gpu import GpuProcess, Link
-from gputui.domain.host import HostFigures
+from gputui.domain.gpu import Gpu, GpuFigures, GpuProcess
+from gputui.domain.host import DiskUse, HostFigures
 
 
-class GpuFacts(Struct):
-    """Constant facts of a GPU or MIG instance."""
+class GpuFacts(Gpu, frozen=True, kw_only=True):
+    """Constant facts of a GPU or MIG instance, whose index is the driver's."""
 
-    index: int
-    uuid: str
     error: str = ""
-    model: str | None = None
-    memory_total: int | None = None
-    pci_bus_id: str | None = None
-    numa_node: int | None = None
-    minor: int | None = None
-    links: tuple[Link, ...] = ()
-    mig_parent: str | None = None
-    mig_profile: str | None = None
-    mig_index: int | None = None
-    mig_enabled: bool = False
-    unified: bool = False
-    power_limit: float | None = None
-    default_power_limit: float | None = None
-    persistence: bool | None = None
 
 
-class SlowReadings(Struct):
+class SlowReadings(Struct, frozen=True):
     """Readings that seldom change."""
 
     ecc_corrected: int | None = None
@@ -43,49 +27,26 @@ class SlowReadings(Struct):
     fan: float | None = None
 
 
-class Reading(Struct):
+class Reading(GpuFigures, frozen=True, kw_only=True):
     """Reading of one GPU in one sweep."""
 
     uuid: str
     error: str = ""
     unidentified: str = ""
     """Why no job can be given a GPU whose values are read; empty if its UUID is its own."""
-    utilization: float | None = None
-    memory_utilization: float | None = None
-    memory_used: int | None = None
-    memory_total: int | None = None
-    temperature: float | None = None
-    power: float | None = None
-    sm_clock: int | None = None
-    memory_clock: int | None = None
     throttle: int | None = None
     sm_activity: float | UnsetType | None = UNSET
     memory_activity: float | UnsetType | None = UNSET
     """Means since the last sweep that read them; unset if this one did not."""
-    pcie_tx: float | None = None
-    pcie_rx: float | None = None
-    nvlink_tx: float | None = None
-    nvlink_rx: float | None = None
     slow: SlowReadings | None = None
     processes: tuple[GpuProcess, ...] | UnsetType | None = UNSET
     """Processes; unset if this sweep read no lists, None if this list could not be read."""
-    lists_processes: bool = True
-    """False if the driver has no such list at all."""
-
-
-class DiskReading(Struct):
-    """Reading of a file system."""
-
-    mount: str
-    roles: tuple[str, ...]
-    total: int
-    free: int
 
 
 class HostReading(HostFigures, frozen=True):
     """Reading of the host in one sweep; rates are missing in the first."""
 
-    disks: tuple[DiskReading, ...] | UnsetType = UNSET
+    disks: tuple[DiskUse, ...] | UnsetType = UNSET
     """Disks; unset if none was read since the last reading."""
 
 

@@ -11,7 +11,7 @@ from gputui.gpus.wire import GpuFacts
 def listing(*uuids: str) -> tuple[GpuFacts, ...]:
     """Return GPUs in the driver's order; one that begins with `?` cannot be reached."""
     return tuple(
-        GpuFacts(index, f"GPU-unknown-{index}", error="lost") if uuid == "?" else GpuFacts(index, uuid)
+        GpuFacts(f"GPU-unknown-{index}", index, error="lost") if uuid == "?" else GpuFacts(uuid, index)
         for index, uuid in enumerate(uuids)
     )
 
@@ -50,11 +50,11 @@ def test_returned_and_vanished_gpus_are_reported() -> None:
 
 def test_instances_go_with_a_new_partition_and_stay_while_their_parent_is_lost() -> None:
     roll = GpuRegistry()
-    whole = GpuFacts(0, "a", mig_enabled=True)
-    roll.update((whole, GpuFacts(0, "MIG-1", mig_parent="a"), GpuFacts(1, "b")))
+    whole = GpuFacts("a", 0, mig_enabled=True)
+    roll.update((whole, GpuFacts("MIG-1", 0, mig_parent="a"), GpuFacts("b", 1)))
     assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-1", "b"]
     roll.update(listing("?", "b"))
     assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-1", "b"]
     assert roll.vanished == {"MIG-1"}
-    roll.update((whole, GpuFacts(0, "MIG-2", mig_parent="a"), GpuFacts(1, "b")))
+    roll.update((whole, GpuFacts("MIG-2", 0, mig_parent="a"), GpuFacts("b", 1)))
     assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-2", "b"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.gpu import ProbeStatus
-from gputui.domain.host import DOCKER, STATE
+from gputui.domain.host import DOCKER, STATE, DiskUse
 from gputui.gpus import wire
 from gputui.gpus.probe.host import DiskReader, HostReader
 from gputui.gpus.reading_assembler import HostAssembler, ReadingAssembler
@@ -132,7 +132,7 @@ def full_in(*readings: tuple[float, float]) -> timedelta | None:
     """Return the time until the disk is full, after readings of (minutes, free GiB)."""
     assembler = HostAssembler()
     for minutes, free in readings:
-        reading = wire.HostReading(disks=(wire.DiskReading("/data", (STATE,), 100 * GIB, round(free * GIB)),))
+        reading = wire.HostReading(disks=(DiskUse("/data", (STATE,), 100 * GIB, round(free * GIB)),))
         assembler.ingest(reading, NOW + timedelta(minutes=minutes))
     assert assembler.sample is not None
     return assembler.sample.disks[0].full_in
@@ -150,7 +150,7 @@ def test_time_until_a_disk_is_full() -> None:
 
 def test_disks_stay_known_between_their_readings() -> None:
     assembler = HostAssembler()
-    assembler.ingest(wire.HostReading(disks=(wire.DiskReading("/", (STATE,), 100, 25),)), NOW)
+    assembler.ingest(wire.HostReading(disks=(DiskUse("/", (STATE,), 100, 25),)), NOW)
     assembler.ingest(wire.HostReading(load=2.0), NOW + timedelta(seconds=2))
     assert assembler.sample is not None
     assert [disk.used for disk in assembler.sample.disks] == [0.75]

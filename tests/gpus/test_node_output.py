@@ -111,14 +111,14 @@ def test_figures_that_cannot_be_true_are_not_read() -> None:
 def test_texts_have_no_control_characters_and_an_end() -> None:
     evil = "\x1b]0;owned\x07" + "x" * 300
     processes = [{"pid": 10**9, "user": evil, "command": evil, "container_id": evil, "memory": -1}]
-    output = taken(facts(model=evil, pci_bus_id=evil), sweep(processes=processes * 600))
+    output = taken(facts(model=evil, pci_bus_id=evil, drivers_uuid=evil), sweep(processes=processes * 600))
     gpu, sample = output.reading.gpus[0], output.reading.samples[uuid(0)]
     assert sample.processes is not None
     assert len(sample.processes) == MOST_PROCESSES
     process = sample.processes[0]
     texts = [gpu.model, gpu.pci_bus_id, process.user, process.command]
     assert all(text and text.isprintable() and len(text) <= 200 for text in texts)
-    assert (process.pid, process.container_id, process.memory) == (0, None, None)
+    assert (process.pid, process.container_id, process.memory, gpu.drivers_uuid) == (0, None, None, None)
 
 
 def test_gpus_that_no_driver_lists_end_the_probe() -> None:
