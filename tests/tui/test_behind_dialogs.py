@@ -32,6 +32,7 @@ from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import NOW, uuid, view
 from tests.tui import sample
@@ -120,6 +121,9 @@ async def pass_time(hand: Hand) -> None:
     hand.console.snapshot = after_seven_minutes(hand.console.snapshot)
     await hand.console.show(hand.pilot, hand.console.snapshot)
     await hand.until(lambda: "7m00s old" not in text_of(hand.app))  # a forecast of the present comes from a thread
+    await hand.until(lambda: hand.console.logs.are_read)
+    for pane in [pane for screen in hand.app.screen_stack for pane in screen.query(LogView)]:
+        pane.tick()
     await steady(hand.pilot)
 
 

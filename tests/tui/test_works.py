@@ -20,6 +20,7 @@ from gputui.ports.actions import Act
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
+from gputui.tui.queue.loaders import GIVEN_UP
 from gputui.tui.screens.log_saver import save_log
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, NOW, job
@@ -251,7 +252,7 @@ async def test_a_read_of_the_history_shows_progress_and_can_be_aborted_and_conti
         await pilot.press("escape")
         gate.release()
         await seen(console, pilot, "cancelling")
-        await gone(console, pilot)
+        await seen(console, pilot, GIVEN_UP)
         gate.release()
         await pilot.press("2")
         await seen(console, pilot, "old-399")
