@@ -27,7 +27,6 @@ from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.settings import (
     EVENTS,
-    QUEUE_COLUMNS,
     ClusterSettings,
     ConsoleSettings,
     GpuSettings,
@@ -94,7 +93,6 @@ CHOICES = {
 _WORDS = {
     "webhook_events": (EVENTS, "an event"),
     "mail_events": (EVENTS, "an event"),
-    "columns": (QUEUE_COLUMNS, "a column"),
 }
 LOOPBACK = "127.0.0.1"
 
@@ -102,6 +100,10 @@ LOOPBACK = "127.0.0.1"
 def check_range(key: str, value: object, where: str) -> None:
     if key in _WORDS:
         _check_words(value, *_WORDS[key], where)
+    elif key == "columns" and value:
+        from gputui.domain.queue_columns import QUEUE_COLUMNS  # commands do not need the columns
+
+        _check_words(value, tuple(QUEUE_COLUMNS), "a column", where)
     elif isinstance(value, timedelta):
         if not value and key not in _MAY_BE_ZERO:
             raise InputError("expected a duration above 0", where=where, hint='write "10s" or "1h30m"')

@@ -249,14 +249,6 @@ class PolicySettings(Struct, frozen=True):
     """Users, and groups after an @, who may use every option in a shared queue, like root and its owner."""
 
 
-QUEUE_COLUMNS = (
-    *("id", "state", "priority", "name", "tenant", "gpus", "progress", "time", "limit"),
-    *("age", "start", "why", "eta", "left", "where", "user", "server"),
-    *("image", "command", "attempts", "exit", "submitted", "started", "ended", "score"),
-)
-"""Columns that the console's queue can show."""
-
-
 class ConsoleSettings(Struct, frozen=True):
     """Behaviour of the console."""
 

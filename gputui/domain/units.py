@@ -15,6 +15,8 @@ from gputui.domain.errors import InputError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp])i?)?b?", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+UNKNOWN = "–"
+"""Placeholder of a missing reading: never a 0."""
 MAX_SIZE = 2**60
 """Maximum size in bytes, 1 EiB: a larger one is a typing error, and would not fit the runtime's signed 64 bits."""
 
@@ -139,6 +141,13 @@ def format_duration(duration: timedelta | None) -> str:
 def format_limit(limit: timedelta) -> str:
     """Return `16m`, `2h30m` or `3d`: without units that are zero."""
     return re.sub(r"(?<=[dhm])00[hms]$", "", format_duration(limit))
+
+
+def minute(at: datetime, now: datetime) -> str:
+    """Return `14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: at most eleven cells."""
+    here, today = at.astimezone(), now.astimezone().date()
+    days = abs((here.date() - today).days)
+    return f"{here:%H:%M}" if not days else f"{here:%a %H:%M}" if days < 7 else f"{here:%m-%d %H:%M}"
 
 
 def local_time(at: datetime, now: datetime) -> str:

@@ -89,7 +89,7 @@ def _check_the_table(picture: Snapshot) -> None:
     rows.update(picture)
     sheet = QueueTab(rows, ChosenColumns())
     sheet.marks = Marks.of(picture.jobs)
-    context = JobContext(NOW, picture.reasons, picture.expected_starts)
+    context = JobContext(NOW, picture.expected_starts, reasons=picture.reasons)
     for _ in range(2):
         assert [row for row, key in enumerate(sheet.keys) if key == FOLD] == (
             [] if rows.extent.fold is None else [rows.extent.fold]

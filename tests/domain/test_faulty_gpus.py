@@ -10,11 +10,11 @@ from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Hea
 from gputui.domain.gpu_processes import process_rows
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.units import UNKNOWN
 from gputui.metrics.dcgm import add_dcgm
 from gputui.metrics.page import SeriesPage
 from gputui.metrics.series import Holders, add_gpus
 from gputui.metrics.tenant_labels import TenantLabels
-from gputui.tui.present.cells import UNKNOWN
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells

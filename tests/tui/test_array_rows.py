@@ -48,7 +48,7 @@ def rows() -> QueueRows:
 def texts(rows: QueueRows, row: int) -> dict[str, str]:
     """Return the cells of a row."""
     sheet = QueueTab(rows, ChosenColumns())
-    context = JobContext(NOW, {7: WAITS})
+    context = JobContext(NOW, reasons={7: WAITS})
     return {
         column: "".join(text for text, _ in sheet.cell(rows.keys[row], column, context))
         for column in ("id", "why", "name")

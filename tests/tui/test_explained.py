@@ -61,7 +61,7 @@ def test_the_page_says_that_the_explanation_is_computed() -> None:
 def test_the_page_names_awaited_jobs_and_neighbours_in_the_queue() -> None:
     subject, told = waiting()
     whole = plans.contended()
-    context = JobContext(NOW, whole.reasons, whole.expected_starts, gpu_names={uuid(2): "2", uuid(3): "3"})
+    context = JobContext(NOW, whole.expected_starts, reasons=whole.reasons, gpu_names={uuid(2): "2", uuid(3): "3"})
     lines = [
         (label, "".join(text for text, _ in cell))
         for label, cell in standing_lines(subject, whole, context, ExplanationState(told), 30)

@@ -19,7 +19,8 @@ from gputui.domain.job import Job
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
-from gputui.tui.present.cells import UNKNOWN, Cell
+from gputui.domain.units import UNKNOWN
+from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, topology_lines
 from gputui.tui.present.gpu_graphs import graph_lines
 from gputui.tui.present.gpu_rows import gpu_picture

@@ -14,6 +14,7 @@ from gputui.domain.conditions import conditions
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.notices import pressing
+from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
@@ -22,7 +23,7 @@ from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import gpu_cells, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
 from gputui.tui.present.graphs import bar, graph
-from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
+from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.queue.columns import COLUMNS, ChosenColumns
@@ -174,7 +175,9 @@ def job_text(key: str, the_job: object, context: JobContext | None = None) -> st
 
 
 def test_a_row_says_on_which_gpus_why_it_waits_or_how_it_ended() -> None:
-    context = JobContext(NOW, samples.REASONS, progress={105: "pulling, 45 %"}, gpu_names={uuid(0): "0", uuid(1): "1"})
+    context = JobContext(
+        NOW, reasons=samples.REASONS, progress={105: "pulling, 45 %"}, gpu_names={uuid(0): "0", uuid(1): "1"}
+    )
     rows = {row.id: row for row in samples.jobs()}
     assert job_text("why", rows[101], context) == "GPU 0,1"
     assert job_text("why", rows[104], context) == "1 GPU"

@@ -15,7 +15,7 @@ from gputui.domain.action import AddRecurring
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.recurring import Recurrence
-from gputui.domain.settings import QUEUE_COLUMNS, Window
+from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
@@ -229,9 +229,6 @@ class TestSorting:
 
 
 class TestColumns:
-    def test_every_column_can_be_named_in_the_settings(self) -> None:
-        assert tuple(COLUMNS) == QUEUE_COLUMNS
-
     async def test_columns_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
         console = Console(preferences=preferences)

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from gputui.domain.attempt import Attempt
 from gputui.domain.job import Job
 from gputui.domain.state import PendingReason, Reason
+from gputui.domain.units import minute
 from gputui.tui.present.detail import job_lines
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.times import in_full, minute, second
+from gputui.tui.present.times import in_full, second
 from tests.factories import NOW, job, uuid
 from tests.tui.sample import secret_job
 
@@ -43,7 +44,7 @@ class TestTimesOnJobPage:
 
     def test_times_in_reasons_are_local(self) -> None:
         waits = Reason(PendingReason.BEGIN_TIME, "begins at 14:00 UTC, in 2h00m", (NOW + 2 * HOUR,))
-        shown = page(job(1), JobContext(NOW, {1: waits}, {1: NOW + 2 * HOUR}))
+        shown = page(job(1), JobContext(NOW, {1: NOW + 2 * HOUR}, reasons={1: waits}))
         assert shown["why"] == "BeginTime: begins at 23:00, in 2h00m"
         assert shown["starts"] == "about 2026-03-02 23:00:00 (in 2h00m)"
 

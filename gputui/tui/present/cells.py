@@ -14,8 +14,6 @@ from gputui.tui.present.style import PLAIN
 
 Span: TypeAlias = tuple[str, Style]
 Cell: TypeAlias = tuple[Span, ...]
-UNKNOWN = "–"
-"""Placeholder of a missing reading: never a 0."""
 
 
 def cell(value: str, style: Style = PLAIN) -> Cell:

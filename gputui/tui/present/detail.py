@@ -17,6 +17,7 @@ from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import DurationSource, Planned
+from gputui.domain.queue_columns import elapsed, gpus_wanted
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -29,7 +30,7 @@ from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tone import slowed_cell, slowed_style
 from gputui.tui.present.graphs import bar, load_style
-from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, state_words, why
+from gputui.tui.present.job import JobContext, gpu_list, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED
 from gputui.tui.present.times import in_full, second
 

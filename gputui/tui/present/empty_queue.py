@@ -10,7 +10,8 @@ from gputui.domain.gpu_processes import JOB, GpuProcessRow, gpu_label, process_r
 from gputui.domain.keyed import keyed
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.tui.present.cells import UNKNOWN, Cell, Column, PlacedColumn, cell, fitted, lay_out
+from gputui.domain.units import UNKNOWN
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, fitted, lay_out
 from gputui.tui.present.gpu_words import age_words, program_words
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG, VIOLET

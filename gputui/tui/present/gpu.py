@@ -14,8 +14,8 @@ from gputui.domain.job import Job
 from gputui.domain.server_ids import shown_id
 from gputui.domain.severity import INTRUDER
 from gputui.domain.text import fit, plain, width
-from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
+from gputui.domain.units import UNKNOWN, format_duration, format_size
+from gputui.tui.present.cells import Cell, cell, width_of
 from gputui.tui.present.gpu_gauge import (
     charted,
     gauge,

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from gputui.domain.gpu import GpuProcess, GpuState, HealthCode
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split_at_word, width_of
+from gputui.domain.units import UNKNOWN, format_duration, format_size
+from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of
 from gputui.tui.present.gpu import gpu_cells, gpu_state_words, holder_parts, label_of, sick_words, with_dots
 from gputui.tui.present.gpu_gauge import charted, gauge, history_style, most_of, power_limit_of, progress_bar, tone
 from gputui.tui.present.gpu_rows import GpuRow

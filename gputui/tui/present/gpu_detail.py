@@ -14,8 +14,8 @@ from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.text import fit, plain
-from gputui.domain.units import format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
+from gputui.domain.units import UNKNOWN, format_size
+from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_gauge import power_limit_of
 from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lines

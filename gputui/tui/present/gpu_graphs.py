@@ -9,8 +9,8 @@ from typing import TypeAlias
 from rich.style import Style
 
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell
+from gputui.domain.units import UNKNOWN, format_duration, format_size
+from gputui.tui.present.cells import Cell
 from gputui.tui.present.gpu import gpu_state_words, label_of
 from gputui.tui.present.gpu_gauge import graph_style, most_of, tone
 from gputui.tui.present.gpu_rows import GpuRow

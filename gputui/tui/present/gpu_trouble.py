@@ -12,13 +12,12 @@ from gputui.domain.gpu_faults import GpuFault
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.text import fit, plain
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, minute
 from gputui.tui.present.cells import Cell, cell, fitted
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.job import state_words
 from gputui.tui.present.style import BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
-from gputui.tui.present.times import minute
 
 LABEL = 12
 """Cells of a label."""

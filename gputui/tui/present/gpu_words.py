@@ -14,8 +14,7 @@ from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_limit, format_size, plural
-from gputui.tui.present.cells import UNKNOWN
+from gputui.domain.units import UNKNOWN, format_duration, format_limit, format_size, plural
 
 _ID = re.compile("[0-9a-f]{64}")
 _MINUTE = timedelta(minutes=1)

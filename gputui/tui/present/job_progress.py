@@ -8,13 +8,14 @@ from datetime import timedelta
 from msgspec import Struct
 
 from gputui.domain.job import Job
+from gputui.domain.queue_columns import QUEUE_COLUMNS
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, format_limit
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.graphs import bar
 from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RED, TRACK
 
-WIDTH = 13
+WIDTH = QUEUE_COLUMNS["progress"].width
 """Cells that elapsed time and limit need without a bar."""
 _LEAST_BAR = 4
 _MOST_BAR = 12

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.text import plain
-from gputui.tui.present.times import minute
+from gputui.domain.units import minute
 
 _SOON = timedelta(hours=24)
 

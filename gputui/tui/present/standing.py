@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_duration
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.detail import ExplanationState, Line
-from gputui.tui.present.job import JobContext, gpu_list, gpus_wanted, job_title, why
+from gputui.tui.present.job import JobContext, gpu_list, job_title, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.present.times import clock
 

@@ -20,8 +20,8 @@ from gputui.domain.severity import ERROR, FAILED, FOREIGN, IDLE, INFORMATION, KI
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import broken, plain, width
-from gputui.domain.units import format_duration, plural
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
+from gputui.domain.units import UNKNOWN, format_duration, plural
+from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, SEVERITY_STYLES, STRONG, VIOLET
 
 _TOLD = {FOREIGN: VIOLET}

@@ -247,7 +247,7 @@ def _name(title: str, words: _AgendaWords) -> Cell:
 
 
 def _never(job: Job, snapshot: Snapshot, words: _AgendaWords) -> Cell:
-    because = why(job, JobContext(words.now, snapshot.reasons, snapshot.expected_starts))
+    because = why(job, JobContext(words.now, snapshot.expected_starts, reasons=snapshot.reasons))
     return (
         (f"{'no start':<{_WHEN + _AHEAD + 1}} ", DIM),
         ("· ", DIM),

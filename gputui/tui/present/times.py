@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, minute
 
 
 def clock(at: datetime, now: datetime) -> str:
@@ -16,13 +16,6 @@ def second(at: datetime, now: datetime) -> str:
     """Return `14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
     here = at.astimezone()
     return f"{here:%H:%M:%S}" if here.date() == now.astimezone().date() else minute(at, now)
-
-
-def minute(at: datetime, now: datetime) -> str:
-    """Return `14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: at most eleven cells."""
-    here, today = at.astimezone(), now.astimezone().date()
-    days = abs((here.date() - today).days)
-    return f"{here:%H:%M}" if not days else f"{here:%a %H:%M}" if days < 7 else f"{here:%m-%d %H:%M}"
 
 
 def in_full(at: datetime) -> str:

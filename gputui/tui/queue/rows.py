@@ -15,13 +15,13 @@ from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.queue_columns import ColumnData
 from gputui.domain.server_ids import own_id, without_server
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.job_progress import ArrayCounts
 from gputui.tui.present.status import job_counts
 from gputui.tui.queue.columns import ALIKE, MOVING, SERVER, Sorting, sort_ids, varied_columns
-from gputui.tui.queue.columns import SortData as Sortable
 from gputui.tui.queue.ended import FOLD, EndedCounts, EndedRows, LookedAt, ended_words, latest_first, merged
 from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
 from gputui.tui.queue.folding import (
@@ -315,7 +315,8 @@ class QueueRows:
     def _sorted(self, ids: list[JobId]) -> Sequence[JobId]:
         if self.sorting.is_planned:
             return ids
-        return sort_ids(ids, self.jobs.by_id, self.sorting, Sortable.of(self._snapshot, self.scores))
+        seen = ColumnData(self._snapshot.taken_at, self._snapshot.expected_starts, self.scores)
+        return sort_ids(ids, self.jobs.by_id, self.sorting, seen)
 
     def _sort_ended(self) -> None:
         if not self._ids[Section.ENDED]:

@@ -13,14 +13,15 @@ from gputui.domain.gpu import short_names
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
+from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import WindowState, WindowView
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, plural
+from gputui.domain.units import format_duration, minute, plural
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.empty_queue import empty_queue_words
-from gputui.tui.present.job import JobContext, gpus_wanted, group_cells, job_cells, moment
+from gputui.tui.present.job import JobContext, group_cells, job_cells
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
 from gputui.tui.queue.ended import FOLD
@@ -266,7 +267,7 @@ _STATES = {WindowState.ACTIVE: GREEN, WindowState.UPCOMING: PLAIN, WindowState.R
 def recurring_cell(entry: RecurringJob, column: str, now: datetime) -> Cell:
     """Return the cell of a recurring job."""
     spec = entry.submission.spec
-    due = "" if entry.paused else moment(entry.next_at, now)
+    due = "" if entry.paused or entry.next_at is None else minute(entry.next_at, now)
     words = {
         "id": (shown_id(entry.id), BLUE),
         "state": ("paused", AMBER) if entry.paused else ("waits", PLAIN),
@@ -288,8 +289,8 @@ def window_cell(view: WindowView, column: str, names: dict[str, str], now: datet
         "name": (plain(window.name, 60), BLUE),
         "state": (view.state.value.lower(), _STATES[view.state]),
         "gpus": (_gpus(view, names), PLAIN),
-        "from": (moment(window.start, now), PLAIN),
-        "to": (moment(window.end, now), PLAIN),
+        "from": (minute(window.start, now), PLAIN),
+        "to": (minute(window.end, now), PLAIN),
         "for": (_whom(view), PLAIN),
         "about": (_about(view, now), DIM),
     }

@@ -10,10 +10,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from gputui.domain.queue_columns import QUEUE_COLUMNS
 from gputui.tui.commands import BACK, COLUMN_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN
-from gputui.tui.queue.columns import ABOUT, COLUMNS, ChosenColumns
+from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.widgets.line_table import LineTable
 from gputui.tui.widgets.mouse import RowOpened
@@ -45,7 +46,7 @@ class _Columns(LineTable[str]):
     def become(self, chosen: ChosenColumns) -> None:
         """Set the chosen columns, followed by the others."""
         self._shown = frozenset(chosen.keys)
-        self._order([*chosen.keys, *(key for key in COLUMNS if key not in self._shown)])
+        self._order([*chosen.keys, *(key for key in QUEUE_COLUMNS if key not in self._shown)])
 
     def _order(self, keys: Sequence[str]) -> None:
         self.show_rows(keys, {key: row for row, key in enumerate(keys)})
@@ -67,7 +68,8 @@ class _Columns(LineTable[str]):
         is_shown = key in self._shown
         if column == "shown":
             return cell("[x]" if is_shown else "[ ]", BLUE if is_shown else DIM)
-        return cell(COLUMNS[key].title if column == "title" else ABOUT[key], PLAIN if is_shown else DIM)
+        shown = QUEUE_COLUMNS[key]
+        return cell(shown.title if column == "title" else shown.about, PLAIN if is_shown else DIM)
 
 
 class ColumnChooser(Dialog[ChosenColumns | None]):

@@ -18,6 +18,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.explain import Explanation, explain
+from gputui.domain.queue_columns import gpus_wanted
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
@@ -38,7 +39,7 @@ from gputui.tui.present.detail import (
 )
 from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.gpu_words import Labels
-from gputui.tui.present.job import JobContext, gpus_wanted, job_title
+from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
 from gputui.tui.present.telemetry import telemetry_lines

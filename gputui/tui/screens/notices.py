@@ -13,12 +13,12 @@ from textual.containers import VerticalScroll
 from gputui.domain.conditions import Condition
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import broken, plain
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, minute
 from gputui.tui.commands import NOTICES, bound_to
 from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
-from gputui.tui.present.times import minute, second
+from gputui.tui.present.times import second
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.widgets.cell_lines import CellLines
 

@@ -17,9 +17,9 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size, plural
+from gputui.domain.units import UNKNOWN, format_duration, format_size, plural
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, SHELL, bindings
-from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
+from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.detail import gpu_rows_of
 from gputui.tui.present.gpu_graphs import several_graph_lines
 from gputui.tui.present.job import job_title
