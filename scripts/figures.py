@@ -32,7 +32,7 @@ COMMANDS = {
 """Commands whose functions are counted, in a queue of seven held jobs without a scheduler."""
 LIMITS: Mapping[str, float] = {
     "files": 688,
-    "lines": 111_240,
+    "lines": 111_200,
     "functions": 8_930,
     "lines per function": 12.4,
     "modules with one importer": 150,
