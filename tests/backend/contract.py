@@ -50,6 +50,7 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import Ids, SubmitJobs
 from gputui.ports.backend import Attach, Backend
 from tests.cluster.talk import Talk
+from tests.needs import need
 
 PATIENCE = 60.0
 """Seconds to wait for what a scheduler or an engine does."""
@@ -591,6 +592,7 @@ class BackendContract:
         if not harness.has_processes:
             assert self.lacks(backend, Capability.INSIDE, lambda: backend.processes(running.id))
             return
+        need("ps")
         assert backend.processes(running.id)
         assert backend.shell(running.id).arguments
 

@@ -96,7 +96,7 @@ class Frame:
     @property
     def _spare(self) -> str:
         """What takes a line that a running job could have."""
-        live = self.running | self.waiting | self._says("runs")
+        live = self.running | self.waiting | self._says("runs") | self._says("waits")
         past = [job for job, line in self.rows.items() if job not in live and line != self.cursor[0]]
         blank = sum(not self.lines[at].strip(" ▌│") for at in range(self.header + 1, self.log))
         surplus = len(self.waiting & self.rows.keys()) - WAITING

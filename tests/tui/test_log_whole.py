@@ -18,6 +18,7 @@ from gputui.tui.log.whole import ANCHOR, AROUND, KnownLines, ScanResult, read_re
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs
+from tests.tui.foresight import until
 from tests.tui.reader import begun
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -106,7 +107,7 @@ async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> Non
         assert "/needle" in console.screen_text
         assert "searching: " in console.screen_text
         await found(pane, pilot)
-        assert "/needle 20 of 20" in console.screen_text
+        await until(pilot, lambda: "/needle 20 of 20" in console.screen_text)
         assert "▶step 28507 needle" in console.screen_text
         await pilot.press("enter", "n")
         await found(pane, pilot)
