@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from math import fsum
 
 from rich.style import Style
 
@@ -66,7 +67,7 @@ class GpuNode:
             for row in self.rows
             if row.view.current is not None and row.view.current.utilization is not None
         ]
-        return sum(found) / len(found) if found else None
+        return fsum(found) / len(found) if found else None
 
     @cached_property
     def late(self) -> timedelta | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from math import fsum
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -102,7 +103,7 @@ def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
 
 def _utilization(count: int, read: Iterable[GpuSample]) -> Cell:
     known = [sample.utilization for sample in read if sample.utilization is not None]
-    mean = sum(known) / len(known) if known else None
+    mean = fsum(known) / len(known) if known else None
     words = "" if mean is None else f" {mean:3.0%}"
     return ((plural(count, "GPU"), PLAIN), (words, load_style(mean)))
 
