@@ -10,7 +10,6 @@ from gputui import bootstrap
 from gputui.bootstrap import clusters
 from gputui.cli import queue
 from gputui.cli.output import print_json
-from gputui.domain.errors import CapabilityError
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
 def need(store: JobStore, capability: Capability) -> None:
     """Raise CapabilityError if the cluster lacks this."""
-    caps = clusters.caps(store)
-    if not caps.has(capability):
-        raise CapabilityError(caps.why_not(capability))
+    clusters.caps(store).need(capability)
 
 
 def starts(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from gputui.domain.errors import InputError
+from gputui.domain.errors import CapabilityError, InputError
 from gputui.domain.runs import Run
 
 _SLURM = re.compile(
@@ -169,6 +169,11 @@ class Caps(Struct, frozen=True):
     def why_not(self, capability: Capability) -> str:
         """Return why the cluster lacks it; empty if it has it."""
         return self.lacking.get(capability, "")
+
+    def need(self, capability: Capability) -> None:
+        """Raise CapabilityError with the engine's sentence if it lacks this."""
+        if not self.has(capability):
+            raise CapabilityError(self.why_not(capability))
 
 
 class ClusterFault(Struct, frozen=True):

@@ -293,8 +293,7 @@ class KubernetesCluster:
     def _need(self, capability: Capability) -> ApiServer:
         """Return the server; raises CapabilityError if it, or this user, lacks this."""
         server, _ = self._reached()
-        if not self.caps.has(capability):
-            raise CapabilityError(self.caps.why_not(capability))
+        self.caps.need(capability)
         return server
 
     def _lacks(self, capability: Capability) -> NoReturn:

@@ -18,7 +18,7 @@ from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.notes import Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
 from gputui.domain.cluster import Capability, element_id
-from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError, NotFoundError
+from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 from gputui.domain.job_spec import NORMAL_PRIORITY
 from gputui.domain.state import JobState
 
@@ -303,8 +303,7 @@ class SlurmCluster:
 
     def _need(self, capability: Capability) -> None:
         self._latest()
-        if not self.caps.has(capability):
-            raise CapabilityError(self.caps.why_not(capability))
+        self.caps.need(capability)
 
     def _rows(self, chosen: Iterable[JobId]) -> list[tuple[JobId, JobRow]]:
         """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know."""

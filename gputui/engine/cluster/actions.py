@@ -46,7 +46,7 @@ class ClusterActions:
         """
         if isinstance(action, SubmitJobs):
             self._checked(action.submissions)
-            self._need(Capability.WHAT_IF)
+            self._cluster.caps.need(Capability.WHAT_IF)
             raise CapabilityError(f"gputui cannot do that with {self._cluster.caps.engine}")
         from gputui.engine.cluster.changes import ClusterChanges
 
@@ -55,7 +55,7 @@ class ClusterActions:
     def expected_start(self, submission: Submission) -> datetime | None:
         """Return when the job would start if it were submitted now; raises the errors of a submission."""
         [checked] = self._checked((submission,))
-        self._need(Capability.TEST_ONLY)
+        self._cluster.caps.need(Capability.TEST_ONLY)
         return self._cluster.expected_start(checked)
 
     def undo(self, changes: Iterable[ClusterChange], on_progress: object = None) -> list[tuple[ClusterChange, str]]:
@@ -78,8 +78,3 @@ class ClusterActions:
         for submission in asked:
             check_submission(submission, self._cluster.caps)
         return asked
-
-    def _need(self, capability: Capability) -> None:
-        """Raise CapabilityError with the engine's sentence if it lacks this."""
-        if not self._cluster.caps.has(capability):
-            raise CapabilityError(self._cluster.caps.why_not(capability))

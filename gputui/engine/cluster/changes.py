@@ -56,7 +56,7 @@ class ClusterChanges:
         """Carry out an action; raises CapabilityError with the engine's sentence for what it cannot do."""
         cluster = self._cluster
         if type(action) in NEEDS:
-            self._need(NEEDS[type(action)])
+            self._cluster.caps.need(NEEDS[type(action)])
         match action:
             case EditJobs():
                 return self._edit(action)
@@ -77,7 +77,7 @@ class ClusterChanges:
     def foresee(self, action: Action) -> Done:
         """Return the jobs as `act` would leave them; raises the same errors, but for those of the engine."""
         if type(action) in NEEDS:
-            self._need(NEEDS[type(action)])
+            self._cluster.caps.need(NEEDS[type(action)])
         match action:
             case EditJobs():
                 self._check_edit(action)
@@ -108,7 +108,7 @@ class ClusterChanges:
         """Raise CapabilityError for fields that the engine does not change."""
         edit = action.edit
         if edit.spec.keys() - {"time_limit", "priority"} or edit.gpus or edit.options:
-            self._need(Capability.EDIT)
+            self._cluster.caps.need(Capability.EDIT)
             what = f"of a job of {self._cluster.caps.engine} only time limit, priority and hold can be changed"
             raise CapabilityError(what, hint="cancel it and submit it again")
         if "time_limit" in edit.spec:
@@ -116,7 +116,7 @@ class ClusterChanges:
                 what = f"{self._cluster.caps.engine} plans with time limits: each job has one"
                 raise CapabilityError(what, hint="give it a longer one")
             if any(self._store.get(job_id).state.is_active for job_id in action.ids):
-                self._need(Capability.EXTEND)
+                self._cluster.caps.need(Capability.EXTEND)
 
     def _set_priority(self, action: SetPriority) -> Done:
         self._check_priority(action)
@@ -133,7 +133,7 @@ class ClusterChanges:
         for before in {self._store.get(job_id).priority for job_id in action.ids}:
             after = _after(action, before)
             if after != before:
-                self._need(Capability.RAISE_PRIORITY if after > before else Capability.LOWER_PRIORITY)
+                self._cluster.caps.need(Capability.RAISE_PRIORITY if after > before else Capability.LOWER_PRIORITY)
 
     def _drain(self, action: DrainGpus | ResumeGpus) -> Done:
         """Drain nodes, or resume them; raises CapabilityError for single GPUs."""
@@ -152,12 +152,12 @@ class ClusterChanges:
     def _nodes(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return these names, which must be those of nodes."""
         chosen, snapshot = tuple(names), self._store.snapshot()
-        self._need(Capability.DRAIN_NODE)
+        self._cluster.caps.need(Capability.DRAIN_NODE)
         nodes = {node.name for node in snapshot.nodes}
         gpus = {view.gpu.uuid for view in snapshot.gpus}
         for name in chosen:
             if name in gpus:
-                self._need(Capability.DRAIN_GPU)
+                self._cluster.caps.need(Capability.DRAIN_GPU)
                 raise self._refusal()
             if name not in nodes:
                 raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
@@ -186,11 +186,6 @@ class ClusterChanges:
         before = {job_id: self._store.get(job_id) for job_id in chosen}
         done = self._call(call, chosen, value)
         return Done(done, tuple(job_changes(before, done, name, value)))
-
-    def _need(self, capability: Capability) -> None:
-        """Raise CapabilityError with the engine's sentence if it lacks this."""
-        if not self._cluster.caps.has(capability):
-            raise CapabilityError(self._cluster.caps.why_not(capability))
 
     def _refusal(self) -> CapabilityError:
         return CapabilityError(f"gputui cannot do that with {self._cluster.caps.engine}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gputui.domain.cluster import Capability
 from gputui.domain.container import Shell
-from gputui.domain.errors import CapabilityError, GputuiError
+from gputui.domain.errors import GputuiError
 from gputui.domain.state import JobState
 from gputui.engine.job_exec import SHELL, not_running
 
@@ -45,9 +45,7 @@ class ClusterJobAccess:
         return self._cluster.attach(job, detach_keys)
 
     def _check(self, job: Job, capability: Capability = Capability.INSIDE) -> None:
-        caps = self._cluster.caps
-        if not caps.has(capability):
-            raise CapabilityError(caps.why_not(capability))
+        self._cluster.caps.need(capability)
         if job.state is not JobState.RUNNING:
             raise not_running(job)
         if job.suspended:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gputui.domain.cluster import Capability
-from gputui.domain.errors import CapabilityError, NotFoundError
+from gputui.domain.errors import NotFoundError
 
 if TYPE_CHECKING:
     from gputui.domain.job import Job
@@ -37,8 +37,8 @@ class ClusterLogs:
         """
         job, cluster = self._store.get(job_id), self._store.cluster
         _check(job, attempt)
-        if follow and job.state.is_active and not cluster.caps.has(Capability.LIVE_LOG):
-            raise CapabilityError(cluster.caps.why_not(Capability.LIVE_LOG))
+        if follow and job.state.is_active:
+            cluster.caps.need(Capability.LIVE_LOG)
         stream = cluster.log(job, tail=tail, follow=follow)
         return stream if stamped or not stream.is_stamped else WithoutTimes(stream)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gputui.domain.cluster import Capability, Caps
-from gputui.domain.errors import CapabilityError, InputError
+from gputui.domain.errors import InputError
 from gputui.domain.job_spec import JobSpec, Submission
 
 
 def check_submission(submission: Submission, caps: Caps) -> None:
     """Raise CapabilityError or InputError for a job that the engine cannot run as it is asked to."""
     for capability in _needed(submission):
-        if not caps.has(capability):
-            raise CapabilityError(caps.why_not(capability))
+        caps.need(capability)
     for option, is_asked, why in _ours(submission.spec, caps.engine):
         if is_asked:
             raise InputError(why, where=option)
