@@ -17,7 +17,6 @@ from gputui.domain.state import JobState
 from gputui.domain.verbs import JOB_VERB
 from gputui.ports import JobStore
 
-FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
 _LEFT_ALONE = frozenset({JobState.PENDING, JobState.COMPLETED})
 """States of elements that stay as they are if their whole array is named, unless all have completed."""
 
@@ -58,8 +57,8 @@ def _suits(job: Job) -> bool:
 
 def _failed(store: JobStore, names: list[Named]) -> list[JobId]:
     """Return the ids of those jobs that failed."""
-    found = jobs_of(store, resolve_all(store, names, lambda job: job.state in FAILED, with_ended=True))
-    return [job_id for job in found if job.state in FAILED for job_id in job.ids]
+    found = jobs_of(store, resolve_all(store, names, lambda job: job.state.is_failure, with_ended=True))
+    return [job_id for job in found if job.state.is_failure for job_id in job.ids]
 
 
 def _left(store: JobStore, names: list[Named], asked: tuple[JobId, ...] | list[JobId]) -> list[Job]:

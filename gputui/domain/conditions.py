@@ -36,7 +36,6 @@ from gputui.domain.severity import (
     slowed_kind,
 )
 from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
-from gputui.domain.state import JobState
 from gputui.domain.steady import Steady
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
@@ -86,7 +85,6 @@ _FULL = 0.995
 """Used share of a disk that is full: as a percentage, 100."""
 MOST_FAILURES = 10
 """Maximum number of failures that are listed singly."""
-_FAILED = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY)
 _RANK = {"error": 0, "warning": 1, "information": 2}
 
 
@@ -217,7 +215,7 @@ def recent_failures(snapshot: Snapshot, now: datetime, is_acknowledged: Acknowle
 @lru_cache(maxsize=1)
 def _failed(jobs: Same) -> tuple[Job, ...]:
     """Return the failed jobs of a snapshot; cached, for there may be thousands of others."""
-    return tuple(job for job in jobs.jobs if job.state in _FAILED)
+    return tuple(job for job in jobs.jobs if job.state.is_failure)
 
 
 class ConditionTracker:

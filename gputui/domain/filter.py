@@ -231,7 +231,6 @@ def _in_state(state: JobState) -> Callable[[Job], bool]:
 
 IDLE = "idle"
 """Value of `is:` for running jobs that leave GPUs idle."""
-_FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
 _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
     {
         "running": lambda job: job.state is JobState.RUNNING and not job.suspended,
@@ -241,7 +240,7 @@ _FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
         "ending": _in_state(JobState.COMPLETING),
         "suspended": lambda job: job.suspended and job.state is JobState.RUNNING,
         "completed": _in_state(JobState.COMPLETED),
-        "failed": lambda job: job.state in _FAILED,
+        "failed": lambda job: job.state.is_failure,
         "cancelled": _in_state(JobState.CANCELLED),
         "preempted": _in_state(JobState.PREEMPTED),
         "active": lambda job: job.state.is_active,

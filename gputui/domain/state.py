@@ -37,6 +37,11 @@ class JobState(StrEnum):
         return self in TERMINAL
 
     @property
+    def is_failure(self) -> bool:
+        """Return whether the job has ended by a fault, neither completed nor cancelled."""
+        return self in FAILURES
+
+    @property
     def is_active(self) -> bool:
         """Return whether an attempt may be active."""
         return self in ACTIVE
@@ -56,9 +61,8 @@ _SHORT = {
 }
 
 ACTIVE = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETING})
-TERMINAL = frozenset(
-    {JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY}
-)
+FAILURES = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
+TERMINAL = FAILURES | {JobState.COMPLETED, JobState.CANCELLED}
 
 _ENDS = TERMINAL | {JobState.PREEMPTED}
 TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(

@@ -12,13 +12,11 @@ from msgspec import Struct
 from gputui.domain.arrays import count
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.state import TERMINAL, JobState
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.style import AMBER, DIM
 
 FOLD = 0
 """Key of the row that ended jobs share; no job has this id."""
-FAILED = TERMINAL - {JobState.COMPLETED, JobState.CANCELLED}
 _MOST = 200
 """Maximum number of viewed failures that are remembered."""
 
@@ -48,7 +46,7 @@ class LookedAt:
 
     def add(self, job: Job) -> bool:
         """Record that the job was viewed; return whether that is new."""
-        if job.state not in FAILED or self.has(job):
+        if not job.state.is_failure or self.has(job):
             return False
         self._known[_end_of(job)] = None
         for oldest in list(self._known)[:-_MOST]:
@@ -57,7 +55,7 @@ class LookedAt:
 
     def add_all(self, jobs: Iterable[Job]) -> int:
         """Record that all failures among these were seen; return how many of them are new, elements counted."""
-        failed = [job for job in jobs if job.state in FAILED]
+        failed = [job for job in jobs if job.state.is_failure]
         new = count(job for job in failed if not self.has(job))
         if new:
             self._known, self._until = {}, max(_end(job)[0].timestamp() for job in failed)
@@ -90,7 +88,7 @@ class EndedCounts(Struct):
         found = cls()
         for job in jobs:
             found.total += job.count
-            if job.state in FAILED:
+            if job.state.is_failure:
                 found.failed += job.count
                 found.new += 0 if looked_at.has(job) else job.count
         return found
