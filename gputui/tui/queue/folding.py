@@ -15,6 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.tui.queue.marks import runs_of_job
+from gputui.tui.queue.sections import Section, section_of
 
 RowKey: TypeAlias = int
 """Job id, or a negative number if elements of an array share the row.
@@ -249,16 +250,16 @@ class _Arranging:
 
 def _likeness(job: Job) -> object:
     """Return what elements of an array have in common that share a row."""
-    if job.array is None or not (job.state.is_active or job.state.is_terminal):
+    if job.array is None or section_of(job) is Section.WAITING:
         return likeness(job)
-    return job.array.id, job.state.is_active
+    return job.array.id, section_of(job)
 
 
 def _key_of(group: Sequence[Job]) -> RowKey:
     first = group[0]
-    if first.array is None or not (first.state.is_active or first.state.is_terminal):
+    if first.array is None or section_of(first) is Section.WAITING:
         return -max(job.last_id for job in group)
-    return -(first.array.id + (_ACTIVE if first.state.is_active else _ENDED))
+    return -(first.array.id + (_ACTIVE if section_of(first) is Section.RUNNING else _ENDED))
 
 
 def array_of(key: RowKey, jobs: Entries) -> JobId | None:

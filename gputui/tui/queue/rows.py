@@ -36,7 +36,7 @@ from gputui.tui.queue.folding import (
     joined_rows,
     rows,
 )
-from gputui.tui.queue.sections import Extent, Places, Section, shares
+from gputui.tui.queue.sections import Extent, Places, Section, section_of, shares
 
 _LAST = datetime.max.replace(tzinfo=UTC)
 
@@ -212,7 +212,7 @@ class QueueRows:
         job = self.jobs.by_id.get(job_id)
         if job is None or job.state.is_terminal:
             return self._kept.get(job_id, Section.ENDED)
-        return Section.RUNNING if job.state.is_active else Section.WAITING
+        return section_of(job)
 
     def _let_go(self) -> None:
         """Keep no row for the cursor: the user asked for other rows."""
@@ -276,11 +276,10 @@ class QueueRows:
         self._choose()
 
     def _sort(self) -> None:
-        active: list[Job] = []
-        waiting: list[Job] = []
-        ended: list[Job] = []
+        sections: tuple[list[Job], ...] = ([], [], [])
         for job in self.jobs.values():
-            (active if job.state.is_active else ended if job.state.is_terminal else waiting).append(job)
+            sections[section_of(job)].append(job)
+        active, waiting, ended = sections
         self.arrays = array_counts(self.jobs.values())
         self._counts, self._is_stale = EndedCounts.of(ended, self.looked_at), False
         kept = {job.id: at for job in ended if (at := self._held.get(job.id, Section.ENDED)) is not Section.ENDED}
@@ -358,8 +357,10 @@ class QueueRows:
             self.ended_counts = EndedCounts.of((job for job in chain(*parts) if job.state.is_terminal), self.looked_at)
         self.matching = count(self.shown) if self._filter else self.known
         live = [self._visible[job_id] for job_id in chain(*self._matching[:2])]
-        self.running = count(job for job in live if job.state.is_active)
-        self.waiting = count(job for job in live if not job.state.is_active and not job.state.is_terminal)
+        sizes = [0, 0, 0]
+        for job in live:
+            sizes[section_of(job)] += job.count
+        self.running, self.waiting, _ = sizes  # ended ones have a row under the cursor, or where they ran
         self.numbers = job_counts(live, self._snapshot.progress)
         self._arrange()
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 
 GRACE = timedelta(seconds=10)
 """Time for which the line of an ended job is kept for the next one that starts, if no running job is below it."""
@@ -32,6 +33,17 @@ class Section(IntEnum):
     RUNNING = 0
     WAITING = 1
     ENDED = 2
+
+
+_SECTIONS = {
+    state: Section.RUNNING if state.is_active else Section.ENDED if state.is_terminal else Section.WAITING
+    for state in JobState
+}
+
+
+def section_of(job: Job) -> Section:
+    """Return the section to which the job's state belongs."""
+    return _SECTIONS[job.state]
 
 
 class Extent(Struct, frozen=True):
@@ -203,7 +215,7 @@ class Places:
         for place in self._places:
             for job_id in place.members:
                 job = jobs.get(job_id)
-                if job is not None and (job.state.is_active or job.state.is_terminal):
+                if job is not None and section_of(job) is not Section.WAITING:
                     unit = unit_of(job)
                     before = found[unit].members if unit in found else ()
                     found[unit] = Place(unit, (*before, job_id), place.left_at)

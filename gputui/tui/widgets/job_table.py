@@ -18,7 +18,7 @@ from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.queue.columns import SERVER, ChosenColumns, fitting
 from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.rows import QueueRows
-from gputui.tui.queue.sections import FOOT, WORDS, Section
+from gputui.tui.queue.sections import FOOT, WORDS, Section, section_of
 from gputui.tui.queue.tab_models import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
 from gputui.tui.widgets.mouse import RIGHT, Grip, RowOpened
 from gputui.tui.widgets.sectioned_table import SectionedTable
@@ -136,8 +136,9 @@ class JobTable(SectionedTable[Key], Grip):
             return ""
         start = extent.starts[section] + view.tops[section]
         jobs = [job for row in range(start, start + view.shares[section]) for job in self._jobs_at(row)]
-        is_in = _runs if section is Section.RUNNING else _waits
-        left = (self.rows.running, self.rows.waiting)[section] - count(filter(is_in, jobs))
+        left = (self.rows.running, self.rows.waiting)[section] - count(
+            job for job in jobs if section_of(job) is section
+        )
         return f"+{left:,} {section.name.lower()}" if left > 0 else ""
 
     def _jobs_at(self, row: int) -> tuple[Job, ...]:
@@ -154,7 +155,7 @@ class JobTable(SectionedTable[Key], Grip):
     def _numbers(self) -> str:
         """Return the numbers of running, waiting and held jobs, which are on the line of tabs if that is shown."""
         running, waiting, held = self.rows.numbers
-        if self.sheet is not self.live or not running + waiting + held:
+        if self.sheet is not self.live or not any(self.rows.numbers):
             return ""
         is_wide = self.size.width >= _WIDE
         words = ("RUNNING", "WAITING", "HELD") if is_wide else ("RUN", "WAIT", "HELD")
@@ -294,11 +295,3 @@ class JobTable(SectionedTable[Key], Grip):
             column = fitting(rows.sorting.column, self.size.width)
             words.append(f"by {column.title} {DOWN if rows.sorting.is_down else UP}")
         return " · ".join(words)
-
-
-def _runs(job: Job) -> bool:
-    return job.state.is_active
-
-
-def _waits(job: Job) -> bool:
-    return not job.state.is_active and not job.state.is_terminal
