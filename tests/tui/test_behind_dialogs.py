@@ -121,6 +121,11 @@ async def pass_time(hand: Hand) -> None:
     hand.console.snapshot = after_seven_minutes(hand.console.snapshot)
     await hand.console.show(hand.pilot, hand.console.snapshot)
     await hand.until(lambda: "7m00s old" not in text_of(hand.app))  # a forecast of the present comes from a thread
+    await show_logs(hand)
+
+
+async def show_logs(hand: Hand) -> None:
+    """Wait until all lines of all logs on all screens are shown."""
     await hand.until(lambda: hand.console.logs.are_read)
     for pane in [pane for screen in hand.app.screen_stack for pane in screen.query(LogView)]:
         pane.tick()

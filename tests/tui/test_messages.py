@@ -21,7 +21,7 @@ from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
 from tests.tui.every.world import world
 from tests.tui.foresight import until
-from tests.tui.test_behind_dialogs import DIALOGS, PAGES
+from tests.tui.test_behind_dialogs import DIALOGS, PAGES, show_logs
 
 SIZES = ((80, 24), (200, 50))
 LONG = "job 107 llama of alice is FAILED after 3h12m: exit code 1, " + "x" * 400
@@ -49,7 +49,8 @@ async def test_a_message_changes_the_row_of_messages_and_nothing_else(stage: Ste
         hand = Hand(console, pilot)
         await console.begin(pilot)
         await stage(hand)
-        await hand.until(lambda: console.logs.are_read and "Start  …" not in text_of(console.app), "all is read")
+        await hand.until(lambda: "Start  …" not in text_of(console.app), "all is read")
+        await show_logs(hand)
         await steady(pilot, 10)
         console.app.clear_notifications()
         await steady(pilot)
