@@ -94,9 +94,7 @@ class Actions:
                 from gputui.engine.actions import reservations
 
                 return reservations.foreseen(self._context, action)
-            case PlaceJobs():
-                return job_changes.foreseen(self._context, action)
-            case _ if isinstance(action, JobAction):
+            case _ if isinstance(action, PlaceJobs | JobAction):
                 return job_changes.foreseen(self._context, action)
         return Done()
 
