@@ -376,7 +376,7 @@ def _slowed(view: GpuView, where: str) -> Iterator[Condition]:
 
 def _foreign(view: GpuView, where: str, *, is_engines: bool) -> Iterator[Condition]:
     """Yield that a foreign process or container uses the GPU, or a job that does not hold it."""
-    others = [holder for holder in view.holders if holder.kind != "job"]
+    others = view.foreign
     is_held = view.state is GpuState.ALLOCATED
     if view.state is not GpuState.FOREIGN and not (is_held and others):
         return

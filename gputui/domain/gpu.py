@@ -344,9 +344,14 @@ class GpuView(Struct, frozen=True):
     """Time since which its jobs, or the foreign processes on it, have left it idle; None: not for long, or unknown."""
 
     @property
+    def foreign(self) -> tuple[Holder, ...]:
+        """Foreign processes and containers on it."""
+        return tuple(each for each in self.holders if each.kind != "job")
+
+    @property
     def foreign_since(self) -> datetime | None:
-        """The earliest start of the foreign processes and containers on it; None: there are none, or it is unknown."""
-        return min((each.since for each in self.holders if each.kind != "job" and each.since), default=None)
+        """The earliest start of what is foreign on it; None: there is nothing, or it is unknown."""
+        return min((each.since for each in self.foreign if each.since), default=None)
 
     @property
     def current(self) -> GpuSample | None:

@@ -160,19 +160,18 @@ def idle_uses(snapshot: Snapshot) -> tuple[IdleUse, ...]:
     for view in snapshot.gpus:
         if view.idle_since is None or view.current is None:
             continue
-        foreign = next((each for each in view.holders if each.kind != "job"), None)
         for job_id in view.job_ids:
             found.setdefault(job_id, []).append(view)
         if not view.job_ids:
-            found.setdefault(foreign and (foreign.kind, foreign.container_id, foreign.pid), []).append(view)
+            first = next(iter(view.foreign), None)
+            found.setdefault(first and (first.kind, first.container_id, first.pid), []).append(view)
     uses = [_use(views, key if isinstance(key, int) else None) for key, views in found.items()]
     return tuple(sorted(uses, key=lambda use: use.since))
 
 
 def _use(views: list[GpuView], job_id: JobId | None) -> IdleUse:
     since = max(view.idle_since for view in views if view.idle_since is not None)
-    foreign = next((each for each in views[0].holders if each.kind != "job"), None) if job_id is None else None
-    return IdleUse(tuple(views), since, job_id, foreign)
+    return IdleUse(tuple(views), since, job_id, next(iter(views[0].foreign), None) if job_id is None else None)
 
 
 def idle_times(tracks: Mapping[str, tuple[float, float]], after: timedelta, now: datetime) -> dict[str, datetime]:

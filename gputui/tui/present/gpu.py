@@ -172,7 +172,7 @@ def _ill(health: Health) -> Cell | None:
 
 def _intruder(view: GpuView) -> Cell | None:
     """Return the foreign user of a GPU that is assigned to a job."""
-    others = [] if view.job_id is None else [holder for holder in view.holders if holder.kind != "job"]
+    others = () if view.job_id is None else view.foreign
     if not others:
         return None
     user = f" {plain(others[0].user, 32)}" if others[0].user else ""
