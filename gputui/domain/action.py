@@ -40,7 +40,7 @@ class _JobAction(BaseAction, frozen=True):
     """An action on jobs, all of them or none."""
 
     may: ClassVar[str] = ""
-    """What only submitters and operators may do, as in `suspend it`; empty: who may is not limited by the job."""
+    """Words for what only submitters and operators may do, as in `suspend it`; empty: everybody may, as to the job."""
     ids: Ids
 
     def apply(self, job: Job, now: datetime, by: str) -> Job:

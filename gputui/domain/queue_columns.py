@@ -48,7 +48,7 @@ class QueueColumn(Struct, frozen=True):
     about: str
     """Its description in the chooser."""
     value: Get | None = None
-    """What rows are sorted by; without it they cannot be. Without `shown` it is shown too, and case does not matter."""
+    """Value by which rows are sorted; None: no sorting. Without `shown` it is also shown, and case does not matter."""
     shown: Get | None = None
     tone: Callable[[Job, ColumnData], Tone] = lambda job, seen: "dim"
     right: bool = False

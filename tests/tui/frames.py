@@ -81,7 +81,7 @@ class Frame:
 
     @property
     def unseen(self) -> str:
-        """What should be in sight and is not; empty if all is."""
+        """Words for the jobs that should be in sight and are not; empty if all are."""
         shown, wanted = len(self._says("waits")), min(WAITING, len(self.waiting))
         if shown < wanted:
             return f"{shown} of {len(self.waiting)} waiting jobs in sight"
@@ -95,7 +95,7 @@ class Frame:
 
     @property
     def _spare(self) -> str:
-        """What takes a line that a running job could have."""
+        """Words for the lines that a running job could have instead."""
         live = self.running | self.waiting | self._says("runs") | self._says("waits")
         past = [job for job, line in self.rows.items() if job not in live and line != self.cursor[0]]
         blank = sum(not self.lines[at].strip(" ▌│") for at in range(self.header + 1, self.log))
@@ -160,7 +160,7 @@ class Watch:
 
     @property
     def shares(self) -> str:
-        """One line for a table."""
+        """Shares of frames with each fault, as a line of a table."""
         waiting = [frame for frame in self.frames[1:] if frame.waiting]
         with_one = sum(bool(frame.waiting & frame.rows.keys()) for frame in waiting)
         wrong = ", ".join(f"{what} {self.share(what):.0%}" for what in self.wrong)

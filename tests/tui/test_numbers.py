@@ -49,7 +49,7 @@ ROW = re.compile(r"^.\s*(\d) [^?]*? (\d+)% [^?]*?([\d.]+)/\d+G +(\d+)W +(\d+)°"
 
 
 class Told:
-    """What `gpus --json` and `queue --all --json` print of a snapshot."""
+    """Output of `gpus --json` and `queue --all --json` for a snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.at = snapshot.taken_at

@@ -16,17 +16,27 @@ from gputui.domain.gpu_names import index_ranges
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.same import Same
-from gputui.domain.severity import ERROR, FAILED, FOREIGN, IDLE, INFORMATION, KINDS, WARNING
+from gputui.domain.severity import FAILED, FOREIGN, IDLE, INFORMATION, KINDS, WARNING
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import broken, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, plural
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, SEVERITY_STYLES, STRONG, VIOLET
+from gputui.tui.present.style import (
+    AMBER,
+    BLUE,
+    DIM,
+    GREEN,
+    PLAIN,
+    RED,
+    SEVERITY_MARKS,
+    SEVERITY_STYLES,
+    STRONG,
+    VIOLET,
+)
 
 _TOLD = {FOREIGN: VIOLET}
 """Colours of conditions that only tell; others have none."""
-MARKS = {ERROR: "✗ ", WARNING: "! "}
 _SAID = frozenset({"paused"})
 """Kinds that the status line shows elsewhere."""
 _NAMED = 2
@@ -47,7 +57,7 @@ def _alarms(kinds: Sequence[Sequence[Condition]], found: Sequence[Condition]) ->
     """Return each group in full and in few words, and at last how many warnings have no words of their own."""
     alarms = [(_span(members, _full_words(members)), _span(members, _few_words(members))) for members in kinds]
     if others := sum(not each.kind and each.severity == WARNING for each in found):
-        words = f"{MARKS[WARNING]}{plural(others, 'warning')}", SEVERITY_STYLES[WARNING]
+        words = f"{SEVERITY_MARKS[WARNING]}{plural(others, 'warning')}", SEVERITY_STYLES[WARNING]
         alarms.append((words, words))
     return alarms
 
@@ -55,7 +65,7 @@ def _alarms(kinds: Sequence[Sequence[Condition]], found: Sequence[Condition]) ->
 def _span(members: Sequence[Condition], words: str) -> Span:
     severity, kind = members[0].severity, members[0].kind
     style = _TOLD.get(kind, PLAIN) if severity == INFORMATION else SEVERITY_STYLES.get(severity, PLAIN)
-    return f"{MARKS.get(severity, '')}{words}", style
+    return f"{'' if severity == INFORMATION else SEVERITY_MARKS.get(severity, '')}{words}", style
 
 
 def _full_words(members: Sequence[Condition]) -> str:

@@ -71,3 +71,5 @@ GPU_STYLES: dict[GpuState, Style] = {
 }
 
 SEVERITY_STYLES: dict[str, Style] = {"error": RED, "warning": AMBER, "information": BLUE}
+SEVERITY_MARKS = {"error": "✗ ", "warning": "! ", "information": "· "}
+"""Marks for users who do not see colours."""

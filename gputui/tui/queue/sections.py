@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
+from gputui.domain.steady import HOLD
 
-GRACE = timedelta(seconds=10)
+GRACE = HOLD
 """Time for which the line of an ended job is kept for the next one that starts, if no running job is below it."""
-HOLD = timedelta(minutes=1)
+LONG_GRACE = timedelta(minutes=1)
 """Time for which it is kept otherwise: without it, a running job's row would have to move."""
 LEAST_WAITING = 2
 """Waiting rows that are visible however many jobs run."""
@@ -205,7 +206,7 @@ class Places:
                 places[at] = replace(place, left_at=place.left_at or now)
         self._places = _closed([*places, *new], now, held, room)
         free = [place.left_at for place in self._places if place.left_at is not None and not place.has_any(held)]
-        ends = [left_at + after for left_at in free for after in (GRACE, HOLD) if left_at + after > now]
+        ends = [left_at + after for left_at in free for after in (GRACE, LONG_GRACE) if left_at + after > now]
         self.changes_at = min(ends, default=None)
         return [job_id for place in self._places for job_id in place.members]
 
@@ -236,7 +237,7 @@ def _closed(places: list[Place], now: datetime, held: Collection[JobId], room: i
         last = max((n for n in below if not found[n].has_any(held)), default=at)
         if below and last == at:
             continue  # only the cursor's row could move
-        if now - gap.left_at >= (HOLD if below else GRACE) or at >= room or last >= room:
+        if now - gap.left_at >= (LONG_GRACE if below else GRACE) or at >= room or last >= room:
             found[at] = found[last]
             del found[last]
     return found

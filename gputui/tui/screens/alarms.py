@@ -9,7 +9,7 @@ from textual.screen import Screen
 
 from gputui.domain.conditions import Condition
 from gputui.domain.job_spec import JobId
-from gputui.domain.severity import FAILED
+from gputui.domain.severity import FAILED, INFORMATION
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.services import Services
 
@@ -21,7 +21,7 @@ Place = tuple[str, str]
 
 def place_of(condition: Condition, snapshot: Snapshot) -> Place | None:
     """Return the kind and id of what it is about; None for a condition that is no alarm, or about no page."""
-    if condition.severity == "information":
+    if condition.severity == INFORMATION:
         return None
     if condition.place[0]:
         return condition.place

@@ -17,14 +17,14 @@ from gputui.domain.units import format_duration, minute
 from gputui.tui.commands import NOTICES, bound_to
 from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import Cell, Span, fitted
-from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
+from gputui.tui.present.style import DIM, PLAIN, SEVERITY_MARKS, SEVERITY_STYLES, STRONG
 from gputui.tui.present.times import second
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.widgets.cell_lines import CellLines
 
 _FIRST = 12
 """Cells of the first column: the severity."""
-_MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"}
+_WORDS = {"error": "error", "warning": "warning", "information": "news"}
 
 
 class Notices(ScrollingDialog):
@@ -104,4 +104,4 @@ def _broken(severity: str, spans: Sequence[Span], room: int) -> Iterator[Cell]:
 
 
 def _severity(severity: str) -> Span:
-    return (_MARKS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
+    return (SEVERITY_MARKS.get(severity, "") + _WORDS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))

@@ -19,13 +19,12 @@ from gputui.domain.text import fit, plain, width
 from gputui.tui.keymap import keymap_of
 from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import Cell, Span, changed_runs, fitted, segments
-from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, SEVERITY_STYLES
+from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, SEVERITY_MARKS, SEVERITY_STYLES
 
 LEGIBLE = timedelta(seconds=1)
 """Time from which a key or click removes an error; before that it was not read."""
 STAYS = {"information": 5.0, "warning": 10.0}
 """Seconds for which a message stays; an error stays until a key or a newer message."""
-_MARKS = {"error": "✗ ", "warning": "! ", "information": "· "}
 _ROOM_FOR_WORDS = 100
 """Cells from which a text that is cut says in words how to read the rest."""
 _GROUND = Style(bgcolor=GROUND)
@@ -89,7 +88,7 @@ class ShowsMessages(Protocol):
 
 
 class MessageLine(Widget):
-    """One row that every screen has at all times, so that no message covers or moves anything.
+    """Row of messages, which every screen has at all times, so that no message covers or moves anything.
 
     Of several screens in sight, the one in front shows the message.
     """
@@ -139,7 +138,7 @@ class MessageLine(Widget):
 
     def _cut(self, severity: str, text: str, more: int) -> Cell:
         """Return the text, or its beginning and how to read the whole, and the number of others."""
-        mark, room = _MARKS.get(severity, "· "), self.size.width - 2
+        mark, room = SEVERITY_MARKS.get(severity, "· "), self.size.width - 2
         style = SEVERITY_STYLES.get(severity, PLAIN)
         words = PLAIN if severity == "information" else style
         if not more and width(mark + text) <= room:
