@@ -157,10 +157,9 @@ class JobTable(SectionedTable[Key], Grip):
         running, waiting, held = self.rows.numbers
         if self.sheet is not self.live or not any(self.rows.numbers):
             return ""
-        is_wide = self.size.width >= _WIDE
-        words = ("RUNNING", "WAITING", "HELD") if is_wide else ("RUN", "WAIT", "HELD")
-        shown = zip(words, (running, waiting, held), strict=True)
-        return " · ".join(f"{word} {number:,}" for word, number in shown if number or word != "HELD")
+        if self.size.width < _WIDE:  # the title of INFO needs its place
+            return f"RUN {running:,} · WAIT {waiting:,}"
+        return f"RUNNING {running:,} · WAITING {waiting:,}" + (f" · HELD {held:,}" if held else "")
 
     def _aside(self) -> str:
         """Return what is at the right end of the line of tabs."""
