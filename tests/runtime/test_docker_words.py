@@ -526,6 +526,8 @@ def test_a_refusal_without_the_credentials_of_a_broken_helper_is_the_machines_fa
         (100 * 1024**2, 2, 150 * 1024**2, 1.0, False),  # 100 MiB are not written within a second
         (100 * 1024**2, 2, 150 * 1024**2, 3.0, True),
         (0, 3, 10**12, 60.0, False),
+        (10_000, 3, 20_000, -0.1, True),  # the engine was late to note the start
+        (10_000, 1, 0, -0.1, False),
     ],
 )
 def test_a_log_tells_whether_lines_may_be_missing(

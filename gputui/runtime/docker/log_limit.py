@@ -52,7 +52,9 @@ class LogLimit(Struct):
         if not self.is_reached:
             return ""
         took = timedelta(seconds=self.size / _FASTEST)
-        if first_at and self.started_at and first_at - self.started_at < took:
+        since = first_at - self.started_at if first_at and self.started_at else None
+        is_start_late = since is not None and since < timedelta(0)  # a loaded engine notes it after the first lines
+        if since is not None and since < took and not (is_start_late and self.files > 1):
             return ""  # too soon after the start for a whole file to have been written before it
         kept, limit = format_size(self.size * self.files), f"max-size={format_size(self.size)}, max-file={self.files}"
         return f"the engine keeps only the last {kept} of this output ({limit}): lines may be missing"
