@@ -182,7 +182,7 @@ class Console:
 
     def keep(self, jobs: Iterable[Job]) -> None:
         """Store these jobs under their own ids, with others between them; a long queue is not stored."""
-        known = {job.id: job for job in jobs}
+        known = {each.id: each for each in jobs}  # not `job`: Python 3.12.1 mixes it up with the function below
         if not known or max(known) > 1000:
             return
         self.store.submit([job() for _ in range(max(known))], actor=ACTOR)
