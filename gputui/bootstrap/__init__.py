@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.ports import JobStore, SteadyClock
     from gputui.ports import actions as ports
+    from gputui.ports.backend import Backend
     from gputui.store.repair import Repair
 
 _RESTART = {
@@ -153,6 +154,13 @@ def open_repair(options: Options) -> Repair:
         hint = f"kill -CONT {leader.pid} if it hangs; else stop it (systemctl stop gputui), then repair; jobs run on"
         raise GputuiError(who, where=str(options.state), hint=hint)
     return repair
+
+
+def open_backend(options: Options, waiting: Callable[[str], None] | None = None) -> Backend:
+    """Return the queue of this machine or of a cluster, as the options say; `waiting` as for `open_store`."""
+    from gputui.bootstrap.backend import StoreBackend
+
+    return StoreBackend(options, open_store(options, waiting))
 
 
 def actions(store: JobStore, options: Options | None = None) -> ports.Performer:

@@ -18,6 +18,7 @@ from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
+    from gputui.ports.backend import Backend
 
 
 COMPLETION_PATIENCE = timedelta(seconds=3)
@@ -82,6 +83,14 @@ class Session:
         """Open the store, and close it at the end; raise StoreDamagedError then if parts of it could not be read."""
         with self._opened(self.options) as store:
             yield store
+
+    @contextmanager
+    def backend(self) -> Iterator[Backend]:
+        """Open the queue, and close it at the end."""
+        from gputui import bootstrap
+
+        with closing(bootstrap.open_backend(self.options, _tell)) as backend:
+            yield backend
 
     @contextmanager
     def local_store(self) -> Iterator[JobStore]:
