@@ -33,7 +33,6 @@ from gputui.domain.settings import Settings
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
-from gputui.store.memory import MemoryJobStore
 from gputui.tui import input_queue
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
@@ -45,6 +44,7 @@ from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services
 from scripts import _scene
 from scripts._braille import with_dots
+from tests.memory_store import MemoryJobStore
 from tests.tui.idle import use_exact_waits
 
 HERE = Path(__file__).parent.parent / "screenshots"

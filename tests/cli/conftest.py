@@ -15,8 +15,8 @@ from gputui.config import Options, options
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock
+from tests.memory_store import MemoryJobStore
 from tests.results import Result
 
 

@@ -23,8 +23,8 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.gpus.simulated import SimulatedProbe
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, running, snapshot, view
+from tests.memory_store import MemoryJobStore
 
 CAPPED, FOREIGN, DRAINED = 2, 5, 6
 

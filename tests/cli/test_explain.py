@@ -24,8 +24,8 @@ from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.ports import JobStore
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, spec, uuid, view
+from tests.memory_store import MemoryJobStore
 
 Captured: TypeAlias = pytest.CaptureFixture[str]
 

@@ -23,11 +23,11 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.engine.process.faults import WITHIN, FaultCount
-from gputui.store.memory import MemoryJobStore
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
 from tests.factories import ACTOR, FakeClock
+from tests.memory_store import MemoryJobStore
 from tests.tui.console import FakeLogs
 
 LOG = Path("/state/gputui.log")

@@ -23,11 +23,11 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.store import TinyJobStore
-from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import Crash, InlineExecutor
 from tests.engine.heard import HeardActions
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
+from tests.memory_store import MemoryJobStore
 
 MANY = 100_000
 

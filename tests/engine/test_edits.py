@@ -17,8 +17,8 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, spec
+from tests.memory_store import MemoryJobStore
 
 SPEC = spec(2, options=ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1"))))
 

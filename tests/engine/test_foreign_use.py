@@ -11,9 +11,9 @@ from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
 from gputui.domain.state import JobState
 from gputui.engine.actions.foreign_use import SIGNALS, ForeignUse, parse_signal
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, running
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
+from tests.memory_store import MemoryJobStore
 
 TARGET = ProcessTarget(300, 30, "bob", "python eval.py", ("1",), "foreign")
 

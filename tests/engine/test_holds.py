@@ -14,9 +14,9 @@ from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.eligible_wait import eligible_since, eligible_wait
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
-from gputui.store.memory import MemoryJobStore
 from tests.factories import NOW, FakeClock, spec
 from tests.lane import examples
+from tests.memory_store import MemoryJobStore
 
 USERS = ("alice", "bob")
 STEPS = st.tuples(

@@ -9,8 +9,8 @@ from pathlib import Path
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.files.log_retention import LogSweeper, kept
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, job
+from tests.memory_store import MemoryJobStore
 
 
 def write(directory: Path, job_id: int, name: str, days: int, size: int = 100) -> Path:

@@ -17,10 +17,10 @@ from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.tick.past_usage import REFRESH, past_usage
-from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, job, uuid
+from tests.memory_store import MemoryJobStore
 
 WEEK = timedelta(days=7)
 

@@ -33,8 +33,8 @@ from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, FakeClock, job, spec
+from tests.memory_store import MemoryJobStore
 
 MEMBER = Actor(61_234, "member")
 ROOT = Actor(0, "root")

@@ -21,9 +21,9 @@ from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
-from gputui.store.memory import MemoryJobStore
 from gputui.store.write_record import read_record
 from tests.factories import ACTOR, FakeClock, job, spec
+from tests.memory_store import MemoryJobStore
 
 
 @pytest.fixture(params=["tinydb", "memory"])

@@ -22,9 +22,9 @@ from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.files.telemetry_file import telemetry_path
-from gputui.store.memory import MemoryJobStore
 from tests.engine.world import World
 from tests.factories import GIB, NOW, FakeClock, job, running, uuid
+from tests.memory_store import MemoryJobStore
 
 ON_REAL_POOLS = True
 HOUR = timedelta(hours=1)

@@ -22,9 +22,9 @@ from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
-from gputui.store.memory import MemoryJobStore
 from tests.engine.heard import HeardActions
 from tests.factories import ACTOR, FakeClock, job
+from tests.memory_store import MemoryJobStore
 
 
 class Desk:

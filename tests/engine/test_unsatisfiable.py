@@ -14,9 +14,9 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
-from gputui.store.memory import MemoryJobStore
 from tests.engine.world import World
 from tests.factories import spec
+from tests.memory_store import MemoryJobStore
 
 
 def fail(world: World, job_id: JobId) -> None:

@@ -20,9 +20,9 @@ from gputui.domain.weekly import parse_weekly
 from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.weekly import WeeklyReport, made_report
 from gputui.store import TinyJobStore
-from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import InlineExecutor
 from tests.factories import ACTOR, NOW, FakeClock, job
+from tests.memory_store import MemoryJobStore
 
 MONDAY = NOW.replace(hour=8, minute=0)
 """NOW is a Monday."""

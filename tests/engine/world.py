@@ -18,10 +18,10 @@ from gputui.engine.tick.context import Ports
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.engine.tick.worker_pools import WorkKind
 from gputui.ports import JobStore, Transaction
-from gputui.store.memory import MemoryJobStore
 from tests.engine.fakes import Crash, FakeProbe, FakeRuntime, InlineExecutor, Tripwire
 from tests.engine.real_pools import RealPools
 from tests.factories import ACTOR, FakeClock, spec
+from tests.memory_store import MemoryJobStore
 
 
 class BrittleStore:

@@ -12,8 +12,8 @@ from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.runtime.docker.create import ATTEMPT, JOB, STORE
 from gputui.runtime.docker.foreign_containers import DockerContainers, detail_of
 from gputui.runtime.host_processes import LocalProcesses
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, FakeClock
+from tests.memory_store import MemoryJobStore
 from tests.runtime.dockerd import IMAGE, Dockerd
 
 pytestmark = pytest.mark.docker

@@ -28,8 +28,8 @@ from gputui.ports import Channel, LogStream
 from gputui.ports.backend import About, Entry
 from gputui.servers.protocol import Answer, Message, Request, encoded, json
 from gputui.servers.service import Service
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job, spec
+from tests.memory_store import MemoryJobStore
 
 
 class Lines:

@@ -10,7 +10,7 @@ import pytest
 from gputui.domain.settings import StoreSettings
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
-from gputui.store.memory import MemoryJobStore
+from tests.memory_store import MemoryJobStore
 
 SETTINGS = StoreSettings(keep_finished=3)
 

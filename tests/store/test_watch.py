@@ -12,8 +12,8 @@ import pytest
 from gputui.domain.snapshot import Controls
 from gputui.ports import StoreWatch
 from gputui.store import TinyJobStore, lock
-from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, job
+from tests.memory_store import MemoryJobStore
 
 WRITES: dict[str, Callable[[TinyJobStore], object]] = {
     "submit": lambda store: store.submit([job()], actor=ACTOR),

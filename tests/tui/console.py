@@ -25,7 +25,6 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
-from gputui.store.memory import MemoryJobStore
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -34,6 +33,7 @@ from gputui.tui.services import FormSources, JobAccess, NoJobAccess, Services
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance
 from tests.factories import ACTOR, FakeClock, job
 from tests.foreign import FakeContainers, FakeHost
+from tests.memory_store import MemoryJobStore
 from tests.tui.sample import rich_snapshot
 
 

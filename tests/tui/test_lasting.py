@@ -27,7 +27,6 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.ports.actions import Act
-from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo
 from gputui.tui.messages import ExitChoice
 from gputui.tui.queue.columns import Sorting
@@ -35,6 +34,7 @@ from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.textual_internals import OwnStylesCache
 from tests.factories import ACTOR, FakeClock, job
+from tests.memory_store import MemoryJobStore
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.foresight import PATIENCE, until

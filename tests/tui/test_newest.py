@@ -10,11 +10,11 @@ import weakref
 from textual.message import Message
 
 from gputui.engine.actions.actions import Actions
-from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import ActionThread
 from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.messages import ActionDone
 from tests.factories import ACTOR, FakeClock
+from tests.memory_store import MemoryJobStore
 
 PATIENCE = 60.0
 

@@ -21,11 +21,11 @@ from gputui.domain.verb import BaseVerb, FormVerb, Verb, Who
 from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER_VERBS, VERBS
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo, call_of
 from gputui.tui.commands import CHANGING, COMMANDS
 from gputui.tui.commands.places import MENUS
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
+from tests.memory_store import MemoryJobStore
 
 KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
 BESIDE = Placing((1,), Placed(2, 2, -1.0, 0.0, "alice", None, 70, 0, None))

@@ -10,7 +10,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
-from gputui.store.memory import MemoryJobStore
+from tests.memory_store import MemoryJobStore
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row, Step
 from tests.tui.every.world import SIZE, Make, NotedPreferences

@@ -1,4 +1,4 @@
-"""In-memory job store with the same behaviour as the durable one, for tests and trials."""
+"""Job store in memory with the behaviour of the durable one: the second implementation of the port."""
 
 from __future__ import annotations
 
