@@ -8,11 +8,10 @@ import click
 
 from gputui.bootstrap import job_access
 from gputui.cli import ends
-from gputui.cli.attached import detach_keys
+from gputui.cli.attached import conversation
 from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.logs import print_log, wait_until_started
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job_spec import JobId
@@ -21,7 +20,7 @@ from gputui.ports import JobStore
 
 @click.command("attach", short_help="attach to a job again")
 @click.option(
-    "--detach-keys", "keys", metavar="KEYS", default=detach_keys.DEFAULT, help="Keys that leave the job running."
+    "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the job running."
 )
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
@@ -31,7 +30,7 @@ def command(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
     Ctrl-C leaves a job without a terminal; ctrl-p ctrl-q leaves one with a terminal. The job keeps running. The output
     of a job that `gputui submit` started is followed, as `gputui logs -f` does.
     """
-    detach_keys.parse(keys)
+    conversation.parse(keys)
     with session.store() as store:
         job = store.get(resolve_one(store, ids[0]))
         interactive = job.spec.interactive

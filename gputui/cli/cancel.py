@@ -6,8 +6,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, quiet_option
-from gputui.cli.job_arguments import flat, ids_argument, left_alone
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import Named, flat, ids_argument, left_alone
 from gputui.cli.session import Session, pass_session
 from gputui.cli.verb_command import show_jobs
 from gputui.domain.action import Cancel

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, upkeep
-from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, engine_config, state
+from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, state
 from gputui.cli.checks.engine import INSTALL, EngineHost
 from gputui.cli.install import SERVICE, UNITS
 from gputui.cli.output import print_json
@@ -103,16 +103,16 @@ def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[D
 def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     """Check the cluster; nothing of this machine but its commands matters then."""
     from gputui.bootstrap import clusters, nodes
-    from gputui.cli.checks import cluster
+    from gputui.cli.checks import state
 
     with closing(bootstrap.open_store(options)) as store:
         found = clusters.faults(store)
-        yield from cluster.of_faults(found)
+        yield from state.of_faults(found)
         if not any(fault.stops_jobs for fault in found):
             snapshot = bootstrap.current_snapshot(options, store)
-            yield from cluster.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
-            yield from cluster.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
-            yield from cluster.of_settings(options.settings)
+            yield from state.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
+            yield from state.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
+            yield from state.of_settings(options.settings)
 
 
 def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
@@ -229,7 +229,7 @@ def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorChec
             status = runtime.check()
         finally:
             runtime.close()
-        host = engine_config.look(status.gpus) if status.gpus else None
+        host = engine.look(status.gpus) if status.gpus else None
         service = host.service if host else service_at(status.address, os.geteuid())
         yield from engine.of_runtime(status, bool(gpus), service)
         if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
@@ -248,7 +248,7 @@ def _failed(name: str, error: GputuiError | OSError) -> DoctorCheck:
 def register(options: Options, *, ask: bool) -> int:
     """Show the change, ask, and write it; return the exit code."""
     host = _host(options)
-    change = engine_config.registration(host.settings_file)
+    change = engine.registration(host.settings_file)
     if change is None:
         click.echo(f"{host.settings_file}: runtime nvidia is registered already; nothing to change")
         _say_what_is_left(host)
@@ -258,7 +258,7 @@ def register(options: Options, *, ask: bool) -> int:
     if ask and not _agreed(host):
         click.echo("nothing was changed")
         return 1
-    backup = engine_config.write(change, bootstrap.clock().now())
+    backup = engine.write(change, bootstrap.clock().now())
     click.echo(f"wrote {change.path}" + (f"; the file as it was: {backup}" if backup else ""))
     _say_what_is_left(host)
     return 0
@@ -282,13 +282,13 @@ def _host(options: Options) -> EngineHost:
         if not status.address or service != SYSTEM:
             what = "the engine does not answer, so its settings file is not known"
             raise GputuiError(what, where=status.address or status.text, hint=status.hint or service.start)
-        process = engine_config.process_behind(status.address)
-        toolkit = engine_config.toolkit_of(process)
+        process = engine.process_behind(status.address)
+        toolkit = engine.toolkit_of(process)
         return EngineHost(toolkit, settings_file=process.settings_file, service=process.service(status.address))
     if status.gpus.is_podman:
         hint = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
         raise GputuiError("Podman has no daemon.json", hint=hint)
-    host = engine_config.look(status.gpus)
+    host = engine.look(status.gpus)
     if host is None and status.gpus.is_local:
         hint = "run gputui doctor --fix as the user who runs the engine, or as root"
         raise GputuiError("the engine's process cannot be seen from here", where=status.gpus.address, hint=hint)
@@ -296,7 +296,7 @@ def _host(options: Options) -> EngineHost:
         hint = "run gputui doctor --fix on that machine"
         raise GputuiError("the engine runs on another machine", where=status.gpus.address, hint=hint)
     if host.service.uid not in {0, os.geteuid()}:
-        owner = engine_config.user_name(host.service.uid)
+        owner = engine.user_name(host.service.uid)
         hint = f"run gputui doctor --fix as {owner}, without sudo"
         raise GputuiError(f"the engine and its settings belong to {owner}", where=status.gpus.address, hint=hint)
     return host
@@ -306,9 +306,9 @@ def _refuse_the_engine_of_another(options: Options) -> None:
     """Raise GputuiError if sudo changed the engine: it drops DOCKER_HOST, and root has contexts of its own."""
     is_named = os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT") or options.settings.runtime.docker_host
     who = os.environ.get("SUDO_UID", "")
-    if is_named or os.geteuid() or not who.isdigit() or not (own := engine_config.own_engine(int(who))):
+    if is_named or os.geteuid() or not who.isdigit() or not (own := engine.own_engine(int(who))):
         return
-    name = engine_config.user_name(int(who))
+    name = engine.user_name(int(who))
     raise GputuiError(
         f"{name} uses the engine {own}, and root the one of the machine",
         hint=f"for {name}'s: gputui doctor --fix, without sudo\n"

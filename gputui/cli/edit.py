@@ -14,8 +14,7 @@ from msgspec import Struct
 from gputui import bootstrap
 from gputui.cli import completing
 from gputui.cli.confirmation import confirm, dry_run_option, jobs_of, named, quiet_option
-from gputui.cli.job_arguments import OneJobId, is_live
-from gputui.cli.job_ids import Named, resolve_all
+from gputui.cli.job_ids import Named, OneJobId, is_live, resolve_all
 from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done

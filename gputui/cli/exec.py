@@ -8,9 +8,8 @@ import sys
 import click
 
 from gputui.bootstrap import job_access
-from gputui.cli.attached import conversation, detach_keys
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.attached import conversation
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import InputError
@@ -24,7 +23,7 @@ from gputui.domain.errors import InputError
 @click.option("-i", "--interactive", "stdin", is_flag=True, help="Pass on standard input.")
 @click.option("-t", "--tty", "is_tty", is_flag=True, help="Give the command a terminal.")
 @click.option(
-    "--detach-keys", "keys", metavar="KEYS", default=detach_keys.DEFAULT, help="Keys that leave the command running."
+    "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the command running."
 )
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
@@ -38,7 +37,7 @@ def command(
     limits and user, and is ended with the job. Only the submitter of a job and operators may; the audit log has it.
     """
     check_terminal(stdin=stdin, is_tty=is_tty)
-    sequence = detach_keys.parse(keys)
+    sequence = conversation.parse(keys)
     rows, columns = conversation.terminal_size()
     term = os.environ.get("TERM", "xterm")
     request = ExecRequest(words, stdin, is_tty, rows, columns, term, keys if is_tty else "")

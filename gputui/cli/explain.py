@@ -11,8 +11,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import cluster_starts
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import GputuiError

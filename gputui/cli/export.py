@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gputui.cli.confirmation import confirm, jobs_of
-from gputui.cli.job_arguments import flat, ids_argument
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import Named, flat, ids_argument
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import GputuiError, InputError

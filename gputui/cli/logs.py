@@ -10,8 +10,7 @@ from collections.abc import Callable
 import click
 
 from gputui.bootstrap import job_access
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId

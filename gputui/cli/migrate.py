@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui.cli import table
-from gputui.cli.job_arguments import JobIds, check_known, flat
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import JobIds, Named, check_known, flat
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.runs import runs_of

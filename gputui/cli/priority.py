@@ -6,8 +6,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
-from gputui.cli.job_arguments import JobIds, check_known, flat
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import JobIds, Named, check_known, flat
 from gputui.cli.session import Session, pass_session
 from gputui.cli.verb_command import show_shifts
 from gputui.domain.action import SetPriority, Top

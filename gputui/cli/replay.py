@@ -14,11 +14,11 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.cli import own_history, replay_report, variants
+from gputui.cli import replay_report
 from gputui.cli.finite_range import FiniteRange
 from gputui.cli.output import print_json
+from gputui.cli.replay_report import Variant
 from gputui.cli.session import Session, pass_session
-from gputui.cli.variants import Variant
 from gputui.domain.errors import InputError
 from gputui.domain.policy.durations import LONGEST
 from gputui.domain.settings import PolicySettings
@@ -121,14 +121,14 @@ def command(
     """
     names, longest = parse_policies(policies), parse_max_time(max_time)
     source = _source(session, trace, synthetic, seed, history=history)
-    base = variants.changed(source.settings, changes)
-    tried = variants.compared(base.settings, comparison)
+    base = replay_report.changed(source.settings, changes)
+    tried = replay_report.compared(base.settings, comparison)
     replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
     if tried and not policies:
         names = [PLAN]
     found = replay.figures(names, base, tried)
     told = [*replay.cut(), *replay.unheeded([base, *tried])]
-    told += own_history.told(source.own, found, replay.offered, replay.limits) if source.own else []
+    told += replay_report.told(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
         print_json(replay.as_object(base, tried, told, found))
         return
@@ -198,7 +198,7 @@ def of_history(session: Session, jobs: Iterable[Job] | None = None) -> ReplaySou
     """Return the jobs that ended on this server (or those among `jobs`), with its settings."""
     from gputui.replay.trace import digest
 
-    own, gpus, settings = own_history.read(session, jobs)
+    own, gpus, settings = replay_report.read(session, jobs)
     longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
     policy = replace(settings.policy, max_time=settings.policy.max_time or settings.scheduler.max_time)
     return ReplaySource(own.jobs, digest(own.jobs), gpus, longest, LONGEST.total_seconds(), policy, "none", own)
@@ -246,14 +246,14 @@ class Replay(Struct, frozen=True):
 
         found = {}
         if self.source.own is not None and self.is_as_it_was:
-            found = own_history.as_it_was(self.source.own, self.jobs, self.site.gpus)
+            found = replay_report.as_it_was(self.source.own, self.jobs, self.site.gpus)
         rules = {PLAN: base} | {each.name: each for each in tried}
         wanted = [*names, *([PLAN] if tried and PLAN not in names else []), *(each.name for each in tried)]
         with progress(len(wanted) if len(self.jobs) >= MANY else 0) as tell:
             for name in wanted:
                 tell(name)
                 variant = rules.get(name)
-                passable = own_history.passable(variant.settings, self.jobs) if variant else None
+                passable = replay_report.passable(variant.settings, self.jobs) if variant else None
                 found[name] = measure(PLAN if variant else name, self.jobs, self.site, passable)
         return found
 
@@ -294,13 +294,13 @@ class Replay(Struct, frozen=True):
         self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
     ) -> dict[str, Any]:
         """Return the whole result as the JSON output."""
-        head = self.head() | {"settings": variants.as_json(base.settings, base.changes)}
+        head = self.head() | {"settings": replay_report.settings_json(base.settings, base.changes)}
         if self.source.own is not None:
-            head |= {"history": own_history.as_json(self.source.own)}
+            head |= {"history": replay_report.history_json(self.source.own)}
         if told or self.source.own is not None:
             head |= {"notes": list(told)}
         if tried:
-            head["variants"] = {each.name: variants.as_json(each.settings, each.changes) for each in tried}
+            head["variants"] = {each.name: replay_report.settings_json(each.settings, each.changes) for each in tried}
         return head | {"policies": {name: asdict(each) for name, each in found.items()}}
 
 

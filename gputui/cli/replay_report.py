@@ -2,21 +2,253 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui import bootstrap
 from gputui.cli import table
-from gputui.cli.own_history import AS_IT_WAS
+from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
-from gputui.cli.variants import Variant, values_of
-from gputui.domain.text import fit
+from gputui.config import value_of_text
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.policy.effective_settings import effective_settings
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings
+from gputui.domain.text import fit, plain
 from gputui.domain.units import format_duration, plural
 
 if TYPE_CHECKING:
+    from gputui.domain.job import Job
+    from gputui.replay.history import JobHistory
     from gputui.replay.metrics import Figures
+    from gputui.replay.trace import TraceJob
+
+
+MOST = 64
+"""Maximum number of variants in one comparison."""
+NOT_REPLAYED = frozenset(
+    {
+        "allow",
+        "extend",
+        "forecast_jobs",
+        "left_free",
+        "operators",
+        "patience",
+        "prefer",
+        "reservation_grace",
+        "reservations",
+        "share",
+        "share_jobs",
+        "tenants",
+    }
+)
+"""Settings without effect in a replay, since jobs of a trace ask for nothing but a number of GPUs."""
+_TABLE, _TENANT = "policy.", "tenants."
+_OF_TENANT = ("weight", "gpus", "running")
+_SHOWN = 60
+
+
+class Variant(Struct, frozen=True):
+    """The policy with some settings changed."""
+
+    name: str
+    """Changes as typed: `age_unit=12h half_life=7d`."""
+    changes: Mapping[str, str]
+    """Text of the value by the setting's full name."""
+    settings: PolicySettings
+
+
+def changed(settings: PolicySettings, texts: Sequence[str]) -> Variant:
+    """Return the policy with each `SETTING=VALUE` of `--set`; a later one overrides an earlier one."""
+    pairs = [_pair(text, "--set") for text in texts]
+    return _variant(settings, dict(pairs), "--set")
+
+
+def compared(settings: PolicySettings, texts: Sequence[str]) -> list[Variant]:
+    """Return the policy with each value of each `SETTING=A,B` of `--compare`, in all combinations."""
+    pairs = [_pair(text, "--compare") for text in texts]
+    choices = [[(key, value.strip()) for value in values.split(",")] for key, values in pairs]
+    keys = [key for key, _ in pairs]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise InputError(f"{twice[0]} is given twice", where="--compare", hint=f"{twice[0]}=A,B,C")
+    count = math.prod(map(len, choices))
+    if count > MOST:
+        raise InputError(f"{count:,} combinations are more than {MOST}", where="--compare", hint="compare fewer values")
+    return [_variant(settings, dict(each), "--compare") for each in product(*choices)] if choices else []
+
+
+def values_of(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the values that these settings have, by full name."""
+    return {key: _setting(settings, key.removeprefix(_TABLE)) for key in keys}
+
+
+def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, Any]:
+    """Return these values as JSON; durations in seconds."""
+    values = values_of(settings, keys)
+    return {key: value.total_seconds() if isinstance(value, timedelta) else value for key, value in values.items()}
+
+
+def replayed() -> list[str]:
+    """Return the names of the settings that affect a replay."""
+    return [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    """Return full name and value of `policy.SETTING=VALUE`; the table's name may be omitted."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        found = plain(text, _SHOWN)
+        raise InputError(f"expected SETTING=VALUE, found {found!r}", where=where, hint="such as half_life=7d")
+    return _TABLE + key.strip().removeprefix(_TABLE), value.strip()
+
+
+def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) -> Variant:
+    for key, value in changes.items():
+        settings = _with(settings, key.removeprefix(_TABLE), value, option)
+    name = " ".join(f"{key.removeprefix(_TABLE)}={value}" for key, value in changes.items())
+    return Variant(plain(name), changes, settings)
+
+
+def _with(settings: PolicySettings, key: str, text: str, option: str) -> PolicySettings:
+    where = f"{option} {plain(key, _SHOWN)}"
+    if key.startswith(_TENANT):
+        return _with_tenant(settings, key, text, where)
+    if key in NOT_REPLAYED:
+        hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
+        raise InputError("changes nothing in a replay", where=where, hint=hint)
+    return replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
+
+
+def _with_tenant(settings: PolicySettings, key: str, text: str, where: str) -> PolicySettings:
+    """Return the policy with `tenants.NAME.weight`, `.gpus` or `.running` changed; the tenant need not be set yet."""
+    name, _, field = key.removeprefix(_TENANT).rpartition(".")
+    if not name or field not in _OF_TENANT:
+        raise InputError("is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running")
+    known = {tenant.name: tenant for tenant in settings.tenants}
+    value = value_of_text(TenantSettings, field, text, where)
+    known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
+    return replace(settings, tenants=tuple(known.values()))
+
+
+def _setting(settings: PolicySettings, key: str) -> Any:
+    if not key.startswith(_TENANT):
+        return getattr(settings, key)
+    name, _, field = key.removeprefix(_TENANT).rpartition(".")
+    tenant = next((tenant for tenant in settings.tenants if tenant.name == name), TenantSettings(name))
+    return getattr(tenant, field)
+
+
+FEW_JOBS, SHORT_SPAN = 100, timedelta(days=7)
+LITTLE_LOAD = 0.6
+AS_IT_WAS = "as-it-was"
+
+
+def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
+    """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
+    from gputui.replay import history
+
+    with session.store() as store:
+        moved = {job.id: job for job in store.history()} if jobs is None else {}
+        found = history.job_history({**moved, **store.jobs()}.values() if jobs is None else jobs)
+        settings = effective_settings(session.options.settings, store.controls())
+        views = bootstrap.current_snapshot(session.options, store).gpus
+    if found is None:
+        raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
+    listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)
+    return found, max(listed, found.gpus), settings
+
+
+def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
+    """Return the policy with caps raised where a past job exceeds them: such a cap is newer than the job."""
+    widest: dict[str, int] = {}
+    for job in jobs:
+        widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
+    tenants = (
+        replace(
+            tenant,
+            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
+            running=None if tenant.running is None else max(tenant.running, 1),
+        )
+        for tenant in policy.tenants
+    )
+    return replace(policy, tenants=tuple(tenants))
+
+
+def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
+    """Return the figures of the real past, by name."""
+    from gputui.replay.metrics import figures
+
+    return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
+
+
+def told(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
+    """Return sentences on what the figures mean, and on why they may mislead."""
+    said = meaning(found, history)
+    return [*([said] if said else []), *notes(history, offered, limits)]
+
+
+def history_json(history: JobHistory) -> dict[str, Any]:
+    """Return the keys of the JSON output that describe the replayed history."""
+    return {
+        "since": history.since.isoformat(),
+        "until": history.until.isoformat(),
+        "tenants": len({job.tenant for job in history.jobs}),
+        "failed": history.failed,
+        "left_out": history.left_out,
+        "shared": history.shared,
+        "without_limit": sum(job.stated is None for job in history.jobs),
+    }
+
+
+def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
+    """Return a sentence on the effect of a static split; empty unless that policy was replayed."""
+    if "plan" not in found or "static-equal" not in found:
+        return ""
+    if len({job.tenant for job in history.jobs}) < 2:
+        return "All jobs belong to one tenant: there is nothing to split."
+    ours, split = found["plan"], found["static-equal"]
+    waits = f"would have waited {_time(split.wait_mean)} on average, and {_time(ours.wait_mean)} under this scheduler"
+    given = split.allocation_ratio / ours.allocation_ratio - 1 if ours.allocation_ratio else 0.0
+    less = f"{abs(given):.0%} {'less' if given < 0 else 'more'}" if abs(given) >= 0.005 else "as much"
+    return (
+        f"With the GPUs split equally between the tenants these jobs {waits}; "
+        f"by the last submission they would have been given {less} GPU time."
+    )
+
+
+def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
+    """Yield sentences on why the figures may mislead."""
+    count = len(history.jobs)
+    if count < FEW_JOBS or history.span < SHORT_SPAN:
+        over = f"{plural(count, 'job')} over {format_duration(history.span)}"
+        yield f"{over} is a small sample: a week and some hundred jobs are better."
+    if offered < LITTLE_LOAD:
+        yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
+    if history.failed:
+        yield f"Counted with all their GPU time, although they did not complete: {plural(history.failed, 'job')}."
+    if history.left_out:
+        yield f"Left out, as they held no GPU: {plural(history.left_out, 'finished job')}."
+    if history.shared:
+        yield f"Counted as if alone on their GPUs, although these were shared: {plural(history.shared, 'job')}."
+    unstated = sum(job.stated is None for job in history.jobs)
+    if unstated and limits != "none":
+        yield f"Given a time limit by --limits {limits}, as they had none: {plural(unstated, 'job')}."
+    yield (
+        "Each job arrives when it could have started; holds, reservations and caps of arrays are left out. "
+        "With other waits, users would have submitted at other times."
+    )
+
+
+def _time(seconds: float) -> str:
+    return format_duration(timedelta(seconds=seconds))
+
 
 BAR, SHORT_BAR, WIDE = 20, 5, 100
 """Cells of a full bar on a wide and on a narrow terminal, and the columns from which a terminal is wide."""

@@ -7,25 +7,21 @@ import gc
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import job_access
-from gputui.cli import report_figures, table
+from gputui.cli import table
 from gputui.cli.output import json_text
-from gputui.cli.report_figures import Report
+from gputui.cli.report_figures import Replayed, Report, as_json, lines, period, replay_jobs, report, row
 from gputui.cli.session import Session, pass_session
 from gputui.domain.accounting import GROUPINGS
 from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
+from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord, UseRecord
-
-if TYPE_CHECKING:
-    from gputui.cli.report_what_if import Replayed
-    from gputui.domain.job import Job
 
 FORMATS = ("table", "csv", "json", "html")
 
@@ -58,9 +54,7 @@ def command(
     found = read(session, since, until, by, with_gpus=form == "html")
     replayed = None
     if what_if:
-        from gputui.cli import report_what_if
-
-        replayed = report_what_if.replayed(session, found)
+        replayed = replay_jobs(session, found)
     text = _text(found, form, replayed, total=None if output else table.terminal_width())
     if output is None:
         sys.stdout.write(text)
@@ -74,7 +68,7 @@ def command(
 def read(session: Session, since: str | None, until: str | None, by: str, *, with_gpus: bool = False) -> Report:
     """Return the report of a period about all jobs of the store; with the indices of the GPUs where they are shown."""
     now = bootstrap.clock().now()
-    chosen = report_figures.period(since, until, now)
+    chosen = period(since, until, now)
     with session.store() as store:
         running = {job.id: job for job in store.jobs().values() if job.state.is_active and job.gpus}
         jobs = tuple(
@@ -83,7 +77,7 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
         )
         views = bootstrap.current_snapshot(session.options, store).gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
-    return report_figures.report(jobs, chosen, by, session.options.settings.report, now, indices)
+    return report(jobs, chosen, by, session.options.settings.report, now, indices)
 
 
 def _with_use(session: Session, record: JobRecord, job: Job) -> JobRecord:
@@ -98,26 +92,24 @@ def _with_use(session: Session, record: JobRecord, job: Job) -> JobRecord:
 def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:
     """Return the report in a format."""
     if form == "json":
-        told = report_figures.as_json(found)
+        told = as_json(found)
         return json_text(told | ({"what_if": replayed.as_json()} if replayed else {})) + "\n"
     if form == "csv":
         return _csv(found)
     if form == "html":
-        from gputui.cli import report_chart, report_page
+        from gputui.cli import report_page
 
-        if needed := report_chart.lacking():
+        if needed := report_page.lacking():
             click.echo(f"gputui: note: {needed}", err=True)
         return report_page.page(found, replayed)
-    from gputui.cli import report_text
-
-    lines = [*report_text.lines(found, total), *(replayed.lines() if replayed else [])]
-    return "\n".join(lines) + "\n"
+    shown = [*lines(found, total), *(replayed.lines() if replayed else [])]
+    return "\n".join(shown) + "\n"
 
 
 def _csv(found: Report) -> str:
     """Return a line for each group, with the keys of the JSON; unknown values are empty."""
-    rows = report_figures.as_json(found)["groups"]
-    empty = {"group": "", "name": "", **report_figures.row(found.accounts.total, found.rates)}
+    rows = as_json(found)["groups"]
+    empty = {"group": "", "name": "", **row(found.accounts.total, found.rates)}
     file = io.StringIO()
     writer = csv.DictWriter(file, [found.by if key == "group" else key for key in empty], lineterminator="\n")
     writer.writeheader()

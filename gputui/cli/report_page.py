@@ -3,20 +3,118 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from importlib.resources import files
+from importlib.util import find_spec
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
+from xml.etree import ElementTree
 
 from gputui import __version__
-from gputui.cli import report_chart, report_text
+from gputui.cli import report_figures
 from gputui.cli.report_figures import HOUR, Report, cost, order
 from gputui.domain.accounting import OUTCOMES, UsageAccount, days_of
+from gputui.domain.installing import install_line
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
-    from gputui.cli.report_what_if import Replayed
+    from gputui.cli.report_figures import Replayed
+
+
+Bars: TypeAlias = Sequence[tuple[str, Mapping[str, float]]]
+"""Day of each bar, with its GPU-hours by outcome."""
+_NARROWEST, _WIDEST, _HEIGHT = 640, 1190, 300
+_PER_BAR = 120
+"""Maximum width of a bar, unless the chart is at its narrowest."""
+_MOST_LABELS = 12
+"""Maximum number of dates below the chart."""
+
+
+def lacking() -> str:
+    """Return the sentence about the library if it is not installed; else nothing."""
+    if find_spec("pygal") is not None:
+        return ""
+    line = install_line(["pygal>=3.1,<4"], sys.prefix, has_pip=find_spec("pip") is not None)
+    return f"The chart is left out, because pygal is not installed: {line}"
+
+
+def chart(bars: Bars, title: str) -> str:
+    """Return stacked bars as an SVG element; its page sets the colors `--ink`, `--faint`, `--line` and `--OUTCOME`."""
+    pygal = _library()
+    drawn = pygal.StackedBar(
+        width=min(_WIDEST, max(_NARROWEST, _PER_BAR * len(bars))),
+        height=_HEIGHT,
+        explicit_size=True,
+        style=_style(pygal),
+        js=[],
+        margin=8,
+        legend_at_bottom=True,
+        legend_at_bottom_columns=len(OUTCOMES),
+        legend_box_size=11,
+        max_scale=8,
+        truncate_label=-1,
+        show_minor_x_labels=False,
+        x_labels_major_every=math.ceil(len(bars) / _MOST_LABELS),
+        value_formatter=lambda hours: f"{hours:,.10g}",
+    )
+    drawn.uuid = "over-time"  # random otherwise: the same figures give the same page
+    drawn.x_labels = [day for day, _ in bars]
+    for name in OUTCOMES:
+        drawn.add(name, [_value(day, hours[name], name) for day, hours in bars])
+    return _plain(drawn.render(), title)
+
+
+def _library() -> Any:
+    """Import pygal, without the finder of map plugins that it installs: Python 3.11 warns of its old interface.
+
+    Other new finders stay: importlib_metadata replaces the one by which Python finds installed packages.
+    """
+    import pygal
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
+    return pygal
+
+
+def _style(pygal: Any) -> Any:
+    return pygal.style.Style(
+        background="transparent",
+        plot_background="transparent",
+        foreground="var(--faint)",
+        foreground_strong="var(--ink)",
+        foreground_subtle="var(--line)",
+        guide_stroke_color="var(--line)",
+        guide_stroke_dasharray="0",
+        major_guide_stroke_color="var(--line)",
+        major_guide_stroke_dasharray="0",
+        colors=tuple(f"var(--{name})" for name in OUTCOMES),
+        font_family="inherit",
+        label_font_size=12,
+        major_label_font_size=12,
+        legend_font_size=13,
+        opacity=1,
+    )
+
+
+def _value(day: str, hours: float, name: str) -> dict[str, object] | None:
+    return {"value": hours, "tooltip": f"{day}: {hours:,.1f} GPU-hours {name}"} if hours else None
+
+
+def _plain(svg: bytes, title: str) -> str:
+    """Return the SVG for a page: without namespaces, comments, script, and what cannot be seen without a script."""
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    for element in [*root.iter()]:
+        for child in [*element]:
+            if child.tag in {"desc", "script"} or (child.get("class") == "bar" and child.find("title") is None):
+                element.remove(child)
+    for own in root.findall("title"):
+        own.text = title
+    root.set("role", "img")
+    return ElementTree.tostring(root, encoding="unicode")
+
 
 MOST_BARS = 120
 """Maximum number of bars of the chart over time; a longer period has several days per bar."""
@@ -35,7 +133,7 @@ def page(found: Report, replayed: Replayed | None = None) -> str:
     ]
     return template.substitute(
         title=f"GPU report of {escape(_host())}",
-        subtitle=f"{escape(report_text.heading(found).rpartition(',')[0])} &middot; gputui {escape(__version__)}",
+        subtitle=f"{escape(report_figures.heading(found).rpartition(',')[0])} &middot; gputui {escape(__version__)}",
         tiles="".join(_tiles(found)),
         sections="\n".join(sections),
     )
@@ -49,20 +147,20 @@ def _host() -> str:
 
 def _tiles(found: Report) -> Iterator[str]:
     """Yield the figures at the top."""
-    sums, hours = found.accounts.total, report_text.hours
+    sums, hours = found.accounts.total, report_figures.hours
     yield _tile(f"{sums.jobs:,}", "jobs")
     yield _tile(hours(sums.allocated), "GPU-hours held")
     yield _tile(_of_known(sums.busy, sums), "of measured GPU-hours busy")
     yield _tile(_of_known(sums.idle, sums), "of measured GPU-hours idle")
     yield _tile(f"{sums.wasted / sums.allocated:.0%}" if sums.allocated else "-", "of held GPU-hours wasted")
-    yield _tile(report_text.wait(sums.wait_mean), "mean wait")
-    yield _tile(report_text.energy(sums), "kWh")
+    yield _tile(report_figures.wait(sums.wait_mean), "mean wait")
+    yield _tile(report_figures.energy(sums), "kWh")
     if (price := cost(sums, found.rates)) is not None:
-        yield _tile(report_text.money(price), f"cost {plain(found.rates.currency)}".strip())
+        yield _tile(report_figures.money(price), f"cost {plain(found.rates.currency)}".strip())
 
 
 def _tile(figure: str, words: str) -> str:
-    figure = "unknown" if figure == report_text.UNKNOWN else figure
+    figure = "unknown" if figure == report_figures.UNKNOWN else figure
     return f'<div class="tile"><b>{escape(figure)}</b><span>{escape(words)}</span></div>'
 
 
@@ -70,7 +168,7 @@ def _of_known(seconds: float | None, sums: UsageAccount) -> str:
     """Return GPU time as a share of the GPU time whose use is known."""
     if not sums.allocated:
         return "-"
-    return report_text.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
+    return report_figures.UNKNOWN if seconds is None or not sums.known else f"{seconds / sums.known:.0%}"
 
 
 def _chart_over_time(found: Report) -> str:
@@ -84,9 +182,9 @@ def _chart_over_time(found: Report) -> str:
     bars = [(days[at][0], _added(sums for _, sums in days[at : at + step])) for at in range(0, len(days), step)]
     each = "day" if step == 1 else f"{step} days"
     title = f"GPU-hours by {each}"
-    if needed := report_chart.lacking():
+    if needed := lacking():
         return f"<h2>{title}</h2><p>{escape(needed)}.</p>"
-    return f'<h2>{title}</h2><div class="wide">{report_chart.chart(bars, title)}</div>'
+    return f'<h2>{title}</h2><div class="wide">{chart(bars, title)}</div>'
 
 
 def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
@@ -101,7 +199,7 @@ def _added(several: Iterable[UsageAccount]) -> dict[str, float]:
 def _table(found: Report, by: str) -> str:
     """Return the table of a grouping, with a bar in each row."""
     accounts = found.grouped(by)
-    figures = report_text.shown_columns(found)
+    figures = report_figures.shown_columns(found)
     rows = sorted(accounts.groups.items(), key=order(by))
     longest = max((sums.allocated for _, sums in rows), default=0.0)
     heads = "".join(_head(each.title, each.help) for each in figures)
@@ -111,7 +209,7 @@ def _table(found: Report, by: str) -> str:
     )
     total = f"<tr><td>total</td><td></td>{_figure_cells(found, accounts.total)}</tr>"
     more = f"<p>{len(rows) - MOST_ROWS} more are not shown.</p>" if len(rows) > MOST_ROWS else ""
-    notes = "".join(f"<p>{escape(note)}</p>" for note in report_text.notes_of(found)) if by == found.by else ""
+    notes = "".join(f"<p>{escape(note)}</p>" for note in report_figures.notes_of(found)) if by == found.by else ""
     head = f"<thead><tr>{_head(by.upper(), '')}<th class=bars>OUTCOMES</th>{heads}</tr></thead>"
     body = f"<table>{head}<tbody>{cells}</tbody><tfoot>{total}</tfoot></table>"
     return f'<h2>By {by}</h2><div class="wide">{body}</div>{more}{notes}'
@@ -129,7 +227,7 @@ def _name_cell(found: Report, by: str, name: str) -> str:
 
 def _figure_cells(found: Report, sums: UsageAccount) -> str:
     cells = []
-    for column in report_text.shown_columns(found):
+    for column in report_figures.shown_columns(found):
         value = column.value(sums, found.rates)
         exact = "-1" if value is None else f"{value:.6g}"
         cells.append(f'<td data-value="{exact}">{escape(column.cell(sums, found.rates))}</td>')
@@ -141,7 +239,7 @@ def _bar(sums: UsageAccount, longest: float) -> str:
     parts = []
     for name in OUTCOMES:
         if (seconds := sums.gpu_time.get(name, 0.0)) and longest:
-            told = f"{report_text.hours(seconds)} GPU-hours {name}"
+            told = f"{report_figures.hours(seconds)} GPU-hours {name}"
             parts.append(f'<i class="{name}" style="width:{seconds / longest:.2%}" title="{told}"></i>')
     return f'<div class="outcomes">{"".join(parts)}</div>'
 
@@ -153,7 +251,7 @@ def _what_if(replayed: Replayed) -> str:
     rows = []
     for name, figures in replayed.figures.items():
         values = [getattr(figures, word) for word in words]
-        shown = [f"{values[0]:.1%}", *(report_text.wait(value) for value in values[1:])]
+        shown = [f"{values[0]:.1%}", *(report_figures.wait(value) for value in values[1:])]
         cells = "".join(f'<td data-value="{value}">{text}</td>' for value, text in zip(values, shown, strict=True))
         rows.append(f"<tr><td>{escape(name)}</td>{cells}</tr>")
     heads = "".join(_head(title, "") for title in titles)

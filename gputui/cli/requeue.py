@@ -6,8 +6,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.confirmation import changed, confirm, jobs_of, named, quiet_option
-from gputui.cli.job_arguments import ids_argument
-from gputui.cli.job_ids import Named, resolve_all
+from gputui.cli.job_ids import Named, ids_argument, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Requeue
 from gputui.domain.job import Job

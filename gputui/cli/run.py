@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import job_access
-from gputui.cli.attached import detach_keys
+from gputui.cli.attached import conversation
 from gputui.cli.attached.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
@@ -46,7 +46,7 @@ If the terminal is lost, a waiting job is cancelled and a running one continues:
 @click.option("-i", "--interactive", "stdin", is_flag=True, help="Pass on standard input.")
 @click.option("-t", "--tty", "is_tty", is_flag=True, help="Give the job a terminal.")
 @click.option(
-    "--detach-keys", "keys", metavar="KEYS", default=detach_keys.DEFAULT, help="Keys that leave the job running."
+    "--detach-keys", "keys", metavar="KEYS", default=conversation.DEFAULT, help="Keys that leave the job running."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing about the wait and the end.")
 @click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
@@ -73,7 +73,7 @@ def command(
     terminal.
     """
     check_terminal(stdin=stdin, is_tty=is_tty)
-    detach_keys.parse(keys)
+    conversation.parse(keys)
     given = with_elements(session, given)
     found = options.tidied(ctx)
     _refuse_detached(found)

@@ -16,8 +16,7 @@ import click
 from gputui import bootstrap
 from gputui.bootstrap import job_access
 from gputui.cli import queue
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options

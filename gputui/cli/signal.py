@@ -6,8 +6,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.confirmation import confirm, jobs_of, named, quiet_option
-from gputui.cli.job_arguments import flat, ids_argument
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import Named, flat, ids_argument
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Signal
 from gputui.domain.cause import signal_name

@@ -8,8 +8,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.confirmation import changed, confirm, dry_run_option, jobs_of, named, quiet_option
-from gputui.cli.job_arguments import check_known, flat, ids_argument, is_live
-from gputui.cli.job_ids import Named
+from gputui.cli.job_ids import Named, check_known, flat, ids_argument, is_live
 from gputui.cli.session import Session, pass_session
 from gputui.domain.action import Action
 from gputui.domain.job import Job

@@ -8,8 +8,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import ends
-from gputui.cli.job_arguments import ids_argument
-from gputui.cli.job_ids import Named, resolve_all
+from gputui.cli.job_ids import Named, ids_argument, resolve_all
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId

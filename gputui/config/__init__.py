@@ -12,8 +12,7 @@ from gputui.config.options import (
     site_config,
     templates_path,
 )
-from gputui.config.settings_file import SIZES, TABLES, listen_address, load_settings, value_of_text
-from gputui.config.toml_file import MAX_FILE, read_toml
+from gputui.config.settings_file import MAX_FILE, SIZES, TABLES, listen_address, load_settings, read_toml, value_of_text
 
 __all__ = [
     "MAX_FILE",

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gputui.config.policy_tables import shown
-from gputui.config.settings_file import load_merged
+from gputui.config.settings_file import load_merged, shown
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings
 from gputui.domain.text import plain

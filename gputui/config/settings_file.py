@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
-from gputui.config.policy_tables import (
-    GONE,
-    MAX_COUNT,
-    WITHOUT_EFFECT,
-    check_removed,
-    check_tables,
-    gpu_names,
-    shown,
-    unknown,
-)
-from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.cluster import check_probe_command, parse_engine
 from gputui.domain.decoding import convert
 from gputui.domain.errors import InputError
@@ -40,9 +32,156 @@ from gputui.domain.settings import (
     ServerSettings,
     Settings,
     StoreSettings,
+    TenantSettings,
     TracesSettings,
+    Window,
 )
 from gputui.domain.units import lacks_unit, parse_duration, parse_size
+
+MAX_FILE = 1024**2
+"""Maximum size in bytes: settings and job files are written by hand, so a larger file is something else."""
+
+
+def read_toml(path: Path, where: str) -> dict[str, Any]:
+    """Return the tables of a TOML file; raise InputError that names it where it cannot be read or parsed."""
+    return read_with_status(path, where)[0]
+
+
+def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_result]:
+    """Return the tables, and owner and mode of the same opened file."""
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise InputError("is larger than 1 MiB", where=where, hint="split it")
+        return tomllib.loads(content.decode()), status
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text at byte {error.start}", where=where, hint="save it as UTF-8") from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", where=where) from error
+    except ValueError as error:  # tomllib's own, and numbers too long for Python's int
+        raise InputError(f"is not TOML: {error}", where=where) from error
+
+
+def check_trusted(path: Path, opened: os.stat_result) -> None:
+    """Raise InputError unless only root and this user can change the file; `opened` is its status when it was read.
+
+    The same holds for its directory, where others could replace it, and for a link for both directories.
+    """
+    _check(path, opened, "file")
+    for directory in dict.fromkeys((path.parent, path.resolve().parent)):
+        _check(directory, directory.stat(), "directory")
+
+
+def _check(path: Path, status: os.stat_result, noun: str) -> None:
+    import shlex
+
+    quoted = shlex.quote(str(path))
+    why = "so others could run commands as this user through its [hooks]"
+    if status.st_uid not in {0, os.geteuid()}:
+        what = f"this {noun} belongs to {_user_name(status.st_uid)}, {why}"
+        raise InputError(what, where=str(path), hint=f"chown {_user_name(os.geteuid())} {quoted}")
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o022 and not (noun == "directory" and mode & stat.S_ISVTX):
+        what = f"this {noun} has mode {mode:04o} and can be changed by others, {why}"
+        raise InputError(what, where=str(path), hint=f"chmod go-w {quoted}")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+MAX_COUNT = 2**31 - 1
+"""Maximum of numbers without another one."""
+_LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
+_STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
+_SCORE = "policy.age_unit and policy.newcomer_credit order jobs of equal priority now"
+GONE: Mapping[str, str] = {
+    **{f"policy.limit_{name}": f"remove it: {_LONGEST}" for name in ("low", "normal", "high")},
+    "policy.class_weight": f"remove it: {_STRICT}",
+    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("age_weight", "age_cap", "fair_weight")},
+    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
+}
+"""Settings of older versions, each with its replacement."""
+WITHOUT_EFFECT = frozenset(
+    f"console.{name}" for name in ("fold_ended_after", "memory_full", "power_high", "temperature_limit")
+)
+"""Settings of older versions that only changed how something looks: ignored, so that they stop no service."""
+_ROWS: Mapping[str, type[Struct]] = {"tenants": TenantSettings, "reservations": Window}
+"""Lists of tables in `[policy]`."""
+
+
+def check_tables(key: str, value: object, where: str) -> None:
+    """Raise InputError for unknown keys or impossible values of a tenant or reservation; msgspec checks the types."""
+    fields = _ROWS[key].__struct_fields__
+    rows = [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    _check_names([name for row in rows if isinstance(name := row.get("name"), str)], where)
+    for row in rows:
+        for name in row:
+            if name not in fields:  # msgspec would ignore it, and a cap with a mistyped name would be no cap
+                raise unknown(name, f"{where}.{name}", fields)
+        if key == "reservations" and "gpus" in row:
+            row["gpus"] = gpu_names(row["gpus"])
+        for name, cell in row.items():
+            most = MAX_PRIORITY if name == "max_priority" else MAX_COUNT
+            if isinstance(cell, (int, float)) and not isinstance(cell, bool) and not 0 <= cell <= most:
+                raise InputError(f"expected 0 to {most}", where=f"{where}.{name}")
+        start, end = row.get("start"), row.get("end")
+        if key == "reservations" and isinstance(start, datetime) and isinstance(end, datetime):
+            if start.tzinfo is None or end.tzinfo is None:
+                hint = "write 2026-03-02T14:00:00Z"
+                raise InputError("expected times with their offset from UTC", where=where, hint=hint)
+            if start >= end:
+                raise InputError("ends before it starts", where=f"{where}.{row.get('name', '')}")
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Raise InputError for a blank name, one that no command can give, and one that is there twice."""
+    for name in names:
+        if not name.strip() or not name.isprintable():
+            what = "has control characters" if name.strip() else "is blank"
+            raise InputError(f"{shown(name)} {what}", where=f"{where}.name")
+        if names.count(name) > 1:
+            raise InputError(f"{shown(name)} is there twice", where=f"{where}.name")
+
+
+def gpu_names(value: object) -> object:
+    """Return GPUs as a list of texts: accepts `6` for `"6"`, and a single value for a list of one."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [str(name) if type(name) is int and name >= 0 else name for name in listed]
+
+
+def shown(text: str) -> str:
+    """Return a short quotation without control characters."""
+    return ascii(text if len(text) <= 40 else text[:37] + "...")
+
+
+def check_removed(names: Iterable[str], where: str) -> None:
+    """Raise one InputError that names all settings of older versions among these, each with its replacement."""
+    removed: dict[str, list[str]] = {}
+    for name in names:
+        if name in GONE:
+            removed.setdefault(GONE[name].removeprefix("remove it: "), []).append(name)
+    if not removed:
+        return
+    found = [name for some in removed.values() for name in some]
+    what = "this setting no longer exists" if len(found) == 1 else "these settings no longer exist"
+    hint = "; ".join(removed)
+    raise InputError(what, where=where + ", ".join(found), hint=f"remove {'it' if len(found) == 1 else 'them'}: {hint}")
+
+
+def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
+    """Return the error for a key that is not a setting."""
+    return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
+
 
 SIZES = frozenset(
     {"memory_floor", "log_max_size", "disk_floor"}

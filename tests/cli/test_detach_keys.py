@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.cli.attached.detach_keys import DEFAULT, DetachScanner, parse
+from gputui.cli.attached.conversation import DEFAULT, DetachScanner, parse
 from gputui.domain.errors import InputError
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters
-from gputui.cli.checks import CheckLevel, driver, engine, engine_config, state
+from gputui.cli.checks import CheckLevel, driver, engine, state
 from gputui.cli.checks.engine import EngineHost
 from gputui.domain.backup_record import BackupRecord
 from gputui.domain.container import EngineGpus, RuntimeStatus
@@ -282,7 +282,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, store: KeptStore, tmp_path: Path) -
         monkeypatch.setattr(adapters, "make_runtimes", lambda options, store_id: (runtime,))
         leader = Leader(7, "gpu1", "alice", "serve", NOW)
         monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: Snapshot(leader=leader))
-        monkeypatch.setattr(engine_config, "look", lambda gpus: HOST)
+        monkeypatch.setattr(engine, "look", lambda gpus: HOST)
         monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
 
     return make

@@ -16,9 +16,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from gputui.cli.checks import engine_config
-from gputui.cli.checks.engine import HOOK
-from gputui.cli.checks.engine_config import ConfigChange, EngineProcess, registration, write
+from gputui.cli.checks import engine
+from gputui.cli.checks.engine import HOOK, ConfigChange, EngineProcess, registration, write
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import GputuiError
 from gputui.runtime.docker.endpoint import DEFAULT_URL
@@ -59,9 +58,9 @@ class Server(ThreadingUnixStreamServer):
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the settings file of an engine that answers on a socket of this process."""
     path = tmp_path / "daemon.json"
-    monkeypatch.setattr(engine_config, "SYSTEM_SETTINGS", path)
-    engine = EngineProcess(os.getpid(), ("dockerd", f"--config-file={path}"), path=str(tmp_path))
-    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine)
+    monkeypatch.setattr(engine, "SYSTEM_SETTINGS", path)
+    found = EngineProcess(os.getpid(), ("dockerd", f"--config-file={path}"), path=str(tmp_path))
+    monkeypatch.setattr(engine, "process_behind", lambda address: found)
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with Server(f"{tmp_path}/docker.sock", Engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -90,7 +89,7 @@ def test_a_runtime_that_is_registered_needs_a_reload_only(
     run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (settings.parent / HOOK).touch(0o755)
-    monkeypatch.setattr(engine_config, "hook_is_newer", lambda process, path: False)
+    monkeypatch.setattr(engine, "hook_is_newer", lambda process, path: False)
     done = run("doctor", "--fix", "--yes")
     assert "sudo systemctl reload docker    # ends no container" in done.out
     assert "restart" not in done.out
@@ -165,7 +164,7 @@ def test_sudo_changes_no_file_of_an_engine_that_its_user_does_not_use(
     """A user with a rootless engine who follows advice for the machine's: sudo drops DOCKER_HOST."""
     monkeypatch.setenv("SUDO_UID", "4000000")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(engine_config, "own_engine", lambda uid: f"unix:///run/user/{uid}/docker.sock")
+    monkeypatch.setattr(engine, "own_engine", lambda uid: f"unix:///run/user/{uid}/docker.sock")
     monkeypatch.delenv("DOCKER_HOST")
     refused = run("--state", str(tmp_path), "doctor", "--fix", "--yes")
     assert (refused.code, settings.exists()) == (1, False)
@@ -174,15 +173,15 @@ def test_sudo_changes_no_file_of_an_engine_that_its_user_does_not_use(
 
 
 def test_root_changes_no_file_of_a_user(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = EngineProcess(os.getpid(), ("dockerd", f"--config-file={settings}"), uid=4_000_000)
-    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine)
+    found = EngineProcess(os.getpid(), ("dockerd", f"--config-file={settings}"), uid=4_000_000)
+    monkeypatch.setattr(engine, "process_behind", lambda address: found)
     refused = run("doctor", "--fix", "--yes")
     assert (refused.code, settings.exists(), "belong to uid 4000000" in refused.err) == (1, False, True)
 
 
 def test_the_engine_is_seen_that_sudo_dropped(tmp_path: Path) -> None:
     """A program called sudo that starts Python without DOCKER_HOST, as sudo does."""
-    script = "from gputui.cli.checks.engine_config import own_engine; print(own_engine(4_000_000))"
+    script = "from gputui.cli.checks.engine import own_engine; print(own_engine(4_000_000))"
     sudo = tmp_path / "sudo"
     sudo.symlink_to(sys.executable)
     inner = [sys.executable, "-c", script]
@@ -198,9 +197,9 @@ def test_an_engine_of_another_context_is_seen(tmp_path: Path, monkeypatch: pytes
     (tmp_path / ".docker").mkdir()
     for text, found in (("{}", ""), ('{"currentContext": "default"}', ""), ("[", ""), ("[]", "")):
         (tmp_path / ".docker/config.json").write_text(text)
-        assert engine_config.own_engine(4_000_000) == found
+        assert engine.own_engine(4_000_000) == found
     (tmp_path / ".docker/config.json").write_text('{"currentContext": "rootless"}')
-    assert engine_config.own_engine(4_000_000) == "of the context rootless"
+    assert engine.own_engine(4_000_000) == "of the context rootless"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,7 @@ def test_json_and_a_lone_yes_are_refused(run: Run) -> None:
 
 def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Path) -> None:
     with Server(f"{tmp_path}/docker.sock", Engine):
-        process = engine_config.process_behind(f"unix://{tmp_path}/docker.sock")
+        process = engine.process_behind(f"unix://{tmp_path}/docker.sock")
     assert process.pid == os.getpid()
     assert process.path == os.environ["PATH"]
     there = EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
@@ -319,5 +318,5 @@ def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Pa
 @pytest.mark.parametrize("text", ["", "no number", "{own}", "4194305"])
 def test_pid_files_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "docker.pid").write_text(text.format(own=os.getpid()))
-    monkeypatch.setattr(engine_config, "_PID_FILES", (tmp_path / "missing", tmp_path / "docker.pid"))
-    assert engine_config.process_behind("unix:///nowhere/docker.sock") == EngineProcess()
+    monkeypatch.setattr(engine, "_PID_FILES", (tmp_path / "missing", tmp_path / "docker.pid"))
+    assert engine.process_behind("unix:///nowhere/docker.sock") == EngineProcess()

@@ -15,7 +15,7 @@ import click
 from gputui import bootstrap
 from gputui.bootstrap import job_access
 from gputui.cli import ends
-from gputui.cli.attached import detach_keys
+from gputui.cli.attached import conversation
 from gputui.cli.attached.conversation import (
     SHOWING,
     SIGNALS,
@@ -288,7 +288,7 @@ class Attendance:
             channel,
             signals,
             has_input=interactive.stdin,
-            detach_keys=detach_keys.parse(self._keys),
+            detach_keys=conversation.parse(self._keys),
             on_signal=self._interrupted,
             show=output.show,
         )

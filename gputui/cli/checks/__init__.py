@@ -6,6 +6,43 @@ line there.
 
 from __future__ import annotations
 
-from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
+from enum import StrEnum
 
-__all__ = ["CheckLevel", "DoctorCheck", "fail", "ok", "warn"]
+from msgspec import Struct
+
+
+class CheckLevel(StrEnum):
+    """Result of a check. One `fail` makes doctor exit with 1: no job, or no job with GPUs, could start."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class DoctorCheck(Struct, frozen=True):
+    """Finding of a check of `gputui doctor`: subject, result, reason and fix."""
+
+    name: str
+    """Subject, in one word where possible."""
+    level: CheckLevel
+    text: str
+    """Sentence that says what was found."""
+    hint: str = ""
+    """Exact commands or file content that fix it, a line each; empty when all is well."""
+    why: str = ""
+    """Sentence that says why it matters; empty when all is well."""
+
+
+def ok(name: str, text: str) -> DoctorCheck:
+    """Return the finding that nothing is wrong."""
+    return DoctorCheck(name, CheckLevel.OK, text)
+
+
+def warn(name: str, text: str, why: str, hint: str) -> DoctorCheck:
+    """Return a finding that needs attention but stops no job."""
+    return DoctorCheck(name, CheckLevel.WARN, text, hint, why)
+
+
+def fail(name: str, text: str, why: str, hint: str) -> DoctorCheck:
+    """Return a finding because of which jobs cannot start."""
+    return DoctorCheck(name, CheckLevel.FAIL, text, hint, why)

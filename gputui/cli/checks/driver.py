@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from textwrap import shorten
 
-from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
+from gputui.cli.checks import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.units import format_duration, format_size, plural

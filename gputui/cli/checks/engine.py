@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
+import json
+import os
+import pwd
+import re
+import shutil
+import socket
+import struct
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
+from gputui.cli.checks import DoctorCheck, fail, ok, warn
 from gputui.domain.container import EngineGpus, RuntimeStatus
-from gputui.domain.engine_service import SYSTEM, EngineService
+from gputui.domain.engine_service import SYSTEM, EngineService, by_hand, service_at, systemd
+from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Gpu
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.policy.gpus.engine import engine_support
@@ -167,3 +182,349 @@ def _of_registered(gpus: EngineGpus, host: EngineHost) -> DoctorCheck:
         text = f"{host.hook} was installed after the engine had started, which does not know it yet"
         return fail(_NAME, text, _NO_GPUS, host.restart)
     return ok(_NAME, f"runtime nvidia is registered ({path})")
+
+
+RUNTIME = "nvidia-container-runtime"
+_MAX_FILE = 1024**2
+_BY_HAND = "correct it by hand; nothing was changed"
+
+
+class ConfigChange(Struct, frozen=True):
+    """A planned change of a settings file."""
+
+    path: Path
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> list[str]:
+        """Return the change as a unified diff."""
+        name = str(self.path)
+        sides = (self.before.splitlines(), self.after.splitlines())
+        return list(difflib.unified_diff(*sides, name, f"{name} (new)", lineterm=""))
+
+
+def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
+    """Return the change that registers the runtime and keeps all other keys; None when it is already registered.
+
+    Raises GputuiError for a file that cannot be read or that dockerd would not accept.
+    """
+    before = _read(path)
+    settings = _parsed(path, before)
+    runtimes = settings.setdefault("runtimes", {})
+    if not isinstance(runtimes, dict):
+        raise GputuiError('"runtimes" is not an object', where=str(path), hint=_BY_HAND)
+    known = runtimes.get("nvidia")
+    if isinstance(known, dict) and known.get("path") == program:
+        return None
+    kept = known if isinstance(known, dict) else {"args": []}
+    runtimes["nvidia"] = {**kept, "path": program}
+    return ConfigChange(path, before, json.dumps(settings, indent=_indent(before), ensure_ascii=False) + "\n")
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE + 1)
+        if len(content) > _MAX_FILE:
+            raise GputuiError("is larger than 1 MiB", where=str(path), hint="nothing was changed")
+        return content.decode()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise GputuiError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        what = f"is not UTF-8 text at byte {error.start}"
+        raise GputuiError(what, where=str(path), hint=_BY_HAND) from error
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(text, object_pairs_hook=_without_twins) if text.strip() else {}
+    except json.JSONDecodeError as error:
+        what = f"is not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        raise GputuiError(what, where=str(path), hint=_BY_HAND) from error
+    except (ValueError, RecursionError) as error:
+        raise GputuiError(f"is not JSON that can be changed: {error}", where=str(path), hint=_BY_HAND) from error
+    if not isinstance(settings, dict):
+        raise GputuiError("is not a JSON object", where=str(path), hint=_BY_HAND)
+    return settings
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object; refuse a duplicate key, since one of its values would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {twin!r} occurs twice")
+    return found
+
+
+def _indent(text: str) -> int | str:
+    """Return the indentation that the file uses, so that the change stays small."""
+    match = re.search(r"\n([ \t]+)\S", text)
+    return 4 if match is None else match[1]
+
+
+def write(change: ConfigChange, now: datetime) -> Path | None:
+    """Write the change atomically; return the path of the backup, None where there was no file before."""
+    target = change.path.resolve()
+    try:
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        backup = _back_up(target, now)
+        _replace(target, change.after)
+    except OSError as error:
+        hint = "run it as root: sudo gputui doctor --fix" if isinstance(error, PermissionError) else None
+        raise GputuiError(f"cannot be written: {error.strerror}", where=str(target), hint=hint) from error
+    return backup
+
+
+def _back_up(target: Path, now: datetime) -> Path | None:
+    if not target.exists():
+        return None
+    backup = target.with_name(f"{target.name}.{now:%Y%m%d-%H%M%S}.bak")
+    shutil.copy2(target, backup)
+    return backup
+
+
+def _replace(target: Path, text: str) -> None:
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+    fd, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+        Path(partial).replace(target)
+    except BaseException:
+        with suppress(OSError):
+            Path(partial).unlink()
+        raise
+
+
+PROC = Path("/proc")
+SYSTEM_SETTINGS = Path(SYSTEM.settings)
+_PID_FILES = (Path("/run/docker.pid"), Path("/var/run/docker.pid"))
+_STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SECONDS = 2.0
+_CHANGERS = {"sudo", "doas"}
+_TCP, _PORTS = {"tcp", "http", "https"}, {2375, 2376}
+_LISTENS = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+
+
+class EngineProcess(Struct, frozen=True):
+    """The engine's own process, as far as /proc shows it to this user."""
+
+    pid: int | None = None
+    arguments: tuple[str, ...] = ()
+    path: str = ""
+    """Value of its PATH variable; empty when this user may not read it."""
+    uid: int = 0
+    group: str = ""
+    """Path of its control group, whose last part is the unit of systemd that started it; empty if unknown."""
+    home: str = ""
+    """Directory of its user's settings; empty when this user may not read it."""
+
+    @property
+    def root(self) -> Path:
+        """Return the root directory of its mount namespace, as a path on this host."""
+        root = PROC / str(self.pid) / "root"
+        return root if self.pid and os.access(root, os.X_OK) else Path("/")
+
+    @property
+    def settings_file(self) -> Path:
+        """Return the path of its settings file."""
+        for number, word in enumerate(self.arguments):
+            if word.startswith("--config-file="):
+                return Path(word.partition("=")[2])
+            if word == "--config-file" and number + 1 < len(self.arguments):
+                return Path(self.arguments[number + 1])
+        return Path(self.home or _home(self.uid) / ".config") / "docker/daemon.json" if self.uid else SYSTEM_SETTINGS
+
+    def service(self, address: str) -> EngineService:
+        """Return the service that runs it, with commands for this user."""
+        settings, own = str(self.settings_file), os.geteuid()
+        if any("/snap/" in word for word in self.arguments[:1]):
+            restart = "sudo snap restart docker"
+            return replace(SYSTEM, start="sudo snap start docker", restart=restart, reload=restart, settings=settings)
+        unit = self.group.rpartition("/")[2]
+        if self.group and not unit.endswith(".service"):
+            return by_hand(address, self.pid, settings, self.uid)
+        manager = 0 if self.group.startswith("/system.slice/") else self.uid
+        return replace(systemd(unit or "docker.service", manager, own, settings), uid=self.uid)
+
+
+def look(gpus: EngineGpus) -> EngineHost | None:
+    """Return the facts of the engine's machine; None for an engine on another one, or whose process is not seen."""
+    if not gpus.is_local:
+        return None
+    process = process_behind(gpus.address)
+    if process.pid is None and service_at(gpus.address, os.geteuid()) != SYSTEM:
+        return None
+    found = toolkit_of(process)
+    hook = next((path for path in found if Path(path).name == HOOK), None)
+    return EngineHost(
+        toolkit=found,
+        path_exists=any(_find(process, (gpus.nvidia_path or "nvidia-container-runtime",))),
+        hook_is_new=hook is not None and hook_is_newer(process, hook),
+        settings_file=process.settings_file,
+        is_written=_is_written(process.settings_file),
+        service=process.service(gpus.address),
+    )
+
+
+def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
+    """Return the paths of those parts of NVIDIA's Container Toolkit that the engine would find."""
+    return tuple(_find(process, TOOLKIT))
+
+
+def process_behind(address: str) -> EngineProcess:
+    """Return the process of a local engine; an empty one where it cannot be determined."""
+    url = address.removeprefix("http+")
+    path = url.removeprefix("unix://")
+    pid = _port_listener(url) if "://" in path else _listener(path)
+    if pid is None or pid == 1 or _text(pid, "comm").strip() == "systemd":  # systemd opened the socket for the engine
+        pid = next((found for file in _pid_files(url) if (found := _pid_in(file))), None)
+    if pid is None:
+        return EngineProcess()
+    arguments = tuple(_text(pid, "cmdline").rstrip("\0").split("\0"))
+    variables = dict(pair.partition("=")[::2] for pair in _text(pid, "environ").split("\0"))
+    uid = 0
+    with suppress(OSError):
+        uid = (PROC / str(pid)).stat().st_uid
+    home = variables.get("XDG_CONFIG_HOME") or (f"{variables['HOME']}/.config" if variables.get("HOME") else "")
+    return EngineProcess(pid, arguments, variables.get("PATH", ""), uid, _group_of(pid), home)
+
+
+def _group_of(pid: int) -> str:
+    return next((line.split(":", 2)[2] for line in reversed(_text(pid, "cgroup").splitlines())), "")
+
+
+def _pid_files(url: str) -> tuple[Path, ...]:
+    """Return the files in which the engine at this standard address writes its pid; empty for any other address."""
+    service = service_at(url, os.geteuid())
+    if not service.settings:
+        return ()
+    return (Path(f"/run/user/{service.uid}/docker.pid"),) if service.uid else _PID_FILES
+
+
+def _port_listener(url: str) -> int | None:
+    """Return the pid of the process that listens on a TCP port of this machine, if this user may see it."""
+    split = urlsplit(url)
+    with suppress(ValueError):
+        ports = {split.port} if split.port else _PORTS
+        sockets = {f"socket:[{inode}]" for inode in _listening_inodes(ports)} if split.scheme in _TCP else ()
+        for entry in PROC.glob("[0-9]*/fd/*") if sockets else ():
+            with suppress(OSError):
+                if str(entry.readlink()) in sockets:
+                    return int(entry.parts[-3])
+    return None
+
+
+def _listening_inodes(ports: set[int]) -> Iterator[str]:
+    for table in ("tcp", "tcp6"):
+        for line in _text(os.getpid(), f"net/{table}").splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) in ports:
+                yield fields[9]
+
+
+def _listener(path: str) -> int | None:
+    """Return the pid of the process that listens on a Unix socket."""
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_SECONDS)
+            probe.connect(path)
+            pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        return None
+    return pid or None  # 0: it is in another PID namespace
+
+
+def _pid_in(file: Path) -> int | None:
+    try:
+        pid = int(file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if "dockerd" in _text(pid, "comm") else None
+
+
+def _text(pid: int, name: str) -> str:
+    try:
+        return (PROC / str(pid) / name).read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _find(process: EngineProcess, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield the path of each program that the engine would find."""
+    directories = (process.path or f"{os.environ.get('PATH', '')}:{_STANDARD_PATH}").split(":")
+    for name in names:
+        places = [name] if name.startswith("/") else [f"{directory}/{name}" for directory in directories if directory]
+        yield from [place for place in places if os.access(_seen(process, place), os.X_OK)][:1]
+
+
+def _seen(process: EngineProcess, path: str) -> Path:
+    return process.root / path.lstrip("/")
+
+
+def hook_is_newer(process: EngineProcess, path: str) -> bool:
+    """Return whether the program was installed after the engine had started."""
+    if process.pid is None:
+        return False
+    try:
+        return _seen(process, path).stat().st_ctime > (PROC / str(process.pid)).stat().st_ctime + 1
+    except OSError:
+        return False
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        return registration(path) is None
+    except GputuiError:
+        return False
+
+
+def _home(uid: int) -> Path:
+    try:
+        return Path(pwd.getpwuid(uid).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
+def user_name(uid: int) -> str:
+    """Return the name of the account, or its number."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def own_engine(uid: int) -> str:
+    """Return the engine that a user who ran sudo has chosen instead of the machine's; empty: none is seen.
+
+    sudo drops the variables that choose one, but its own process still has them.
+    """
+    for pid in _ancestors():
+        if _text(pid, "comm").strip() in _CHANGERS:
+            variables = dict(pair.partition("=")[::2] for pair in _text(pid, "environ").split("\0"))
+            if found := variables.get("DOCKER_HOST") or variables.get("DOCKER_CONTEXT"):
+                return found
+    socket_file = Path(f"/run/user/{uid}/docker.sock")
+    if socket_file.exists():
+        return f"unix://{socket_file}"
+    with suppress(GputuiError, ValueError, AttributeError):
+        found = json.loads(_read(_home(uid) / ".docker/config.json") or "{}").get("currentContext")
+        return f"of the context {found}" if found and found != "default" else ""
+    return ""
+
+
+def _ancestors() -> Iterator[int]:
+    """Yield the pids of the processes that led to this one, the nearest first."""
+    pid = os.getppid()
+    while pid > 1:
+        yield pid
+        fields = _text(pid, "stat").rpartition(")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
