@@ -33,7 +33,7 @@ from gputui.tui.keymap import Keymap
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
 from gputui.tui.notifications import Notifier
 from gputui.tui.pace import Pacer
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main
 from gputui.tui.services import Pages, Services, ShowsSnapshot

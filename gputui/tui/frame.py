@@ -18,11 +18,8 @@ from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, cell, fitted, lay_out
 from gputui.tui.present.empty_queue import empty_queue_words
-from gputui.tui.present.gpu import gpu_cells
-from gputui.tui.present.gpu_look import GpuLook
-from gputui.tui.present.gpu_nodes import GpuNode, node_line, node_rows, node_titles
-from gputui.tui.present.gpu_rows import gpu_picture
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
+from gputui.tui.present.gpu_rows import GpuLook, GpuNode, Labels, gpu_picture, node_rows
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG

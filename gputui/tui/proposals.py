@@ -33,7 +33,7 @@ from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
 from gputui.engine.actions.reservations import beneficiary
 from gputui.ports.actions import Act
 from gputui.tui.actions import Call, call_of
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title
 from gputui.tui.present.times import clock
 from gputui.tui.queue import tabs

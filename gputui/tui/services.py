@@ -29,8 +29,7 @@ from gputui.tui.log.follower import LogOpener
 from gputui.tui.log.pinned import Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.gpu_look import GpuLook, LookChoice
-from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
+from gputui.tui.present.gpu_rows import GpuLook, GpuPicture, LookChoice, gpu_picture
 
 
 class JobAccess(Protocol):

@@ -14,9 +14,9 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
 from gputui.engine.feed import Feed
-from gputui.tui.present.gpu_nodes import GpuNode, node_line
-from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_trouble import remedy_lines
+from gputui.tui.present.gpu import node_line
+from gputui.tui.present.gpu_detail import remedy_lines
+from gputui.tui.present.gpu_rows import GpuNode, GpuRow
 from tests.cluster import scenes
 from tests.cluster.console import ClusterConsole
 from tests.cluster.fake import FakeCluster

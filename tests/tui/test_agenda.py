@@ -7,7 +7,7 @@ import pytest
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import LEAST, agenda_lines
 from gputui.tui.widgets.cell_lines import CellLines
 from tests.factories import NOW

@@ -21,8 +21,7 @@ from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
 from gputui.domain.units import UNKNOWN
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, topology_lines
-from gputui.tui.present.gpu_graphs import graph_lines
+from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, graph_lines, holders, topology_lines
 from gputui.tui.present.gpu_rows import gpu_picture
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen

@@ -21,18 +21,23 @@ from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import Node, WindowState, WindowView
 from gputui.domain.text import plain, width
 from gputui.tui.preferences import Preferences
-from gputui.tui.present.gpu import gpu_cells
-from gputui.tui.present.gpu_card import METERS, card_lines, compact_line, compact_title
-from gputui.tui.present.gpu_gauge import tone
-from gputui.tui.present.gpu_look import GpuLook, LookChoice
-from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, gpu_picture
-from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GridRoom, arrange
-from gputui.tui.present.gpu_tone import slowed_cell, tone_of
-from gputui.tui.present.gpu_words import foreign_words, running_words
+from gputui.tui.present.gpu import METERS, card_lines, compact_line, compact_title, gpu_cells
+from gputui.tui.present.gpu_rows import (
+    GpuLook,
+    GpuPicture,
+    GpuRow,
+    LookChoice,
+    foreign_words,
+    gpu_picture,
+    running_words,
+    slowed_cell,
+    tone,
+    tone_of,
+)
 from gputui.tui.present.graphs import area, block_bar, past_graph, span_words
 from gputui.tui.present.reserved import kept_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
-from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.gpu_grid import CARD_LEAST, CARD_SHORT, CARD_WIDTH, GpuGrid, GridRoom, arrange
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import GIB, NOW, running, snapshot, uuid, view
 from tests.tui import sample

@@ -19,7 +19,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.detail import Live, gpu_rows_of, job_gpu_lines, job_lines
-from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens.detail import Detail

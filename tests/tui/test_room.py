@@ -19,8 +19,7 @@ from gputui.tui.keys import key_name, key_of
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word
 from gputui.tui.present.detail import job_lines
-from gputui.tui.present.gpu import holder_parts
-from gputui.tui.present.gpu_card import card_lines
+from gputui.tui.present.gpu import card_lines, holder_parts
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import status_line

@@ -27,8 +27,7 @@ from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_tone import slowed_cell, slowed_style
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, slowed_style
 from gputui.tui.present.graphs import bar, load_style
 from gputui.tui.present.job import JobContext, gpu_list, state_words, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED

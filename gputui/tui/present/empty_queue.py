@@ -12,7 +12,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, fitted, lay_out
-from gputui.tui.present.gpu_words import age_words, program_words
+from gputui.tui.present.gpu_rows import age_words, program_words
 from gputui.tui.present.process import PROCESS_VIEW_COLUMNS, view_cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG, VIOLET
 

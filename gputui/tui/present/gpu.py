@@ -1,13 +1,14 @@
-"""Cells of a GPU in a table."""
+"""GPUs as cells of a table, as cards, and as lines of the nodes of a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 from rich.style import Style
 
 from gputui.domain.faulty_gpus import SICK
-from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuProcess, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.gpu_names import index_of
 from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
@@ -15,29 +16,42 @@ from gputui.domain.server_ids import shown_id
 from gputui.domain.severity import INTRUDER
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import UNKNOWN, format_duration, format_size
-from gputui.tui.present.cells import Cell, cell, width_of
-from gputui.tui.present.gpu_gauge import (
+from gputui.tui.present.cells import Cell, Span, cell, fitted, split_at_word, width_of
+from gputui.tui.present.gpu_rows import (
+    GpuNode,
+    GpuRow,
+    Tone,
+    age_words,
     charted,
+    elapsed_share,
+    elapsed_words,
+    foreign_words,
     gauge,
     history_style,
+    model_in,
     most_of,
     power_limit_of,
+    program_words,
     progress_bar,
+    short_model,
+    slowed_cell,
     tone,
+    tone_of,
+    tone_of_kind,
 )
-from gputui.tui.present.gpu_rows import GpuRow
-from gputui.tui.present.gpu_tone import slowed_cell, tone_of_kind
-from gputui.tui.present.gpu_words import age_words, elapsed_share, elapsed_words, model_in, program_words, short_model
-from gputui.tui.present.graphs import graph, past_graph
+from gputui.tui.present.graphs import graph, past_graph, span_words
 from gputui.tui.present.style import (
     AMBER,
     BLUE,
     DIM,
     GPU_STYLES,
     GRAPH,
+    GREEN,
     PLAIN,
+    RED,
     RED_STRONG,
     SICK_ROW,
+    STRONG,
     VIOLET,
 )
 
@@ -60,7 +74,7 @@ _STATE_WORDS = {
 
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
     """Return the cell of a column for `room` cells."""
-    if key in _FIGURES and _is_lost(row):
+    if key in _FIGURES and row.view.health.code is HealthCode.LOST:
         return cell(UNKNOWN, DIM)
     made = _CELLS[key](row, room)
     if row.is_old and key in _READINGS:  # the state shows its age
@@ -73,24 +87,12 @@ def label_of(row: GpuRow) -> str:
     return row.label or index_of(row.view)
 
 
-def _is_lost(row: GpuRow) -> bool:
-    return row.view.health.code is HealthCode.LOST
-
-
-def _index(row: GpuRow, room: int) -> Cell:
-    return cell(label_of(row), DIM)
-
-
 def _model(row: GpuRow, room: int) -> Cell:
     gpu = row.view.gpu
     if not gpu.mig_profile:
         return cell(model_in(short_model(gpu.model), room), PLAIN)
     profile = plain(gpu.mig_profile, 16)
     return cell(profile if len(profile) <= room else profile.removesuffix("gb"), PLAIN)
-
-
-def _uuid(row: GpuRow, room: int) -> Cell:
-    return cell(plain(row.view.gpu.shown_uuid, 12), DIM)
 
 
 def _state(row: GpuRow, room: int) -> Cell:
@@ -109,7 +111,7 @@ def _state(row: GpuRow, room: int) -> Cell:
 def _held(row: GpuRow, room: int) -> Cell:
     """Return the state if it says more than a running job, holders, and why the GPU is slowed down."""
     state = gpu_state_words(row)
-    parts = [part for part in (_holders(row, room - width_of(state) - 1 if state else room),) if part]
+    parts = [part for part in (with_dots(holder_parts(row, room - width_of(state) - 1 if state else room)),) if part]
     if slowed := slowed_cell(row.view.current):
         parts.append(slowed)
     if not parts:
@@ -129,7 +131,7 @@ def gpu_state_words(row: GpuRow) -> Cell:
 
 def _who(row: GpuRow, room: int) -> Cell:
     """Return faults, then holders, then why the GPU is slowed down."""
-    parts = [part for part in (_holders(row, room),) if part]
+    parts = [part for part in (with_dots(holder_parts(row, room)),) if part]
     if slowed := slowed_cell(row.view.current):
         parts.append(slowed)
     return with_dots(parts)
@@ -143,11 +145,6 @@ def sick_words(row: GpuRow, room: int, *, has_model: bool = True) -> Cell | None
     label = f"{label_of(row):>3} " + (f"{model_in(short_model(row.view.gpu.model), 5)} " if has_model else "")
     words = "".join(value for part in holder_parts(row, room) for value in (*(word for word, _ in part), "; "))
     return cell(f"{label}{_HEALTH_WORDS[health.code]} {words.removesuffix('; ')}", SICK_ROW)
-
-
-def _holders(row: GpuRow, room: int) -> Cell:
-    """Return faults, then holders."""
-    return with_dots(holder_parts(row, room))
 
 
 def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
@@ -259,19 +256,11 @@ def _foreign(holder: Holder, room: int) -> Cell:
     return ((kind, DIM), (_cut(name, room - width(user)), VIOLET), (user, DIM))
 
 
-def _steps(row: GpuRow, room: int) -> Cell:
-    return cell(graph(row.past.values("utilization"), room), GRAPH)
-
-
 def _history(row: GpuRow, room: int) -> Cell:
     name = charted(row)
     return cell(
         past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)[0], history_style(row, name)
     )
-
-
-def _load(row: GpuRow, room: int) -> Cell:
-    return gauge(row, "utilization", room)
 
 
 def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
@@ -286,10 +275,6 @@ def _percent(row: GpuRow, room: int) -> Cell:
         return cell(UNKNOWN, DIM)
     usual = PLAIN if sample.utilization >= 0.05 else DIM
     return cell(f"{sample.utilization * 100:.0f}%", _ink(row, "utilization", usual))
-
-
-def _memory_bar(row: GpuRow, room: int) -> Cell:
-    return gauge(row, "memory_used", room)
 
 
 def _memory(row: GpuRow, room: int) -> Cell:
@@ -313,28 +298,18 @@ MARKED_ELSEWHERE = 8
 """Minimum cells of a memory figure that stands beside a label with the mark."""
 
 
-def _temperature(row: GpuRow, room: int) -> Cell:
-    """Return the temperature, with `!` if it is high, `✗` if anything but power slows the GPU down."""
-    return _marked(row, "temperature", "°", room)
-
-
-def _power(row: GpuRow, room: int) -> Cell:
-    """Return the power, with `✗` if its supply brakes it, `!` if a limit was set."""
-    return _marked(row, "power", "W", room)
-
-
 def _marked(row: GpuRow, name: str, unit: str, room: int) -> Cell:
+    """Return temperature or power with its unit and the mark of its judgement, as far as there is room.
+
+    The mark matters more than the unit: `!` if it is high or a limit was set, `✗` if a fault slows the GPU down.
+    """
     value = getattr(row.view.sample, name) if row.view.sample else None
     if value is None:
         return cell(UNKNOWN, DIM)
-    judged = tone(row, name)
-    return cell(_short(value, unit, room, judged.mark.strip()), judged.style if judged.is_loud else DIM)
-
-
-def _short(value: float, unit: str, room: int, mark: str) -> str:
-    """Return the value with its unit and a mark, as far as there is room: the mark matters more."""
-    told = (f"{value:.0f}{unit}{mark}", f"{value:.0f}{mark}")
-    return next((words for words in told if len(words) <= room), f"{value:.0f}")
+    judged, words = tone(row, name), f"{value:.0f}"
+    mark = judged.mark.strip()
+    shown = next((each for each in (f"{words}{unit}{mark}", f"{words}{mark}") if len(each) <= room), words)
+    return cell(shown, judged.style if judged.is_loud else DIM)
 
 
 def _power_limit(row: GpuRow, room: int) -> Cell:
@@ -371,27 +346,342 @@ def _fan(row: GpuRow, room: int) -> Cell:
 
 
 _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
-    "index": _index,
+    "index": lambda row, room: cell(label_of(row), DIM),
     "model": _model,
-    "uuid": _uuid,
+    "uuid": lambda row, room: cell(plain(row.view.gpu.shown_uuid, 12), DIM),
     "state": _state,
     "who": _who,
-    "holders": _holders,
+    "holders": lambda row, room: with_dots(holder_parts(row, room)),
     "held": _held,
     "holder": lambda row, room: _holder(row, room) or (),
-    "steps": _steps,
+    "steps": lambda row, room: cell(graph(row.past.values("utilization"), room), GRAPH),
     "history": _history,
     "time": _time,
     "time_bar": _time_bar,
-    "load": _load,
+    "load": lambda row, room: gauge(row, "utilization", room),
     "percent": _percent,
-    "memory_bar": _memory_bar,
+    "memory_bar": lambda row, room: gauge(row, "memory_used", room),
     "memory": _memory,
-    "temperature": _temperature,
-    "power": _power,
+    "temperature": lambda row, room: _marked(row, "temperature", "°", room),
+    "power": lambda row, room: _marked(row, "power", "W", room),
     "power_limit": _power_limit,
     "clock": _clock,
     "fan": _fan,
 }
 _FIGURES = frozenset({"percent", "memory", "temperature", "power", "clock", "fan"})
 _READINGS = _FIGURES | {"history", "load", "memory_bar"}
+
+
+_LABEL = 4
+"""Cells of a label with its mark."""
+_FIGURE = 9
+"""Cells of a figure, with the gap before it."""
+_SECOND_FROM = 6
+"""Lines of history from which memory gets some of them too."""
+_ALL_FROM = 12
+"""Lines of history from which power and temperature get some too: they show more than flat lines on an idle GPU."""
+CardLine = tuple[Span, ...]
+_SPAN = 4
+"""Cells of the span beside a graph, such as `96s `."""
+METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
+"""Readings that have a bar, with their labels."""
+
+
+def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[CardLine, ...]:
+    """Return the lines of the card from the top, each exactly `room` cells wide; `unread` readings have no line.
+
+    Bars have the same height in all cards. Notes and the elapsed time are at the bottom, history in between.
+    """
+    below = height - 1
+    lines: list[Cell] = [_title(row, room)]
+    if row.is_old:
+        lines += _troubles(row, room, below)
+    else:
+        meters = [_meter(row, name, label, room) for name, label in METERS if name not in unread][:below]
+        below -= len(meters)
+        foot = _foot(row, room, below)
+        lines += [*meters, *_graphs(row, room, below - len(foot)), *foot]
+    blank: Cell = ()
+    return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
+
+
+def _title(row: GpuRow, room: int) -> Cell:
+    """Return index and model, holders, and the state at the right; on red if the GPU is lost or sick."""
+    state = gpu_state_words(row)
+    label = f"{label_of(row)} "
+    left = room - len(label) - width_of(state) - (1 if state else 0)
+    holders = with_dots(_named_holders(row, left))
+    gpu = row.view.gpu
+    model = plain(gpu.mig_profile, 16) if gpu.mig_profile else short_model(gpu.model)
+    named = model_in(model, max(4, left - width_of(holders) - 2)) if holders else model
+    if holders and len(named) + 2 + width_of(holders) > left:
+        named = ""
+    middle = ((f"{named}  " if named and holders else named, DIM), *holders)
+    title: Cell = ((label, STRONG), *fitted(middle, left), *(((" ", DIM), *state) if state else ()))
+    if row.view.health.is_schedulable or row.view.health.code is HealthCode.UNKNOWN:
+        return title
+    return cell("".join(words for words, _ in title), SICK_ROW)
+
+
+def _named_holders(row: GpuRow, room: int) -> list[Cell]:
+    """Return the jobs or other holders, without faults and drains."""
+    if not row.is_held and row.view.state is not GpuState.FOREIGN:
+        return []
+    return [part for part in (gpu_cells(row, "holder", room),) if part]
+
+
+def _meter(row: GpuRow, name: str, label: str, room: int) -> Cell:
+    """Return label, bar and figure of a reading."""
+    judged = tone(row, name)
+    figure = fitted(_figure(row, name, judged), _FIGURE, right=True)
+    wide = max(1, room - _LABEL - _FIGURE)
+    head: Span = (label + judged.mark, judged.style if judged.is_loud else DIM)
+    return (head, *gauge(row, name, wide), *figure)
+
+
+def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
+    """Return `97%`, `62/80G`, `644/700W` or `70°C`; without the limit if room is short."""
+    sample = row.view.sample
+    value = getattr(sample, name) if sample is not None else None
+    if value is None:
+        return cell(UNKNOWN, DIM)
+    ink = judged.style if judged.is_loud else PLAIN
+    if name == "utilization":
+        return cell(f"{value * 100:.0f}%", ink if value >= 0.05 or judged.is_loud else DIM)
+    if name == "memory_used":
+        return gpu_cells(row, "memory", _FIGURE - 1)
+    if name == "temperature":
+        return cell(f"{value:.0f}°C", ink)
+    limit = power_limit_of(row)
+    of = f"/{limit:.0f}W" if limit else "W"
+    return ((f"{value:.0f}", ink), (of, DIM)) if len(f"{value:.0f}{of}") < _FIGURE else cell(f"{value:.0f}W", ink)
+
+
+def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
+    """Return the load over time, and if there is room the memory, over the whole width."""
+    if lines <= 0:
+        return []
+    if lines >= _ALL_FROM and charted(row) == "utilization":
+        each = lines // len(METERS)
+        rows = {name: each for name, _ in METERS} | {"utilization": lines - each * (len(METERS) - 1)}
+        return [line for name, height in rows.items() for line in _graph(row, name, room, height)]
+    memory = lines // 3 if lines >= _SECOND_FROM and charted(row) == "utilization" else 0
+    shown = _graph(row, charted(row), room, lines - memory)
+    return [*shown, *(_graph(row, "memory_used", room, memory) if memory else [])]
+
+
+def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
+    """Return a graph, with its span as text beside it, and its name if there are several lines."""
+    style = history_style(row, name)
+    label = "" if height == 1 else f"{dict(METERS)[name]} "
+    label += f"{span_words(room - len(label) - _SPAN, row.look.seconds)} "
+    lines = past_graph(row.past, name, most_of(row, name), (max(1, room - len(label)), height), row.look.seconds)
+    return [((label if number == 0 else " " * len(label), DIM), (line, style)) for number, line in enumerate(lines)]
+
+
+def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
+    """Return the notes and the elapsed time of the job; only the more important of them if history has no other line.
+
+    A slowed GPU is marked at its bar too, so the elapsed time is more important than that note.
+    """
+    if row.view.state is GpuState.FOREIGN and not row.is_held and most > 1:
+        notes = _notes(row, room)
+        return [*([with_dots(notes)] if notes else []), *_users(row, room, most - 1 - bool(notes))]
+    notes, progress = _notes(row, room), _progress(row, room)
+    lines = [line for line in (with_dots(notes) if notes else (), progress) if line]
+    if len(lines) < max(2, most):
+        return lines[:most]
+    is_slowed_only = len(notes) == 1 and row.view.current is not None and bool(row.view.current.slowed)
+    return ([progress] if is_slowed_only else lines[:1]) if most else []
+
+
+def _notes(row: GpuRow, room: int) -> list[Cell]:
+    """Return why it is slowed down, faults, drain and reservation, and details of foreign use."""
+    parts = [part for part in holder_parts(row, room, has_holder=False) if part]
+    if slowed := slowed_cell(row.view.current):
+        parts.insert(0, slowed)
+    while len(parts) > 1 and width_of(with_dots(parts)) > room:
+        parts.pop()  # rather than only its first letters
+    return parts
+
+
+def _users(row: GpuRow, room: int, most: int) -> list[Cell]:
+    """Return the processes on a GPU that no job holds, the largest first; of a single one what the title lacks."""
+    view = row.view
+    listed = (view.sample.processes or ()) if view.sample else ()
+    found = sorted(listed, key=lambda each: -(each.memory or 0))
+    image = next((f"  {plain(holder.image, 100)}" for holder in view.holders if holder.image), "")
+    commands = [plain(program_words(each.command or ""), 200) for each in found]
+    if len(found) == 1:
+        facts = (*_facts(found[0], row.now), (image, DIM))
+        is_told = commands[0] in "".join(words for words, _ in _title(row, room))
+        return [facts, *([] if is_told else [cell(commands[0], VIOLET)])][:most]
+    if not found:
+        return [cell(foreign_words(view, holder, row.now), DIM) for holder in view.holders][:most]
+    lines = [
+        ((f"{plain(each.user or '?', 16)} ", PLAIN), *_facts(each, row.now), (" ", DIM), (command, VIOLET))
+        for each, command in zip(found, commands, strict=True)
+    ]
+    left = len(lines) - most
+    return [*lines[: most - 1], ((f"+{left} ", DIM), *lines[most - 1])] if left > 0 < most else lines[:most]
+
+
+def _facts(process: GpuProcess, now: datetime | None) -> Cell:
+    """Return its memory, age and process id."""
+    memory = "" if process.memory is None else f"{format_size(process.memory)} "
+    age = f"for {age_words(now - process.started_at)} " if now and process.started_at else ""
+    return ((f"{memory}{age}", PLAIN), (f"pid {process.pid}", DIM))
+
+
+def _progress(row: GpuRow, room: int) -> Cell:
+    """Return the elapsed time of its job, as a bar if there is a limit."""
+    if row.job is None or row.now is None or len(row.view.job_ids) > 1:
+        return ()
+    share, words = elapsed_share(row.job, row.now), elapsed_words(row.job, row.now)
+    if share is None:
+        return (("RUN ", DIM), (words, PLAIN), ("" if words == "starting" else " without a limit", DIM))
+    figure = words if len(words) < _FIGURE or room > 3 * _FIGURE + _LABEL else words.partition("/")[0]
+    wide = max(1, room - _LABEL - max(_FIGURE, len(figure) + 1))
+    return (("RUN ", DIM), *progress_bar(share, wide), *fitted(cell(figure), room - _LABEL - wide, right=True))
+
+
+def _troubles(row: GpuRow, room: int, height: int) -> list[Cell]:
+    """Return why there is no reading now, and the history until then."""
+    parts = holder_parts(row, room, has_holder=False)
+    words: list[Cell] = []
+    rest = with_dots(parts)
+    while rest and len(words) < max(1, height - 1):
+        line, rest = split_at_word(rest, room)
+        words.append(line)
+    view = row.view
+    age = view.age + row.late if view.sample is not None and view.age is not None and view.stale else None
+    words.append(cell("no reading" if age is None else f"not read for {format_duration(age)}", DIM))
+    words = words[:height]
+    return [*words, *_graphs(row, room, height - len(words))]
+
+
+# several to a line
+
+
+def compact_line(row: GpuRow, room: int) -> CardLine:
+    """Return the card as one short line."""
+    meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
+    if (sick := sick_words(row, room)) is not None:
+        return tuple(fitted(sick, room))
+    label: Span = (label_of(row).rjust(3) + " ", DIM)
+    if row.is_old:
+        return tuple(fitted((label, *gpu_cells(row, "held", room - width_of([label]))), room))
+    used = row.view.sample.memory_used if row.view.sample else None
+    parts: list[Span] = [label, *fitted(gauge(row, "utilization", meter), meter)]
+    parts += _right(gpu_cells(row, "percent", 4), 5)
+    memory = tone(row, "memory_used")
+    ink = memory.style if memory.is_loud else PLAIN if used else DIM
+    parts += _right(cell(UNKNOWN if used is None else format_size(used), ink), 5)
+    if is_full:
+        parts += [*_right(gpu_cells(row, "temperature", 4), 5), *_right(gpu_cells(row, "power", 5), 6)]
+    held = gpu_cells(row, "held", room - width_of(parts) - 1)
+    return tuple(fitted((*parts, (" ", DIM), *held), room))
+
+
+def compact_title(room: int) -> CardLine:
+    """Return the title above such lines."""
+    meter = max(4, min(12, room // 6))
+    more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""
+    return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)}{more} HELD BY", DIM), room))
+
+
+def _right(made: Cell, room: int) -> Sequence[Span]:
+    return fitted(made, room, right=True)
+
+
+NAME_LEAST, NAME_MOST = 4, 20
+_LEVELS = "▁▂▃▄▅▆▇█"
+_MARKS = {
+    GpuState.FREE: ("·", DIM),
+    GpuState.ALLOCATED: ("■", GREEN),
+    GpuState.FOREIGN: ("▣", VIOLET),
+    GpuState.DRAINED: ("–", DIM),
+    GpuState.UNKNOWN: ("?", AMBER),
+}
+"""Marks of GPUs without a reading."""
+
+
+def name_width(nodes: Sequence[GpuNode]) -> int:
+    """Return the width of the column of names."""
+    return min(NAME_MOST, max((len(node.name) for node in nodes), default=NAME_LEAST))
+
+
+def heat_width(nodes: Sequence[GpuNode]) -> int:
+    """Return the width of the column of heat."""
+    return max(4, max((len(node.rows) for node in nodes), default=0))
+
+
+def node_titles(nodes: Sequence[GpuNode], style: Style) -> Cell:
+    """Return the titles above lines of nodes."""
+    name, heat = name_width(nodes), heat_width(nodes)
+    return ((f"  {'NODE':<{name}}  {'GPUS':<{heat}}  {'FREE':>7}  {'UTIL':>4}  {'MODEL':<9} JOBS", style),)
+
+
+def node_line(node: GpuNode, nodes: Sequence[GpuNode], *, is_open: bool) -> Cell:
+    """Return the line of a node: whether it is open, name, heat of each GPU, free ones, load, model, and jobs."""
+    name, heat = name_width(nodes), heat_width(nodes)
+    count = len(node.rows)
+    load = f"{node.load:.0%}" if node.load is not None else "–"
+    models = {short_model(row.view.gpu.model) for row in node.rows}
+    model = model_in(models.pop(), 9) if len(models) == 1 else "mixed" if models else "–"
+    drain = next((row.view.drain for row in node.rows if row.view.drain), None)
+    is_told = node.is_unread and (is_open or any(not each.is_unread for each in nodes))
+    return (
+        ("▾ " if is_open else "▸ ", DIM),
+        (f"{fit(plain(node.name), name):<{name}}  ", STRONG),
+        *map(heat_of, node.rows),
+        (" " * (heat - count + 2), DIM),
+        (f"{node.free:>3}/{count:<3}", PLAIN if node.free else DIM),
+        (f"  {load:>4}  {model[:9]:<9} ", DIM),
+        *([(f"{format_duration(node.late)} old  ", AMBER)] if node.late is not None else []),
+        *([] if is_open else _jobs(node)),
+        *([(f"  drained by {plain(drain.by, 20)}: {plain(drain.reason, 60)}", DIM)] if drain else []),
+        *(
+            [(f"  {plain(node.why_unread, 100)}", DIM)]
+            if node.why_unread and (node.late is not None or is_told)
+            else []
+        ),
+    )
+
+
+def heat_of(row: GpuRow) -> Span:
+    """Return a character for a GPU: a bar as high as its load, or a mark of its state if it is not read."""
+    view = row.view
+    if view.health.code is HealthCode.LOST or not view.health.is_schedulable:
+        return "✗", RED
+    if view.stale and view.sample is not None:
+        return _MARKS[view.state][0], DIM
+    load = view.sample.utilization if view.sample is not None else None
+    if load is None or view.state in {GpuState.FREE, GpuState.DRAINED, GpuState.UNKNOWN}:
+        return _MARKS[view.state]
+    style = VIOLET if view.state is GpuState.FOREIGN else tone_of(row, "utilization", load).style
+    return _LEVELS[min(len(_LEVELS) - 1, int(load * len(_LEVELS)))], style
+
+
+def _jobs(node: GpuNode) -> Iterator[Span]:
+    """Yield the jobs on a node, each once, with the number of its GPUs there."""
+    counts: dict[int, int] = {}
+    names: dict[int, tuple[str, str]] = {}
+    for row in node.rows:
+        for job_id in row.view.job_ids:
+            counts[job_id] = counts.get(job_id, 0) + 1
+        if row.job is not None:
+            names[row.job.id] = (row.job.shown_id, f"{plain(row.job.name, 40)} {plain(row.job.spec.tenant, 20)}")
+    if not counts:
+        whys = (row.view.why for row in node.rows if row.view.state is GpuState.ALLOCATED and row.view.why)
+        for place, why in enumerate(dict.fromkeys(whys)):  # of a node whose engine does not tell which GPUs are used
+            yield (f"{' · ' if place else ''}{plain(why, 200)}", PLAIN)
+    for place, (job_id, count) in enumerate(counts.items()):
+        shown, words = names.get(job_id, (str(job_id), ""))
+        yield (" · " if place else "", DIM)
+        yield (f"#{shown}", BLUE)
+        yield (f"×{count} {words}" if count > 1 else f" {words}", PLAIN)
+
+
+LINE_FULL = 58
+"""Cells from which temperature, power and throttling are shown too."""

@@ -1,30 +1,327 @@
-"""Page of a GPU: graphs, processes, readings, topology, properties."""
+"""Page of a GPU: graphs, processes, readings, topology, properties; and of a lost or sick one, what helps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import zip_longest
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 from rich.style import Style
 
+from gputui.domain.attempt import Attempt
+from gputui.domain.faulty_gpus import LOST, SICK, fault_of
 from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
+from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.text import fit, plain
-from gputui.domain.units import UNKNOWN, format_size
+from gputui.domain.units import UNKNOWN, format_duration, format_size, minute
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
-from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_gauge import power_limit_of
-from gputui.tui.present.gpu_graphs import amount, graph_lines, several_graph_lines
-from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_tone import slowed_cell
-from gputui.tui.present.gpu_trouble import is_in_trouble, job_lines, machine_lines, remedy_lines
-from gputui.tui.present.gpu_words import container_of, foreign_words, running_words
+from gputui.tui.present.gpu import gpu_cells, gpu_state_words, label_of
+from gputui.tui.present.gpu_rows import (
+    HOTTEST,
+    JUDGED,
+    GpuPicture,
+    GpuRow,
+    container_of,
+    foreign_words,
+    graph_style,
+    most_of,
+    power_limit_of,
+    running_words,
+    slowed_cell,
+    tone,
+)
+from gputui.tui.present.graphs import past_graph
+from gputui.tui.present.job import state_words
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
-from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, JOB_STYLES, PLAIN, RED, STRONG
+
+_Series: TypeAlias = tuple[str, str, str]
+"""A reading, its label and its unit."""
+_FIGURES = 22
+"""Cells to the left of a graph: name, current reading, peak."""
+_WIDE = 110
+"""Cells from which two graphs fit side by side, and the times of a job are shown beside how it ended."""
+_MOST_ACROSS = 4
+_HIGHEST = 14
+"""Maximum lines of a graph."""
+_GAP = 3
+_LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
+"""Minimum value at the top of a graph, in its own unit, so that an idle GPU does not fill it."""
+
+
+def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]:
+    """Return a graph of each reading; several side by side if there is room, and higher if there are spare lines.
+
+    `rows`: the height of the page. `spare`: lines not needed otherwise.
+    """
+    series = [one for one in _SERIES if _is_read(row, one[0])]
+    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // _bands(series, room)))
+    lines = _drawn(row, series, room, height)
+    return [*lines, _axes(row, room, len(series))] if lines else []
+
+
+def several_graph_lines(gpus: Sequence[GpuRow], room: int, rows: int) -> list[Cell]:
+    """Return graphs of several GPUs in at most `rows` rows, with as many readings as are legible at that height.
+
+    They begin with utilisation; empty if even that does not fit.
+    """
+    for most, least in _CHOICES:
+        read = [[one for one in _SERIES[:most] if _is_read(row, one[0])] for row in gpus]
+        bands = sum(_bands(series, room) for series in read)
+        height = min(_HIGHEST, (rows - len(gpus) - 1) // bands) if any(read) else 0
+        if height >= least:
+            break
+    else:
+        return []
+    lines: list[Cell] = []
+    for row, series in zip(gpus, read, strict=True):
+        model, state = f"  {plain(row.view.gpu.model or '', 40)}", gpu_state_words(row)
+        title = ((f"GPU {label_of(row)}", STRONG), (f"{model}  " if state else model, DIM), *state)
+        lines += [title, *_drawn(row, series, room, height)]
+    return [*lines, _axes(gpus[0], room, max(map(len, read)))]
+
+
+_CHOICES = ((6, 4), (4, 3), (2, 2), (1, 2))
+"""Numbers of readings, each with the minimum height of graphs for which it is worth it."""
+
+
+def _width(room: int) -> tuple[int, int]:
+    """Return the number of graphs side by side, and the cells of each."""
+    across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
+    return across, (room - _GAP * (across - 1)) // across
+
+
+def _bands(series: Sequence[_Series], room: int) -> int:
+    return max(1, -(-len(series) // _width(room)[0]))
+
+
+def _drawn(row: GpuRow, series: Sequence[_Series], room: int, height: int) -> list[Cell]:
+    """Return the graphs in bands of that height; the first has at least two lines."""
+    across, width = _width(room)
+    lines: list[Cell] = []
+    for number in range(0, len(series), across):
+        high = height + (number == 0 and height == 1)
+        drawn = [_graph(row, *one, width, high) for one in series[number : number + across]]
+        lines += [_side_by_side(parts) for parts in zip(*drawn, strict=True)]
+    return lines
+
+
+def _axes(row: GpuRow, room: int, count: int) -> Cell:
+    """Return the line below `count` graphs that shows how far back they go."""
+    across, width = _width(room)
+    wide = max(0, width - _FIGURES)
+    axis: Cell = ((" " * _FIGURES, DIM), (_axis(wide, graph_seconds(row, wide)), DIM))
+    return _side_by_side([axis] * min(across, count))
+
+
+def _is_read(row: GpuRow, name: str) -> bool:
+    now = getattr(row.view.sample, name) if row.view.sample is not None else None
+    return now is not None or any(getattr(step, name) is not None for step in row.past.steps)
+
+
+def _side_by_side(parts: Sequence[Cell]) -> Cell:
+    """Return lines of graphs side by side."""
+    gap: Cell = ((" " * _GAP, DIM),)
+    return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
+
+
+def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
+    """Return a graph with its figures."""
+    wide = max(0, width - _FIGURES)
+    seconds = graph_seconds(row, wide)
+    values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
+    now = getattr(row.view.current, name) if row.view.current is not None else None
+    drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
+    figures = _figures(label, unit, now, max(values, default=None), height)
+    ink = _ink(row, name)
+    return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
+
+
+def _ink(row: GpuRow, name: str) -> Style:
+    """Return the colour of a graph: that of the judgement on the reading, if there is one."""
+    if row.is_old:
+        return DIM
+    if name == "utilization":
+        return graph_style(row)
+    return tone(row, name).style if name in JUDGED else GRAPH
+
+
+_SERIES: tuple[_Series, ...] = (
+    ("utilization", "utilisation", "%"),
+    ("memory_used", "memory", "B"),
+    ("power", "power", "W"),
+    ("temperature", "temperature", "°C"),
+    ("sm_clock", "SM clock", "MHz"),
+    ("memory_utilization", "memory bandwidth", "%"),
+    ("pcie_rx", "PCIe in", "B/s"),
+    ("pcie_tx", "PCIe out", "B/s"),
+    ("nvlink_rx", "NVLink in", "B/s"),
+    ("nvlink_tx", "NVLink out", "B/s"),
+)
+
+
+def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
+    """Return the value of the top of a graph."""
+    if name in {"utilization", "memory_utilization", "memory_used", "power"}:
+        return most_of(row, name) or 1.0
+    return HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
+
+
+def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:
+    """Return the figures to the left of a graph: name, current reading, peak."""
+    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
+    first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
+    second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
+    blank: Cell = ((" " * _FIGURES, DIM),)
+    return [first, second, *[blank] * height][:height]
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash if unknown."""
+    if value is None:
+        return UNKNOWN
+    if unit == "%":
+        return f"{value * 100:.0f}%"
+    if unit.startswith("B"):
+        return format_size(round(value)) + unit[1:]
+    return f"{value:.0f}{unit}"
+
+
+def graph_seconds(row: GpuRow, wide: int) -> int:
+    """Return the seconds that a column of dots represents in a graph of that width."""
+    return max(1, -(-row.look.seconds // max(1, 2 * wide)))
+
+
+def _axis(wide: int, seconds: int) -> str:
+    """Return the time axis: `-1m30s` at intervals, `now` at the right end."""
+    line = [" "] * wide
+    for cells in range(30, wide, 30):
+        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
+        line[wide - cells : wide - cells + len(words)] = words
+    line[max(0, wide - 3) :] = "now"
+    return "".join(line[:wide])
+
+
+_LABEL = 12
+"""Cells of a label."""
+_NONE = "none in the queue, and none that ended in the last 7 days"
+_LEAST_JOBS = 3
+"""Lines of jobs even on a low page."""
+
+
+def is_in_trouble(view: GpuView) -> bool:
+    """Return whether the GPU is lost or sick."""
+    return fault_of(view) in {LOST, SICK}
+
+
+def remedy_lines(view: GpuView, fault: GpuFault | None, now: datetime) -> list[Cell]:
+    """Return when it failed, as far as known, and what to do, in the order in which to do it."""
+    lines: list[Cell] = []
+    if fault is not None:
+        since = f"{minute(fault.at, now)}, {format_duration(now - fault.at)} ago"
+        lines.append(_line("reported", (since, PLAIN), (f"  {plain(fault.text, 200)}", RED)))
+    for number, (command, why) in enumerate(_remedies(view)):
+        lines.append(_line("" if number else "what to do", (f"{number + 1}. {command:<28}  ", PLAIN), (why, DIM)))
+    return lines
+
+
+def _remedies(view: GpuView) -> Sequence[tuple[str, str]]:
+    if view.gpu.drivers_uuid:
+        return _remedies_on_node(view, view.gpu.uuid.rpartition(":")[0], view.gpu.drivers_uuid)
+    index = index_of(view) if view.gpu.index >= 0 else "INDEX"
+    see = ("journalctl -k -g 'NVRM|Xid'", "shows what the kernel reported: an Xid names the fault")
+    check = ("gputui doctor", "checks driver, engine and every GPU")
+    resume = (f"gputui resume {index}", "gives it jobs again, unless a reset is detected")
+    if view.health.code is HealthCode.LOST:
+        reboot = ("sudo reboot", "brings back a GPU that fell off the bus; drain the others first")
+        return (see, check, reboot, ("reseat or replace the board", "if it is lost again"))
+    if view.health.code is HealthCode.REMAP_FAILED:
+        return (see, ("replace the board", "its memory cannot be repaired by a reset"))
+    reset = (f"sudo nvidia-smi -i {index} -r", "resets it, once no process uses it; X on the processes ends them")
+    return (see, check, reset, resume)
+
+
+def _remedies_on_node(view: GpuView, node: str, uuid: str) -> Sequence[tuple[str, str]]:
+    """Return what to do about a GPU of a cluster's node: the cluster's engine knows nothing of it."""
+    drain = (f"gputui drain {node} --reason …", "keeps jobs off the node: the cluster does not know of this")
+    see = ("journalctl -k -g 'NVRM|Xid'", f"on {node}: an Xid names the fault")
+    if view.health.code is HealthCode.LOST:
+        return (drain, see, ("sudo reboot", "on the node, once its jobs have ended"))
+    if view.health.code is HealthCode.REMAP_FAILED:
+        return (drain, see, ("replace the board", "its memory cannot be repaired by a reset"))
+    reset = (f"sudo nvidia-smi -i {uuid} -r", "on the node, once no process uses it")
+    return (drain, see, reset, (f"gputui resume {node}", "gives the node jobs again"))
+
+
+def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most: int, past: str = "") -> list[Cell]:
+    """Return the last jobs that ran on it, the latest first, with how each came out there.
+
+    `past` says what `jobs` lacks of the history; empty if it lacks nothing.
+    """
+    found = [(attempt, job) for job in jobs for attempt in job.attempts if view.gpu.uuid in attempt.gpus]
+    found.sort(key=lambda pair: pair[0].started_at or pair[0].claimed_at or pair[1].submitted_at, reverse=True)
+    if not found:
+        return [_line("last jobs", (past or _NONE, DIM))]
+    shown = found[: max(_LEAST_JOBS, most - 1)]
+    is_wide = room >= _WIDE
+    times = f"{'FROM':<12} {'FOR':<9} " if is_wide else ""
+    title = f"{'ID':>7}  {'NAME':<{_names(room)}} {'TENANT':<10} {'STATE':<10} {times}END"
+    left = f", {len(found) - len(shown)} more" if len(found) > len(shown) else ""
+    lines = [
+        _line("last jobs", (f"{len(found)}{left}", PLAIN), (f"  {past}" if past else "", DIM)),
+        cell(title, DIM),
+    ]
+    return [*lines, *(tuple(fitted(_job(attempt, job, now, room), room)) for attempt, job in shown)]
+
+
+def _names(room: int) -> int:
+    """Return the cells of a job's name."""
+    return 28 if room >= _WIDE else 14
+
+
+def _job(attempt: Attempt, job: Job, now: datetime, room: int) -> Cell:
+    begun = attempt.started_at or attempt.claimed_at
+    took = format_duration((attempt.ended_at or now) - begun) if begun else ""
+    is_last = attempt is job.attempts[-1]
+    state = state_words(job) if is_last else "ended"
+    cause = plain(attempt.cause.text, 200) if attempt.cause else job.end_words if is_last and attempt.is_over else ""
+    return (
+        (f"{'#' + job.shown_id:>7}  ", BLUE),
+        (fit(plain(job.name, 60), _names(room)) + " ", PLAIN),
+        (fit(plain(job.spec.tenant, 40), 10) + " ", DIM),
+        (f"{state:<10} ", JOB_STYLES[job.state] if is_last else DIM),
+        (f"{minute(begun, now) if begun else '':<12} {took:<9} " if room >= _WIDE else "", DIM),
+        (cause, RED if attempt.cause else DIM),
+    )
+
+
+def machine_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
+    """Return a line for each GPU of the machine: which others are free or in trouble too."""
+    others = [other for other in picture.rows.values() if not other.view.gpu.mig_parent]
+    if len(others) < 2:
+        return []
+    return [_line("the machine"), *(tuple(fitted(_other(other, other is row), room)) for other in others)]
+
+
+def _other(row: GpuRow, is_this: bool) -> Cell:
+    who = gpu_cells(row, "who", 60)
+    mark = "▸" if is_this else " "
+    return (
+        (f"{mark} GPU {label_of(row):<{_LABEL - 6}}", STRONG if is_this else PLAIN),
+        *fitted(gpu_cells(row, "state", 9), 11),
+        *fitted(gpu_cells(row, "percent", 4), 4, right=True),
+        (" ", DIM),
+        *fitted(gpu_cells(row, "memory", 9), 9, right=True),
+        ("  ", DIM),
+        *who,
+    )
+
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
 _MEANING = {
@@ -98,7 +395,6 @@ def _style(word: str) -> Style:
     return GREEN if word.startswith("NV") else DIM
 
 
-_LABEL = 12
 _COLUMN = 76
 """Width of a column from which readings and topology are side by side."""
 

@@ -1,23 +1,251 @@
-"""Rows of the GPU grid, built from a snapshot."""
+"""GPUs as the console shows them: rows of a snapshot, their texts, look, judgement and arrangement on the screen."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+import dataclasses
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import fsum
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+from rich.style import Style
 
-from gputui.domain.gpu import GpuSample, GpuState, GpuView, ProbeCode
+from gputui.domain.gpu import CAP, GpuProcess, GpuSample, GpuState, GpuView, Holder, ProbeCode
 from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
+from gputui.domain.gpu_names import index_of, index_ranges
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.settings import ConsoleSettings
+from gputui.domain.severity import CAPPED, ERROR, HOT, IDLE, MEMORY, THROTTLED, WARNING, severity_of, slowed_kind
 from gputui.domain.snapshot import Node, Snapshot
-from gputui.tui.present.cells import Column, PlacedColumn
-from gputui.tui.present.gpu_look import GpuLook
-from gputui.tui.present.gpu_words import Labels, model_in, short_model
+from gputui.domain.text import plain
+from gputui.domain.units import UNKNOWN, format_duration, format_limit, format_size, plural
+from gputui.tui.preferences import Preferences
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
+from gputui.tui.present.graphs import block_bar
 from gputui.tui.present.reserved import kept_words, reservations_by_gpu
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, TRACK
+
+_ID = re.compile("[0-9a-f]{64}")
+_MINUTE = timedelta(minutes=1)
+
+
+SLOWED = "slowed: "
+
+
+def slowed_words(throttle: Iterable[str], most: int = 100) -> str:
+    """Return `slowed: power cap` for throttle reasons; empty if there is none."""
+    reasons = plain(", ".join(throttle), most)
+    return SLOWED + reasons if reasons else ""
+
+
+def running_words(job: Job, now: datetime) -> str:
+    """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
+    if job.started_at is None:
+        return "starting"
+    return age_words(now - job.started_at) + (f" / {format_limit(job.spec.time_limit)}" if job.spec.time_limit else "")
+
+
+def age_words(passed: timedelta) -> str:
+    """Return `<1m`, `7m`, `2h14m` or `3d04h`, to the minute."""
+    return "<1m" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
+
+
+def elapsed_words(job: Job, now: datetime) -> str:
+    """Return `2h14m`, or `2h14m/8h` with the limit."""
+    return running_words(job, now).replace(" / ", "/")
+
+
+def elapsed_share(job: Job, now: datetime) -> float | None:
+    """Return the share of its time limit that a running job has used; None without a limit."""
+    if job.started_at is None or not job.spec.time_limit:
+        return None
+    return (now - job.started_at) / job.spec.time_limit
+
+
+def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
+    """Return the process of a holder; for a container, its first one."""
+    processes = view.sample.processes if view.sample else None
+    for process in processes or ():
+        is_its = process.container_id is not None and process.container_id == holder.container_id
+        if process.pid == holder.pid or is_its:
+            return process
+    return None
+
+
+_INTERPRETER = re.compile(r"(python|pypy|ipython|bash|dash|sh|perl|ruby|node|Rscript|julia)[\d.]*")
+
+
+def program_words(command: str) -> str:
+    """Return a command without what many have in common: `train.py --lr 1` of `/opt/bin/python3 -u train.py --lr 1`."""
+    program, *rest = command.split()[:100] or [""]
+    program = program.rpartition("/")[2] or program
+    if _INTERPRETER.fullmatch(program):
+        at = next((n for n, word in enumerate(rest) if not word.startswith("-") or word == "-c"), None)
+        if at is not None and rest[at] != "-c":
+            program, rest = rest[at].rpartition("/")[2] or rest[at], rest[at + 1 :]
+    return " ".join([program, *rest])
+
+
+def foreign_words(view: GpuView, holder: Holder, now: datetime | None = None) -> str:
+    """Return details beyond name and kind: `for 6h, image jupyter:7, pid 22110 python train.py, 31G, container f0…`."""
+    process = process_of(view, holder)
+    pid = holder.pid if holder.pid is not None else (process.pid if process else None)
+    command = process.command if process and process.command else None
+    is_told = holder.kind == "process"  # its name is the command, and its pid is shown beside it
+    parts = [f"pid {pid}" if pid is not None and not is_told else ""]
+    parts += [plain(command, 60)] if command and not (is_told and command == holder.name) else []
+    memory = holder.memory if holder.memory is not None else (process.memory if process else None)
+    container = holder.container_id or (process.container_id if process else None)
+    user = process.user if process and process.user and not holder.user else None
+    age = f"for {age_words(now - holder.since)}" if now and holder.since else ""
+    words = [age, f"image {plain(holder.image, 100)}" if holder.image else ""]
+    words += [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
+    words.append(f"user {plain(user, 32)}" if user else "")
+    words.append(f"container {_short_id(container)}" if container else "")
+    return ", ".join(word for word in words if word)
+
+
+def container_of(job: Job) -> str:
+    """Return the container of its running attempt."""
+    attempt = job.attempt
+    return _short_id(attempt.container_id) if attempt and attempt.container_id else ""
+
+
+def _short_id(container: str) -> str:
+    """Return the first twelve digits of a container id, as engines show it; a name unchanged."""
+    return container[:12] if _ID.fullmatch(container) else plain(container, 40)
+
+
+_VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
+
+
+@lru_cache(maxsize=256)
+def short_model(model: str | None) -> str:
+    """Return `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
+    return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
+
+
+def model_in(model: str, room: int) -> str:
+    """Return as many whole words as fit, at least one: `H100` in 7 cells, `H100 80GB` in 9."""
+    words = [part for part in re.split(r"(?=[ -])", model) if part]
+    while len(words) > 1 and sum(map(len, words)) > room:
+        words.pop()
+    return "".join(words)
+
+
+class Labels(Struct, frozen=True):
+    """Labels of GPUs: the index, with the node if there are several."""
+
+    by_uuid: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Labels:
+        """Return the labels of all GPUs of a snapshot."""
+        several = len(snapshot.nodes) > 1
+        return cls(
+            {
+                view.gpu.uuid: (f"{plain(node.name, 12)}:" if several else "") + index_of(view)
+                for node in snapshot.nodes
+                for view in node.gpus
+            }
+        )
+
+    @property
+    def width(self) -> int:
+        """Width of the longest label in cells."""
+        return max((len(label) for label in self.by_uuid.values()), default=1)
+
+    def of_all(self, uuids: Iterable[str]) -> str:
+        """Return `GPU 0-3`, `GPU node1:0-3 node2:1`, `no GPU`; GPUs that are no longer listed are counted: `2 GPUs`."""
+        by_node: dict[str, list[str]] = {}
+        unlisted = 0
+        for uuid in uuids:
+            if uuid not in self.by_uuid:
+                unlisted += 1
+                continue
+            node, _, index = self.by_uuid[uuid].rpartition(":")
+            by_node.setdefault(node, []).append(index)
+        parts = [
+            f"{node}:{index_ranges(indices)}" if node else index_ranges(indices) for node, indices in by_node.items()
+        ]
+        told = [f"GPU {' '.join(parts)}"] if parts else []
+        if unlisted:
+            told.append(f"{unlisted} more" if told else plural(unlisted, "GPU"))
+        return " and ".join(told) or "no GPU"
+
+
+SPANS = {"live": 0, "10m": 600, "1h": 3600}
+"""Seconds over the whole width of a graph, by name; 0: two per cell."""
+COLOURS = ("judgement", "intensity")
+_SECTION = "gpus"
+"""Section of the preferences."""
+_WORDS = {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour across"}
+_MEANING = {"judgement": "by judgement: busy green, idle amber", "intensity": "by intensity: the more the redder"}
+
+
+class GpuLook(Struct, frozen=True):
+    """Choices of the user, and thresholds from the settings."""
+
+    rules: ConsoleSettings = ConsoleSettings()
+    span: str = "live"
+    colours: str = "judgement"
+
+    @property
+    def seconds(self) -> int:
+        """Seconds over the width of a graph; 0: two per cell."""
+        return SPANS[self.span]
+
+    @property
+    def span_words(self) -> str:
+        """Span of the graphs, as text."""
+        return _WORDS[self.span]
+
+    @property
+    def colour_words(self) -> str:
+        """Meaning of the colours, as text."""
+        return _MEANING[self.colours]
+
+    def with_next_span(self) -> GpuLook:
+        """Return the look with graphs that go further back; after the longest, the shortest."""
+        return replace(self, span=_after(self.span, tuple(SPANS)))
+
+    def with_longest_span(self, recorded: timedelta) -> GpuLook:
+        """Return the look with the longest span of which half is recorded, unless one was chosen: no graph is empty."""
+        if self.seconds:
+            return self
+        filled = [name for name, seconds in SPANS.items() if seconds <= 2 * recorded.total_seconds()]
+        return replace(self, span=filled[-1])
+
+    def with_next_colours(self) -> GpuLook:
+        """Return the look with the other meaning of colours."""
+        return replace(self, colours=_after(self.colours, COLOURS))
+
+
+def _after(one: str, known: tuple[str, ...]) -> str:
+    return known[(known.index(one) + 1) % len(known)]
+
+
+class LookChoice:
+    """The user's chosen look, kept in the preferences; by default that of the settings."""
+
+    def __init__(self, rules: ConsoleSettings, preferences: Preferences) -> None:
+        self._preferences = preferences
+        chosen = preferences.get(_SECTION)
+        span, colours = chosen.get("span"), chosen.get("colours")
+        self.current = GpuLook(
+            rules,
+            span if isinstance(span, str) and span in SPANS else "live",
+            colours if isinstance(colours, str) and colours in COLOURS else rules.gpu_colours,
+        )
+
+    def take(self, look: GpuLook) -> None:
+        """Use this look from now on."""
+        self.current = look
+        self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})
 
 
 class GpuRow(Struct, frozen=True, dict=True):
@@ -196,3 +424,237 @@ def gpu_picture(
 def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
     """Return the first job on a GPU."""
     return None if view.job_id is None else jobs.get(view.job_id)
+
+
+BRAKE = "power brake"
+HOTTEST = 100.0
+"""Degrees of a full bar."""
+_HALF = 0.5
+"""Utilisation from which green is bright."""
+
+
+class Tone(Struct, frozen=True):
+    """Judgement on a reading: its colour, and a mark for users who do not see colours."""
+
+    style: Style
+    mark: str = " "
+
+    @property
+    def is_loud(self) -> bool:
+        """Return whether it asks for attention."""
+        return self.mark != " "
+
+
+WATCH, ALARM = "!", "✗"
+QUIET = Tone(DIM)
+_TONES = {ERROR: Tone(RED, ALARM), WARNING: Tone(AMBER, WATCH)}
+
+
+def tone_of_kind(kind: str) -> Tone:
+    """Return the judgement on a condition of that kind."""
+    return _TONES.get(severity_of(kind), QUIET)
+
+
+def tone_of(row: GpuRow, name: str, share: float | None) -> Tone:
+    """Return the judgement on a reading of that name; `share` is relative to its maximum, None if that is unknown."""
+    if row.is_old:
+        return QUIET
+    if (trouble := _troubled(row, name)) is not None:
+        return trouble
+    if share is None:
+        return QUIET
+    if row.look.colours == "intensity":
+        return _by_intensity(row, name, share)
+    return _JUDGES[name](row, share) if row.is_used else QUIET
+
+
+def _utilization(row: GpuRow, share: float) -> Tone:
+    if row.idle is not None:
+        return tone_of_kind(IDLE)
+    return Tone(GREEN if share >= _HALF else LIGHT_GREEN)
+
+
+def _memory(row: GpuRow, share: float) -> Tone:
+    least, total = row.look.rules.memory_high / 100, row.memory_total or 0
+    is_high = row.past.holds_from("memory_used", least * total) if total else None
+    return tone_of_kind(MEMORY) if (share >= least if is_high is None else is_high) else Tone(BLUE)
+
+
+def _power(row: GpuRow, share: float) -> Tone:
+    """Return no alarm: a well-used GPU is at its limit."""
+    return Tone(GRAPH)
+
+
+def _temperature(row: GpuRow, share: float) -> Tone:
+    least = row.look.rules.temperature_high
+    is_high = row.past.holds_from("temperature", least)
+    return tone_of_kind(HOT) if (HOTTEST * share >= least if is_high is None else is_high) else Tone(GRAPH)
+
+
+_JUDGES = {"utilization": _utilization, "memory_used": _memory, "power": _power, "temperature": _temperature}
+JUDGED = frozenset(_JUDGES)
+"""Readings that are judged."""
+
+
+def _troubled(row: GpuRow, name: str) -> Tone | None:
+    """Return the alarm of a GPU that is slowed down because of its power or its temperature."""
+    reasons = row.view.sample.slowed if row.view.sample is not None else ()
+    if name == "power":
+        kind = THROTTLED if BRAKE in reasons else CAPPED if CAP in reasons else None
+    elif name == "temperature":
+        kind = THROTTLED if any(reason not in {BRAKE, CAP} for reason in reasons) else None
+    else:
+        kind = None
+    return None if kind is None else tone_of_kind(kind)
+
+
+def slowed_style(*, is_fault: bool) -> Style:
+    """Return the colour of a GPU that is slowed down for a fault, or for a limit that was set."""
+    return tone_of_kind(slowed_kind(is_fault=is_fault)).style
+
+
+def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:
+    """Return `slowed: too hot`, red for a fault and amber for a limit that was set; empty if it is not slowed."""
+    if sample is None or not sample.slowed:
+        return ()
+    return ((slowed_words(sample.slowed, most), slowed_style(is_fault=sample.has_slowing_fault)),)
+
+
+def _by_intensity(row: GpuRow, name: str, share: float) -> Tone:
+    rules = row.look.rules
+    if name == "temperature":
+        return judged if (judged := _temperature(row, share)).is_loud else Tone(GREEN)
+    high, heavy = (
+        (rules.memory_moderate, rules.memory_heavy)
+        if name == "memory_used"
+        else (rules.load_moderate, rules.load_heavy)
+    )
+    percent = 100 * share
+    return Tone(RED if percent >= heavy else AMBER if percent >= high else GREEN)
+
+
+def charted(row: GpuRow) -> str:
+    """Return the reading whose history represents the GPU: utilisation, or memory of a MIG instance."""
+    has_load = row.view.sample is None or row.view.sample.utilization is not None
+    return "utilization" if has_load else "memory_used"
+
+
+def graph_style(row: GpuRow) -> Style:
+    """Return the colour of a GPU's history: that of its state, but less bright than a bar."""
+    if row.is_old or not row.is_used:
+        return DIM
+    return AMBER if row.idle is not None else LIGHT_GREEN
+
+
+def history_style(row: GpuRow, name: str) -> Style:
+    """Return the colour of a reading's history; only the load's has the GPU's state."""
+    return graph_style(row) if name == "utilization" or row.is_old else tone(row, name).style
+
+
+def share_of(row: GpuRow, name: str) -> float | None:
+    """Return a reading as a share of its maximum; None if either is unknown."""
+    value = getattr(row.view.sample, name) if row.view.sample is not None else None
+    if name == "temperature":
+        return None if value is None else value / HOTTEST
+    most = most_of(row, name)
+    return None if value is None or not most else value / most
+
+
+def power_limit_of(row: GpuRow) -> float | None:
+    """Watts it may take."""
+    sample = row.view.sample
+    return (sample.power_limit if sample else None) or row.view.gpu.power_limit
+
+
+def most_of(row: GpuRow, name: str) -> float:
+    """Return the maximum of a reading, the top of its graph."""
+    if name == "memory_used":
+        return float(row.memory_total or 0)
+    if name == "power":
+        return power_limit_of(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
+    return HOTTEST if name == "temperature" else 1.0
+
+
+def tone(row: GpuRow, name: str) -> Tone:
+    """Return the judgement on a reading."""
+    return tone_of(row, name, share_of(row, name))
+
+
+def gauge(row: GpuRow, name: str, room: int) -> Cell:
+    """Return the bar of a reading; empty if it is unknown."""
+    share = share_of(row, name)
+    if share is None or row.is_old:
+        return cell(" " * room, DIM)
+    is_idle = name == "utilization" and row.idle is not None
+    return block_bar(share, room, AMBER if is_idle else tone(row, name).style, is_hatched=is_idle)
+
+
+def progress_bar(share: float, room: int) -> Cell:
+    """Return a thin progress bar; amber beyond its end."""
+    filled = round(min(1.0, max(0.0, share)) * room)
+    return (("━" * filled, BLUE if share <= 1 else AMBER), ("─" * (room - filled), TRACK))
+
+
+MARK = "node "
+"""Beginning of the key of a node among the UUIDs of GPUs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuNode:
+    """A node with its GPUs."""
+
+    name: str
+    rows: tuple[GpuRow, ...] = ()
+    is_unread: bool = False
+    """True if its GPUs have no readings."""
+    why_unread: str = dataclasses.field(default="", compare=False)
+    """Why there are none, or no new ones."""
+
+    @property
+    def key(self) -> str:
+        """Key of its line in the grid."""
+        return MARK + self.name
+
+    @property
+    def uuids(self) -> Iterator[str]:
+        """UUIDs of its GPUs."""
+        return (row.view.gpu.uuid for row in self.rows)
+
+    @cached_property
+    def free(self) -> int:
+        """Number of its free GPUs."""
+        return sum(row.view.state is GpuState.FREE for row in self.rows)
+
+    @cached_property
+    def load(self) -> float | None:
+        """Mean utilization of its GPUs; None without readings."""
+        found = [
+            row.view.current.utilization
+            for row in self.rows
+            if row.view.current is not None and row.view.current.utilization is not None
+        ]
+        return fsum(found) / len(found) if found else None
+
+    @cached_property
+    def late(self) -> timedelta | None:
+        """Age of its readings if all of them are late."""
+        ages = [row.view.age + row.late for row in self.rows if row.view.stale and row.view.age is not None]
+        return min(ages) if ages and len(ages) == len(self.rows) else None
+
+    @property
+    def idleness(self) -> tuple[int, float]:
+        """Rank among nodes, the idlest first: by free GPUs, then by load."""
+        return -self.free, self.load or 0.0
+
+
+def node_rows(picture: GpuPicture) -> tuple[GpuNode, ...]:
+    """Return the nodes of a picture with their GPUs; empty if there is only one."""
+    return tuple(
+        GpuNode(
+            node.name,
+            tuple(picture.rows[view.gpu.uuid] for view in node.gpus),
+            node.probe.code is not ProbeCode.OK and not any(view.sample for view in node.gpus),
+            node.probe.text,
+        )
+        for node in picture.nodes
+    )

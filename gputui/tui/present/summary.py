@@ -19,7 +19,7 @@ from gputui.domain.steady import Steady
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, Span, cell, width_of
-from gputui.tui.present.gpu_tone import tone_of_kind
+from gputui.tui.present.gpu_rows import tone_of_kind
 from gputui.tui.present.graphs import block_bar, load_style
 from gputui.tui.present.style import DIM, PLAIN
 

@@ -37,8 +37,8 @@ from gputui.tui.present.detail import (
     job_gpu_lines,
     job_lines,
 )
-from gputui.tui.present.gpu_graphs import several_graph_lines
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_detail import several_graph_lines
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title
 from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG

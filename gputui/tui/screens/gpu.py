@@ -17,9 +17,8 @@ from gputui.domain.text import plain
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import fitted
-from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, title
+from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, title
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_trouble import is_in_trouble
 from gputui.tui.present.style import DIM
 from gputui.tui.queue.gpu_jobs import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.screens.job_screen import OverlayScreen

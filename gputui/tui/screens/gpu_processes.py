@@ -43,7 +43,7 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.latest_worker import LatestWorker
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
-from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.process import (
     FAULT,
     PROCESS_VIEW_COLUMNS,

@@ -25,8 +25,7 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.pace import Repaints
-from gputui.tui.present.gpu_rows import holder
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from textual.screen import Screen
 from textual.widget import Widget
 
-from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.services import Services
+from gputui.tui.widgets.gpu_grid import GridRoom
 
 PANES = ("gpus", "queue", "log")
 GRIDS = ("auto", "cards", "rows", "compact")

@@ -21,7 +21,7 @@ from gputui.domain.units import UNKNOWN, format_duration, format_size, plural
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, SHELL, bindings
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.detail import gpu_rows_of
-from gputui.tui.present.gpu_graphs import several_graph_lines
+from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.job import job_title
 from gputui.tui.present.style import AMBER, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.screens.job_screen import JobScreen

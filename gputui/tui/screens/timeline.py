@@ -24,8 +24,8 @@ from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, 
 from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, lanes, legend, step_for, zoomed
 from gputui.tui.present.cells import Cell, Column, cell, fitted
-from gputui.tui.present.gpu_graphs import several_graph_lines
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_detail import several_graph_lines
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, GROUND, RAISED, RED
 from gputui.tui.present.timeline import agenda_lines, bar_lines, bare_gpu_lines, heading, whole_span
 from gputui.tui.screens.job_screen import OverlayScreen

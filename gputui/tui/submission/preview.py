@@ -28,7 +28,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.reserved import kept_from
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED

@@ -11,9 +11,8 @@ from textual.strip import Strip
 from gputui.domain.gpu_names import index_of
 from gputui.tui.commands import GRID_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, segments
-from gputui.tui.present.gpu import gpu_cells, sick_words
-from gputui.tui.present.gpu_nodes import GpuNode, node_line, node_rows, node_titles
-from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuPicture
+from gputui.tui.present.gpu import gpu_cells, node_line, node_titles, sick_words
+from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture, node_rows
 from gputui.tui.present.graphs import span_words
 from gputui.tui.present.style import BLUE, DIM, RAISED, STRONG
 from gputui.tui.widgets.line_table import LineTable
