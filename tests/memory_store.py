@@ -289,6 +289,9 @@ class MemoryJobStore:
         """Return nothing: memory cannot be damaged."""
         return ()
 
+    def unread(self) -> tuple[str, ...]:
+        return ()
+
     def check(self) -> None:
         """Do nothing: nothing can be missing."""
 

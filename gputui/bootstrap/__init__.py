@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.ports import JobStore, SteadyClock
     from gputui.ports import actions as ports
-    from gputui.ports.backend import Backend
+    from gputui.ports.backend import DirectBackend
     from gputui.store.repair import Repair
 
 _RESTART = {
@@ -77,6 +77,14 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # an id without an account, as in many containers
         return str(uid)
+
+
+def check_command(options: Options, name: str) -> None:
+    """Raise CapabilityError if the command makes no sense with the engine of the cluster that the settings name."""
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        clusters.first_caps(options).need_command(name)
 
 
 def has_queue(options: Options) -> bool:
@@ -156,11 +164,14 @@ def open_repair(options: Options) -> Repair:
     return repair
 
 
-def open_backend(options: Options, waiting: Callable[[str], None] | None = None) -> Backend:
-    """Return the queue of this machine or of a cluster, as the options say; `waiting` as for `open_store`."""
+def open_backend(options: Options, waiting: Callable[[str], None] | None = None) -> DirectBackend:
+    """Return the queue of this machine or of a cluster, as the options say; `waiting` as for `open_store`.
+
+    Its files are opened, and a state directory made, when they are first used.
+    """
     from gputui.bootstrap.backend import StoreBackend
 
-    return StoreBackend(options, open_store(options, waiting))
+    return StoreBackend(options, waiting)
 
 
 def actions(store: JobStore, options: Options | None = None) -> ports.Performer:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from msgspec.structs import replace
+
 from gputui import bootstrap
-from gputui.bootstrap import job_access
+from gputui.bootstrap import adapters, job_access
 from gputui.domain.cluster import Caps
+from gputui.domain.gpu import ProbeCode
 from gputui.ports.backend import About, Attach
 
 if TYPE_CHECKING:
@@ -23,18 +26,23 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.action import Action
     from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.gpu import Gpu
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.cluster.job_access import ClusterJobAccess
+    from gputui.engine.cluster.logs import ClusterLogs
+    from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance, JobExecRouter
     from gputui.ports import Channel, JobStore, LogStream
+    from gputui.ports.actions import Performer
     from gputui.ports.backend import Entry
 
 ALL_CAPS = Caps("gputui")
 """Capabilities of the queue of this machine: all."""
+ALL_RUNTIMES = ("docker", "process")
 
 
 class StoreSnapshots:
@@ -59,25 +67,37 @@ class StoreSnapshots:
 class StoreBackend:
     """The queue of this machine or of a cluster, with the rights of this process's user. It never schedules."""
 
-    def __init__(self, options: Options, store: JobStore) -> None:
+    def __init__(self, options: Options, waiting: Callable[[str], None] | None = None) -> None:
+        """`waiting` is called as by `bootstrap.open_store`."""
         self._options = options
-        self._store = store
-        self._actions = bootstrap.actions(store, options)
-        self._logs = job_access.open_logs(options, store)
+        self._waiting = waiting
         self._streams: WeakSet[LogStream] = WeakSet()
+
+    @cached_property
+    def queue(self) -> JobStore:
+        return bootstrap.open_store(self._options, self._waiting)
+
+    @cached_property
+    def _actions(self) -> Performer:
+        return bootstrap.actions(self.queue, self._options)
+
+    @cached_property
+    def _logs(self) -> Logs | ClusterLogs:
+        return job_access.open_logs(self._options, self.queue)
 
     def about(self, server: str = "") -> About:
         del server
         settings = self._options.settings
-        host, caps = socket.gethostname(), ALL_CAPS
+        host, caps, runtimes = socket.gethostname(), ALL_CAPS, adapters.runtime_names(self._options)
         if self._options.in_cluster:
             from gputui.bootstrap import clusters
 
-            host, caps = clusters.name(self._store), clusters.caps(self._store)
-        return About(host, bootstrap.actor().user, str(Path.cwd()), caps, settings.scheduler, settings.policy)
+            host, caps = clusters.name(self.queue), clusters.caps(self.queue)
+            runtimes = ALL_RUNTIMES
+        return About(host, bootstrap.actor().user, str(Path.cwd()), caps, runtimes, settings.scheduler, settings.policy)
 
     def snapshots(self) -> StoreSnapshots:
-        return StoreSnapshots(self._options, self._store)
+        return StoreSnapshots(self._options, self.queue)
 
     def act(
         self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
@@ -93,10 +113,10 @@ class StoreBackend:
         return self._actions.undo(changes, on_progress)
 
     def job(self, job_id: JobId) -> Job:
-        return self._store.get(job_id)
+        return self.queue.get(job_id)
 
     def history(self, since: datetime | None = None) -> Iterable[Job]:
-        return self._store.past(since)
+        return self.queue.past(since)
 
     def log(
         self,
@@ -113,49 +133,76 @@ class StoreBackend:
 
     @cached_property
     def _entrance(self) -> Entrance | ClusterJobAccess:
-        return job_access.open_commands(self._options, self._store)
+        return job_access.open_commands(self._options, self.queue)
 
     @cached_property
     def _inside(self) -> JobExecRouter | ClusterJobAccess:
         if self._options.in_cluster:
             from gputui.bootstrap import clusters
 
-            return clusters.job_access(self._options, self._store)
-        return job_access.open_job_exec(self._options, self._store)
+            return clusters.job_access(self._options, self.queue)
+        return job_access.open_job_exec(self._options, self.queue)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
-        job = self._store.get(job_id)
+        job = self.queue.get(job_id)
         if isinstance(request, Attach):
             return self._entrance.attach(job, request.detach_keys)
         return self._entrance.execute(job, request)
 
     def shell(self, job_id: JobId) -> Shell:
-        return self._inside.shell(self._store.get(job_id))
+        return self._inside.shell(self.queue.get(job_id))
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        return self._inside.processes(self._store.get(job_id))
+        return self._inside.processes(self.queue.get(job_id))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        return job_access.measured(self._options, self._store.get(job_id))
+        return job_access.measured(self._options, self.queue.get(job_id))
 
     def images(self, server: str = "") -> Iterable[str]:
         del server
-        from gputui.bootstrap import adapters
-
         return adapters.local_images(self._options)
 
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
-        for name in ("_entrance", "_inside"):
+        for name in ("_entrance", "_inside", "queue"):
             if (opened := self.__dict__.pop(name, None)) is not None:
                 opened.close()
-        self._store.close()
+
+    def is_scheduled(self) -> bool:
+        return bootstrap.is_scheduled(self._options)
+
+    def known_gpus(self) -> tuple[Gpu, ...]:
+        return bootstrap.known_gpus(self._options)
+
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+        if not snapshot.gpus:
+            adapters.silence_probe_log()
+            measured = adapters.measured_snapshot(self._options, self.queue)
+            snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
+        if self._options.in_cluster:
+            from gputui.bootstrap import nodes
+
+            adapters.silence_probe_log()
+            snapshot = nodes.read_once(self._options, snapshot)
+            for node in snapshot.nodes if nodes.is_wanted(self._options) else ():
+                if node.gpus and node.probe.code is not ProbeCode.OK:
+                    tell(f"{node.name}: {node.probe.text}")
+        return snapshot
+
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        if not self._options.in_cluster:
+            return {}
+        from gputui.bootstrap import clusters, nodes
+        from gputui.domain.telemetry_words import unread_words
+
+        engine, is_read = clusters.caps(self.queue).engine, nodes.is_wanted(self._options)
+        return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}
 
 
 def serve_console(options: Options) -> None:
     """Serve a console on stdin and stdout until stdin ends."""
     from gputui.servers.service import Service
 
-    with closing(StoreBackend(options, bootstrap.open_store(options))) as backend:
+    with closing(StoreBackend(options)) as backend:
         Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()

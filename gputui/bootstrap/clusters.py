@@ -16,6 +16,7 @@ from gputui.config import Options
 from gputui.config.options import user_directory
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
+from gputui.domain.submit_action import SubmitJobs
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps, ClusterFault
@@ -144,9 +145,22 @@ def caps(store: JobStore) -> Caps:
     return cluster_store(store).cluster.caps
 
 
+def first_caps(options: Options) -> Caps:
+    """Return the capabilities of the engine that the settings name, as far as they are known before it is asked."""
+    engine = parse_engine(options.settings.cluster.engine)
+    if engine is not None and engine.kind == "slurm":
+        from gputui.cluster.slurm import rights as of_slurm
+
+        return of_slurm.caps_of(None)
+    from gputui.cluster.kubernetes import rights as of_kubernetes
+
+    return of_kubernetes.caps_of(None)
+
+
 def expected_start(store: JobStore, submission: Submission) -> datetime | None:
     """Return when the job would start if it were submitted now; None if the engine cannot tell."""
-    return actions(store).expected_start(submission)
+    [at] = actions(store).foresee(SubmitJobs((submission,))).starts
+    return at
 
 
 def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:

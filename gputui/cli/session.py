@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from gputui import bootstrap
 from gputui.config import Options, resolve
 from gputui.domain.errors import NotFoundError
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
-    from gputui.ports.backend import Backend
+    from gputui.ports.backend import DirectBackend
 
 
 COMPLETION_PATIENCE = timedelta(seconds=3)
@@ -64,10 +65,8 @@ class Session:
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
         for source, keys in options.ignored if _COMPLETING not in os.environ else ():
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
-        if options.in_cluster and self._command is not None:
-            from gputui.cli import cluster_refusals
-
-            cluster_refusals.check_command(self._command, options.settings.cluster)
+        if self._command is not None:
+            bootstrap.check_command(options, self._command)
         if options.probe.simulated is not None:
             from gputui.bootstrap import adapters
 
@@ -85,17 +84,21 @@ class Session:
             yield store
 
     @contextmanager
-    def backend(self) -> Iterator[Backend]:
-        """Open the queue, and close it at the end."""
-        from gputui import bootstrap
-
+    def backend(self) -> Iterator[DirectBackend]:
+        """Open the queue, and close it at the end; raise StoreDamagedError then if parts of it could not be read."""
         with closing(bootstrap.open_backend(self.options, _tell)) as backend:
-            yield backend
+            try:
+                yield backend
+            except NotFoundError:
+                backend.queue.check()  # the job may be among the lost ones
+                raise
+            for sentence in backend.queue.unread():
+                _tell(f"warning: {sentence}")
+            backend.queue.check()
 
     @contextmanager
     def local_store(self) -> Iterator[JobStore]:
         """Open the existing store of this server, also in cluster mode; otherwise as `store`."""
-        from gputui import bootstrap
         from gputui.bootstrap import moving
 
         options = moving.local(self.options)
@@ -106,8 +109,6 @@ class Session:
 
     @contextmanager
     def _opened(self, options: Options) -> Iterator[JobStore]:
-        from gputui import bootstrap
-
         store = bootstrap.open_store(options, _tell)
         try:
             try:
@@ -115,9 +116,7 @@ class Session:
             except NotFoundError:
                 store.check()  # the job may be among the lost ones
                 raise
-            for entry in store.unreadable():
-                _tell(f"warning: {entry.sentence}")
-            for sentence in store.history_damage():
+            for sentence in store.unread():
                 _tell(f"warning: {sentence}")
             store.check()
         finally:
@@ -129,7 +128,6 @@ class Session:
 
         With `is_local` it is the store of this server, also in cluster mode.
         """
-        from gputui import bootstrap
         from gputui.bootstrap import moving
 
         options = moving.local(self.options) if is_local else self.options

@@ -72,6 +72,12 @@ def probe_words(template: str, node: str) -> list[str]:
 
 ENGINES = {"slurm": "Slurm", "kubernetes": "Kubernetes"}
 """Names of the engines as people write them, by `Leader.kind`."""
+FOR_ONE_MACHINE: Mapping[str, str] = {
+    "install": "the engine schedules; there is no service of gputui to install",
+    "ps": "log in to the job's node: gputui ps shows the processes on its GPUs there, without the cluster",
+    "state": "the queue is in the engine's own files",
+}
+"""Commands that make no sense with any engine, each with what to do instead."""
 INDEX_BITS = 24
 """Bits of the id of an array's element that hold its index plus 1; those above hold the id of the array."""
 LEAST_ELEMENT = 1 << 50
@@ -161,6 +167,8 @@ class Caps(Struct, frozen=True):
     """Name of the engine as people write it: `Slurm`."""
     lacking: Mapping[Capability, str] = field(default_factory=dict)
     """Sentence for each missing capability, such as `Slurm drains nodes, not single GPUs`."""
+    commands: Mapping[str, str] = field(default_factory=dict)
+    """Commands of gputui that make no sense with the engine, each with what to do instead."""
 
     def has(self, capability: Capability) -> bool:
         """Return whether the cluster has it."""
@@ -174,6 +182,12 @@ class Caps(Struct, frozen=True):
         """Raise CapabilityError with the engine's sentence if it lacks this."""
         if not self.has(capability):
             raise CapabilityError(self.why_not(capability))
+
+    def need_command(self, name: str) -> None:
+        """Raise CapabilityError if this command of gputui makes no sense with the engine."""
+        if name in self.commands:
+            words = f"gputui {name} is for the queue of one machine, not for {self.engine}"
+            raise CapabilityError(words, hint=self.commands[name])
 
 
 class ClusterFault(Struct, frozen=True):

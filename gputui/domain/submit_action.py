@@ -12,6 +12,8 @@ from msgspec import Struct
 from gputui.domain.job_spec import JobId, Submission
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from gputui.domain.job import Job
     from gputui.domain.settings import Window
 
@@ -43,6 +45,8 @@ class Done(Struct, frozen=True):
     """The reservation that was made."""
     jobs: tuple[Job, ...] = ()
     """Jobs as they would be, if the action was only foreseen."""
+    starts: tuple[datetime | None, ...] = ()
+    """When each submission would start, by an engine that tells no more; None where it cannot tell."""
 
 
 class SubmitJobs(BaseAction, frozen=True, tag="submit"):

@@ -10,7 +10,7 @@ from gputui.ports.cluster import Cluster
 from gputui.ports.gpus import GpuProbe, NodeProbes
 from gputui.ports.monitor import NO_MONITOR, Monitor
 from gputui.ports.runtime import JobExec, LiveLogStream, LogStream, Permit, Runtime, StampedLogStream
-from gputui.ports.store import JobStore, StoreWatch, Transaction
+from gputui.ports.store import JobStore, Queue, StoreWatch, Transaction
 
 __all__ = [
     "NO_MONITOR",
@@ -25,6 +25,7 @@ __all__ = [
     "Monitor",
     "NodeProbes",
     "Permit",
+    "Queue",
     "Runtime",
     "StampedLogStream",
     "SteadyClock",

@@ -17,16 +17,18 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.ports.actions import Performer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.gpu import Gpu
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports.channel import Channel
     from gputui.ports.runtime import LogStream
+    from gputui.ports.store import Queue
 
 
 class About(Struct, frozen=True):
@@ -40,6 +42,8 @@ class About(Struct, frozen=True):
     """Directory in which relative paths of new jobs begin."""
     caps: Caps
     """Capabilities: those that it lacks have a sentence each."""
+    runtimes: tuple[str, ...] = ("docker", "process")
+    """What can run jobs: images need `docker`, jobs of the host `process`. An engine refuses in its own words."""
     scheduler: SchedulerSettings = SchedulerSettings()
     policy: PolicySettings = PolicySettings()
 
@@ -138,4 +142,32 @@ class Backend(Performer, Protocol):
 
     def close(self) -> None:
         """End all streams and connections; a second call does nothing."""
+        ...
+
+
+class DirectBackend(Backend, Protocol):
+    """A backend that this process has opened itself, for commands: they read the whole queue, and what is beside it."""
+
+    @property
+    def queue(self) -> Queue:
+        """Queue, opened when it is first read."""
+        ...
+
+    def is_scheduled(self) -> bool:
+        """Return whether a scheduler or an engine starts jobs now."""
+        ...
+
+    def known_gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs that the scheduler lists now, without reading any; none where an engine refuses itself."""
+        ...
+
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+        """Return the snapshot with readings by this process of the GPUs that no scheduler reads.
+
+        `tell` is called with a sentence for each node whose GPUs could not be read.
+        """
+        ...
+
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        """Return by number of attempt why nothing is known of its use of GPUs; empty where the scheduler measures."""
         ...

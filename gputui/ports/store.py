@@ -94,13 +94,78 @@ class StoreWatch(Protocol):
         ...
 
 
-class JobStore(Protocol):
-    """The queue, durable and shared between processes and threads."""
+class Queue(Protocol):
+    """Reading side of a queue: of a store, or of the engine of a cluster. Nothing else is needed by commands."""
 
     @property
     def store_id(self) -> str:
-        """Identifier of twelve characters [a-z0-9], generated once per state directory; part of container names."""
+        """Identifier of twelve characters [a-z0-9], generated once per state directory, part of names of containers.
+
+        A cluster's is its name.
+        """
         ...
+
+    def jobs(self) -> Entries:
+        """Return all jobs in the queue by id. Takes no lock; unchanged entries are the same objects."""
+        ...
+
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        """Return the ids of elements in the queue by array and index, without decoding jobs."""
+        ...
+
+    def get(self, job_id: JobId) -> Job:
+        """Return a job from the queue or from history; for an entry, only that element. Raises NotFoundError."""
+        ...
+
+    def controls(self) -> Controls:
+        """Return the operator's controls."""
+        ...
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """Return all recurring jobs by id; unchanged ones are the same objects."""
+        ...
+
+    def version(self) -> object:
+        """Return a token that differs once a read may return something else. Costs a stat; never blocks."""
+        ...
+
+    def watch(self) -> StoreWatch | None:
+        """Return a watch for writes from now on; None if the system does not support one.
+
+        Still compare the version now and then: a writer killed during its write may not have been reported.
+        """
+        ...
+
+    def past(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield the jobs that `history` yields, latest month first, else unordered: faster for many."""
+        ...
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
+        ...
+
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        """Yield the accounting records of all jobs in the queue, and of those that `past` yields, unordered."""
+        ...
+
+    def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
+        """Yield the audit log, oldest entry first; with a target, only its entries."""
+        ...
+
+    def check(self) -> None:
+        """Raise StoreDamagedError if acknowledged changes are missing, as far as the queue was read.
+
+        Until a repair nothing can be written; reads return the last complete queue known, or a part of it.
+        """
+        ...
+
+    def unread(self) -> tuple[str, ...]:
+        """Return a sentence for each part that was left out of what was read so far, as it could not be read."""
+        ...
+
+
+class JobStore(Queue, Protocol):
+    """The queue of a state directory, durable and shared between processes and threads."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Begin an all-or-nothing change that excludes other writers; durable when the block ends.
@@ -144,53 +209,6 @@ class JobStore(Protocol):
         """Return whether submissions of any tenant are limited. Does not load the queue."""
         ...
 
-    def jobs(self) -> Entries:
-        """Return all jobs in the queue by id. Takes no lock; unchanged entries are the same objects."""
-        ...
-
-    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
-        """Return the ids of elements in the queue by array and index, without decoding jobs."""
-        ...
-
-    def get(self, job_id: JobId) -> Job:
-        """Return a job from the queue or from history; for an entry, only that element. Raises NotFoundError."""
-        ...
-
-    def controls(self) -> Controls:
-        """Return the operator's controls."""
-        ...
-
-    def recurring(self) -> Mapping[JobId, RecurringJob]:
-        """Return all recurring jobs by id; unchanged ones are the same objects."""
-        ...
-
-    def version(self) -> object:
-        """Return a token that changes with every write by any process. Costs a stat; never blocks."""
-        ...
-
-    def watch(self) -> StoreWatch | None:
-        """Return a watch for writes from now on; None if the system does not support one.
-
-        Still compare the version now and then: a writer killed during its write may not have been reported.
-        """
-        ...
-
-    def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
-        ...
-
-    def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield the jobs that `history` yields, latest month first, else unordered: faster for many."""
-        ...
-
-    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        """Yield the accounting records of all jobs in the queue, and of those that `past` yields, unordered."""
-        ...
-
-    def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        """Yield the audit log, oldest entry first; with a target, only its entries."""
-        ...
-
     def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history and fold the journal. Called by an idle leader."""
         ...
@@ -205,13 +223,6 @@ class JobStore(Protocol):
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Return jobs and recurring jobs that were left out when they were read; empty before the first read."""
-        ...
-
-    def check(self) -> None:
-        """Raise StoreDamagedError if acknowledged changes are missing, as far as the queue was read.
-
-        Until a repair nothing can be written; reads return the last complete queue known, or a part of it.
-        """
         ...
 
     def close(self) -> None:

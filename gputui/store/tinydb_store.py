@@ -296,6 +296,9 @@ class TinyJobStore:
         kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
+    def unread(self) -> tuple[str, ...]:
+        return (*(entry.sentence for entry in self.unreadable()), *self.history_damage())
+
     def history_damage(self) -> tuple[str, ...]:
         """Return sentences about finished jobs that were left out of history as read so far."""
         found = tuple(self._history.damage())

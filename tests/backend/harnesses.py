@@ -69,7 +69,7 @@ class LocalHarness:
         self.drainable = tuple(gpu.uuid for gpu in bootstrap.known_gpus(self.options))
 
     def open(self) -> StoreBackend:
-        return StoreBackend(self.options, bootstrap.open_store(self.options))
+        return StoreBackend(self.options)
 
     def spec(self) -> JobSpec:
         gate = self._directory / secrets.token_hex(8)
@@ -126,8 +126,7 @@ class ClusterHarness:
         self._patch.setattr(clusters, "open_cluster", lambda options: cluster)
         self._patch.setattr(bootstrap, "actor", lambda: ACTOR)
         options = Options(directory, runtime="process", settings=Settings(cluster=ClusterSettings(engine="slurm")))
-        self._store = bootstrap.open_store(options)
-        self.backend = StoreBackend(options, self._store)
+        self.backend = StoreBackend(options)
 
     def spec(self) -> JobSpec:
         return make_spec(command=("sh", "-c", "exit 0"))
@@ -137,7 +136,7 @@ class ClusterHarness:
 
     def end(self, job: Job) -> None:
         self._cluster.end(job.id)
-        clusters.cluster_store(self._store).refresh()
+        clusters.cluster_store(self.backend.queue).refresh()
 
     def now(self) -> datetime:
         return self._clock.now()
@@ -241,7 +240,9 @@ class RemoteBackend:
         hello = self.there.servers.named(name).connection.hello
         assert hello is not None
         lacking = dict.fromkeys((Capability.INSIDE, Capability.STREAMS), _NOT_THROUGH)
-        return About(hello.host, hello.user, hello.home, Caps("gputui", lacking), hello.scheduler, hello.policy)
+        return About(
+            hello.host, hello.user, hello.home, Caps("gputui", lacking), scheduler=hello.scheduler, policy=hello.policy
+        )
 
     def snapshots(self) -> ServersSnapshots:
         return ServersSnapshots(self)

@@ -60,8 +60,7 @@ class Desk:
 
 
 CALLS: dict[Capability, Call] = {
-    Capability.WHAT_IF: lambda actions, _: actions.foresee(SubmitJobs((Submission(spec()),))),
-    Capability.TEST_ONLY: lambda actions, _: actions.expected_start(Submission(spec())),
+    Capability.TEST_ONLY: lambda actions, _: actions.foresee(SubmitJobs((Submission(spec()),))),
     Capability.EDIT: lambda actions, job: actions.act(EditJobs((job,), Edit({"name": "b"}))),
     Capability.HOLD: lambda actions, job: actions.act(Hold((job,))),
     Capability.REQUEUE: lambda actions, job: actions.act(Requeue((job,))),
@@ -91,7 +90,6 @@ def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -
 @pytest.mark.parametrize(
     "call",
     [
-        lambda actions: actions.foresee(SubmitJobs((Submission(spec()),))),
         lambda actions: actions.act(PlaceJobs(())),
         lambda actions: actions.act(DrainGpus(("gpu1:0",), "fans")),
         lambda actions: actions.act(ResumeGpus(("gpu1:0",))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputui.cluster.kubernetes import calls
 from gputui.cluster.kubernetes.site import KubeSite
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps
 
 ENGINE = "Kubernetes"
 _C = Capability
@@ -27,6 +27,14 @@ _NEVER = {
     _C.RECURRING: "Kubernetes repeats jobs by CronJobs, not from here",
     _C.GPU_IDS: "Kubernetes tells how many GPUs of a node a pod has, not which",
 }
+_COMMANDS = {
+    **FOR_ONE_MACHINE,
+    "reserve": "an administrator keeps nodes for somebody by taints, or by quotas of Kueue",
+    "tenant": "an administrator sets limits by ResourceQuotas of namespaces, or by quotas of Kueue",
+    "cron": "submit at regular times by a CronJob",
+    "pause": "an administrator stops a queue of Kueue: stopPolicy of its ClusterQueue",
+    "unpause": "an administrator starts a queue of Kueue again: stopPolicy of its ClusterQueue",
+}
 _NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
 _NO_HOLD = "this user may not change jobs: the right to patch jobs is missing"
 _NO_CORDON = "only those who may change nodes can drain them: the right to patch nodes is missing"
@@ -40,7 +48,7 @@ def caps_of(site: KubeSite | None) -> Caps:
     lacking = dict(_NEVER)
     if site is None:
         lacking[_C.DRAIN_NODE] = _NO_CORDON
-        return Caps(ENGINE, lacking)
+        return Caps(ENGINE, lacking, _COMMANDS)
     if not site.can_suspend:
         lacking[_C.HOLD] = _NO_SUSPEND
     elif not site.may(calls.HOLD):
@@ -53,4 +61,4 @@ def caps_of(site: KubeSite | None) -> Caps:
         lacking[_C.STREAMS] = _NO_ATTACH
     if not site.may(calls.LOGS):
         lacking[_C.LIVE_LOG] = _NO_LOGS
-    return Caps(ENGINE, lacking)
+    return Caps(ENGINE, lacking, _COMMANDS)

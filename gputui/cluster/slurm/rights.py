@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.domain.cluster import Capability, Caps
+from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps
 
 _C = Capability
 _NEVER = {
@@ -14,6 +14,14 @@ _NEVER = {
     _C.RESERVE: "reservations of Slurm are made by its administrators, with scontrol create reservation",
     _C.RECURRING: "Slurm repeats jobs by scrontab, not from here",
     _C.WHAT_IF: "Slurm forecasts the start of one job, not the effect of a change on others",
+}
+_COMMANDS = {
+    **FOR_ONE_MACHINE,
+    "reserve": "an administrator reserves nodes: scontrol create reservation",
+    "tenant": "an administrator sets shares and limits: sacctmgr",
+    "cron": "submit at regular times by scrontab",
+    "pause": "an administrator stops a partition: scontrol update PartitionName=NAME State=DOWN",
+    "unpause": "an administrator starts a partition again: scontrol update PartitionName=NAME State=UP",
 }
 _OPERATORS_ONLY = {
     _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",
@@ -32,4 +40,4 @@ def caps_of(site: SlurmSite | None) -> Caps:
             lacking[_C.TOP] = _NO_TOP
     if site is not None and not site.can_overlap:
         lacking |= dict.fromkeys((_C.INSIDE, _C.STREAMS), _NO_OVERLAP.format(site.version))
-    return Caps("Slurm", lacking)
+    return Caps("Slurm", lacking, _COMMANDS)

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from gputui.domain.cluster import Capability
-from gputui.domain.errors import CapabilityError
 from gputui.domain.submit_action import Done, SubmitJobs
 from gputui.engine.cluster.submissions import check_submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime
 
     from gputui.domain.action import Action
     from gputui.domain.job_spec import JobId, Submission
@@ -40,23 +38,14 @@ class ClusterActions:
         return ClusterChanges(self._store).act(action)
 
     def foresee(self, action: Action) -> Done:
-        """Return what `act` would do; raises the same errors.
-
-        Raises CapabilityError for new jobs: the engine tells the start of a job alone, by `expected_start`.
-        """
+        """Return what `act` would do, for new jobs when they would start; raises the same errors."""
         if isinstance(action, SubmitJobs):
-            self._checked(action.submissions)
-            self._cluster.caps.need(Capability.WHAT_IF)
-            raise CapabilityError(f"gputui cannot do that with {self._cluster.caps.engine}")
+            checked = self._checked(action.submissions)
+            self._cluster.caps.need(Capability.TEST_ONLY)
+            return Done(starts=tuple(map(self._cluster.expected_start, checked)))
         from gputui.engine.cluster.changes import ClusterChanges
 
         return ClusterChanges(self._store).foresee(action)
-
-    def expected_start(self, submission: Submission) -> datetime | None:
-        """Return when the job would start if it were submitted now; raises the errors of a submission."""
-        [checked] = self._checked((submission,))
-        self._cluster.caps.need(Capability.TEST_ONLY)
-        return self._cluster.expected_start(checked)
 
     def undo(self, changes: Iterable[ClusterChange], on_progress: object = None) -> list[tuple[ClusterChange, str]]:
         """Undo changes, the latest first; return each with the reason why it was not undone, empty if it was."""

@@ -199,6 +199,9 @@ class ClusterStore:
         """Return nothing: no file is read."""
         return ()
 
+    def unread(self) -> tuple[str, ...]:
+        return ()
+
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Return nothing: no file is read."""
         return ()
