@@ -47,7 +47,7 @@ LIMITS: Mapping[str, float] = {
     "files that queue enters": 67,
     "functions that gpus enters": 334,  # on a slow machine; 325 where the simulated GPUs are looked at once
     "files that gpus enters": 71,
-    "files of the path: A job from submit to its first log line": 42,
+    "files of the path: A job from submit to its first log line": 40,
     "files of the path: A reading from NVML to a card": 24,
     "files of the path: The key + to the store": 20,
 }

@@ -26,8 +26,8 @@ from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.domain.state import JobState
-from gputui.store.audit import submission_entries
-from gputui.store.job_cache import no_recurring
+from gputui.store.codec import no_recurring
+from gputui.store.history import submission_entries
 from gputui.store.retention import ended_at, jobs_to_archive, month_of
 
 if TYPE_CHECKING:

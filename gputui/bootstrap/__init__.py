@@ -119,7 +119,7 @@ def _ask_leader(directory: Path, stored: int) -> None:
     A leader of 0.1 does not tell its schema; it is taken to know that of the files and none later.
     """
     from gputui.engine.files.leadership import current_leader
-    from gputui.store.migrations import SCHEMA
+    from gputui.store.snapshot_file import SCHEMA
 
     leader = current_leader(directory)
     reads = None if leader is None else stored if leader.schema is None else leader.schema

@@ -72,7 +72,7 @@ def _adapters(options: Options, store_id: str, started: Callable[[], GpuProbe | 
 def _this_process(kind: str, *, stands_in: bool) -> Leader:
     import socket
 
-    from gputui.store.migrations import SCHEMA  # the store is opened after the console's first frame
+    from gputui.store.snapshot_file import SCHEMA  # the store is opened after the console's first frame
 
     return Leader(
         os.getpid(),

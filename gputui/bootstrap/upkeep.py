@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def kept_data(options: Options) -> list[KeptData]:
     """Return the use of the state directory by ended jobs, by kind; logs are counted for a second at most."""
     from gputui.engine.files import log_retention
-    from gputui.store.trimming import line_files
+    from gputui.store.retention import line_files
 
     settings = options.settings.store
     lines = [files.kept() for files in line_files(options.state, settings)]
@@ -123,7 +123,7 @@ def back_up(options: Options, target: Path, now: datetime, *, with_logs: bool) -
 
 def verify(path: Path) -> list[Finding]:
     """Return the faults of a state directory or of a backup."""
-    from gputui.store.verify import verify_directory
+    from gputui.store.repair import verify_directory
 
     if path.is_dir():
         return list(verify_directory(path))
@@ -132,7 +132,7 @@ def verify(path: Path) -> list[Finding]:
 
 def _verify_backup(path: Path) -> list[Finding]:
     from gputui.store.backup import check_is_backup, unpack
-    from gputui.store.verify import verify_directory
+    from gputui.store.repair import verify_directory
 
     check_is_backup(path)
     with tempfile.TemporaryDirectory(prefix="gputui-verify-") as place:
@@ -149,7 +149,7 @@ def restore(options: Options, backup: Path) -> list[Finding]:
     """
     from gputui.store.backup import check_is_backup, unpack
     from gputui.store.files import os_errors
-    from gputui.store.staging import staged
+    from gputui.store.transfer import staged
 
     check_is_backup(backup)
     with staged(options.state) as staging, os_errors(options.state):

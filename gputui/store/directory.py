@@ -8,8 +8,7 @@ import stat
 from pathlib import Path
 
 from gputui.domain.errors import StoreAccessError
-from gputui.store.file_access import SHARED, FileAccess, access_for
-from gputui.store.files import open_file, os_errors, read_file, sync_directory
+from gputui.store.files import SHARED, FileAccess, access_for, open_file, os_errors, read_file, sync_directory
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 _SHARED = frozenset(

@@ -1,6 +1,6 @@
-"""History of finished jobs that left the queue: one append-only file of lines per month.
+"""What left the queue: history of finished jobs and audit log, append-only files of lines, one per month.
 
-Version 0.1 kept one TinyDB file per month. Those files are still read and never changed.
+Version 0.1 kept one TinyDB file of history per month. Those files are still read and never changed.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.decoding import decode_json
+from gputui.domain.audit import Actor, AuditEntry, target_of
+from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decoder
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
-from gputui.store.documents import Document, part_of_entry, runs_in
-from gputui.store.file_access import FileAccess
-from gputui.store.files import FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
-from gputui.store.migrations import SCHEMA, Table, check_schema, migrate
-from gputui.store.replica import JOBS, ids_of
-from gputui.store.snapshot_file import parse_month
+from gputui.store.codec import Document, decode_lines, part_of_entry, runs_in
+from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
+from gputui.store.replica import JOBS, AuditKey, ids_of
+from gputui.store.retention import month_of
+from gputui.store.snapshot_file import SCHEMA, Table, check_schema, migrate, parse_month
 
 if TYPE_CHECKING:
-    from gputui.store.past_jobs import AnyJob
+    from gputui.domain.job_record import JobRecord
 
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
@@ -122,8 +125,6 @@ class HistoryFiles:
 
         A file with damaged lines or lines of an older schema is read again from its end, slowly.
         """
-        from gputui.store.past_jobs import jobs_backwards  # its decoder takes long to build
-
         for path in reversed(self.paths()):
             if since_month is not None and _month_of(path) < since_month:
                 return
@@ -282,3 +283,159 @@ def _parts(row: _HistoryPlace) -> Iterable[tuple[int, int]]:
 def _month_of(path: Path) -> str:
     """Return `2026-03` for `history-2026-03.jsonl`."""
     return path.stem.removeprefix("history-")
+
+
+PART = 1 << 24
+"""Bytes that are decoded at once; a longer line is left to the slower method."""
+_HEAD = re.compile(rb'(\{"id":\d{1,18},)(?:"runs":\[[\d,\[\]]*\],)?"schema":%d,"job":\{' % SCHEMA)
+"""Beginning of a line, up to its job."""
+
+
+AnyJob = TypeVar("AnyJob", Job, "JobRecord")
+
+
+class _JobLine(Struct, Generic[AnyJob], frozen=True):
+    """Line of a job, with the id moved into it."""
+
+    job: AnyJob
+
+
+def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | None]:
+    """Yield the jobs of a file in parts, last line first; None if a part needs the slower method."""
+    decoder: JsonDecoder[_JobLine[AnyJob]] = json_decoder(_JobLine[kind])  # type: ignore[valid-type]
+    with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - PART)
+            file.seek(start)
+            data = file.read(end - start)
+            cut = data.find(b"\n") + 1 if start else 0
+            if start and (not cut or cut == len(data)):
+                yield None
+                return
+            yield _jobs(decoder, data[cut : data.rfind(b"\n") + 1])
+            end = start + cut
+
+
+def _jobs(decoder: JsonDecoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
+    """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
+    moved = _with_ids_moved(data)
+    lines = None if moved is None else decode_lines(decoder, moved)
+    return None if lines is None else [line.job for line in reversed(lines)]
+
+
+def _with_ids_moved(data: bytes) -> bytes | None:
+    """Return the lines with each id moved into its job; None if a line has no head. The decoder finds other damage."""
+    view, start = memoryview(data), 0
+    parts: list[bytes | memoryview] = []
+    while start < len(data):
+        head = _HEAD.match(data, start)
+        if head is None:
+            return None
+        start = data.index(b"\n", head.end()) + 1
+        parts += (b'{"job":', head[1], view[head.end() : start])
+    return b"".join(parts)
+
+
+def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
+    """Yield each job once, from jobs with the last first; without those in `gone`.
+
+    Elements of an entry that ran again later are excluded from it.
+    """
+    alone: set[JobId] = set()
+    together: Spans = gone
+    job: AnyJob
+    for job in jobs:
+        if not job.runs:
+            if job.id not in alone:
+                alone.add(job.id)
+                if job.id not in together:
+                    yield job
+            continue
+        left = job.without([each for each in job.ids if each in alone])
+        left = left.without(together) if left is not None else None
+        together = joined_spans((*together.parts, *((run.id, run.end) for run in job.runs)))
+        if left is not None:
+            yield left
+
+
+_ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
+"""Characters that JSON may write in more than one way."""
+_UNKNOWN_MONTH = "1970-01"
+KeyedEntry = tuple[AuditKey, Document]
+
+
+class AuditFiles:
+    """The files `audit-YYYY-MM.jsonl`, filled from the journal when it is folded.
+
+    A crash during a fold may leave an entry here twice, or both here and in the journal. Keys identify duplicates.
+    """
+
+    def __init__(self, directory: Path, access: FileAccess) -> None:
+        self._directory = directory
+        self._access = access
+
+    def append(self, entries: Iterable[KeyedEntry]) -> None:
+        """Append entries to the files of their months, durably; one without a readable time follows the one before."""
+        months: dict[str, list[bytes]] = {}
+        month = _UNKNOWN_MONTH
+        for key, document in entries:
+            with suppress(KeyError, TypeError, ValueError, OverflowError):
+                month = month_of(datetime.fromisoformat(document["at"]))
+            months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
+        for month, lines in months.items():
+            append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._access)
+
+    def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
+        """Yield all entries once each, by month; with a target, at least those about that job or setting."""
+        word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
+        for path in sorted(self._directory.glob("audit-????-??.jsonl")):
+            yield from _once_each(_entries(path, word))
+
+
+def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
+    """Yield the entries whose lines contain the word; the others are not decoded."""
+    with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        for line in file:
+            if word not in line:
+                continue
+            try:
+                document: Document = decode_json(line, dict[str, Any])
+                key: AuditKey = convert(document.pop("id"), AuditKey)
+            except (ValueError, KeyError):
+                continue  # torn by a crash, or damaged: the others still count
+            yield key, document
+
+
+def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:
+    """Drop duplicates, which occur only within one generation."""
+    seen: set[AuditKey] = set()
+    generation = None
+    for key, document in entries:
+        if key[0] != generation:
+            generation = key[0]
+            seen.clear()
+        if key not in seen:
+            seen.add(key)
+            yield key, document
+
+
+def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry]:
+    """Yield the audit entries of new jobs, one per array."""
+    arrays: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        arrays.setdefault(job.array.id if job.array else job.id, []).append(job)
+    return (_entry(group, actor) for group in arrays.values())
+
+
+def _entry(jobs: list[Job], actor: Actor) -> AuditEntry:
+    job, count = jobs[0], sum(job.count for job in jobs)
+    after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
+    after += f", {plural(count, 'element')}" if job.array else ""
+    target = f"array {job.array.id}" if job.array else target_of(job)
+    return AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)
+
+
+def line_paths(directory: Path) -> list[Path]:
+    """Return the files of history and audit log with one record per line."""
+    return [*sorted(directory.glob("history-????-??.jsonl")), *sorted(directory.glob("audit-????-??.jsonl"))]

@@ -1,22 +1,32 @@
-"""Journal format: one line per transaction, `CRC32 NEXT_ID JSON`, synced before the change is acknowledged.
+"""Journal: one line per transaction, `CRC32 NEXT_ID JSON`, synced before the change is acknowledged.
 
 The JSON object has `t`, changed documents by table and id (null: removed), and `a`, audit entries. The checksum is
 eight hexadecimal digits and covers the rest of the line.
+
+The record of the last write is kept in the lock file, written after its journal line was synced, so it is never ahead
+of the journal: a snapshot or journal that is behind the record has lost something. The record itself may be old, torn
+or missing; it then proves less, never more. Damaged lines at the end, beyond the record, count as torn: written in part
+as the power failed, and never acknowledged. For that the first record of each journal is synced before its first line.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import InputError
-from gputui.store.documents import Document
+from gputui.domain.errors import InputError, StoreDamagedError, StoreError
+from gputui.store.codec import Document
+from gputui.store.files import FileStamp, open_file
+from gputui.store.snapshot_file import Meta
 
 TableChanges = dict[str, dict[str, Document | None]]
 """Documents by table and id; None: removed."""
@@ -88,33 +98,155 @@ def is_plausible(salvaged: int, known: int) -> bool:
     return known < salvaged <= known + _MAX_SALVAGE
 
 
-class UndoError(OSError):
-    """A failed write that could not be undone, and may be read later."""
+_SIZE = 256
+_NO_CHECKSUM = -1
+_ID_LENGTH = 12
+_ID_BASE = 36
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-def append(fd: int, line: bytes) -> int:
-    """Append and sync a line; return the new length. On failure the file is as before, or UndoError is raised."""
-    start = os.lseek(fd, 0, os.SEEK_END)
+class WriteRecord(Struct, frozen=True):
+    """End of the journal and next id as of the last acknowledged write."""
+
+    schema: int
+    generation: int
+    length: int
+    """Length of the journal in bytes."""
+    next_id: int
+    snapshot: FileStamp
+    caps_waiting: bool
+    """True if any tenant's submissions may have limits; assumed for records of older versions."""
+    checksum: int | None = None
+    """CRC-32 of the journal up to `length`; None in records of version 0.1."""
+    store_id: str | None = None
+    journal: FileStamp | None = None
+
+    def write(self, fd: int, *, durably: bool = False) -> None:
+        """Write the record to the lock file. Only the first one of a journal is synced, before its first line.
+
+        It is written after its journal line was synced. So after a crash it may be old, but never ahead of the journal:
+        a journal shorter than its record has lost acknowledged lines.
+        """
+        numbers = (self.schema, self.generation, self.length, self.next_id, *self.snapshot, int(self.caps_waiting))
+        checksum = _NO_CHECKSUM if self.checksum is None else self.checksum
+        # one of another length was written by hand, and would come back with zeros before it
+        store = int(self.store_id, _ID_BASE) if self.store_id and len(self.store_id) == _ID_LENGTH else 0
+        body = " ".join(map(str, (*numbers, checksum, store, *(self.journal or (0, 0, 0))))).encode()
+        with suppress(OSError):  # the journal line is already safe
+            os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)
+            if durably:
+                os.fdatasync(fd)
+
+
+def read_record(fd: int) -> WriteRecord | None:
+    """Return the record in an open lock file; None if it is missing or torn."""
+    crc, _, body = os.pread(fd, _SIZE, 0).partition(b" ")
+    body = body.rstrip()
     try:
-        write_all(fd, line)
-        os.fdatasync(fd)
-    except BaseException as error:
-        # also on KeyboardInterrupt: an unacknowledged line must not be read later
-        _undo(fd, start, error)
-        raise
-    return start + len(line)
+        if int(crc, 16) != zlib.crc32(body):
+            return None
+        schema, generation, length, next_id, *rest = map(int, body.split())
+        inode, changed, size, *later = rest
+    except ValueError:
+        return None
+    snapshot = (inode, changed, size)
+    return _with_later(WriteRecord(schema, generation, length, next_id, snapshot, later[:1] != [0]), later[1:])
 
 
-def _undo(fd: int, length: int, cause: BaseException) -> None:
+def _with_later(hint: WriteRecord, fields: list[int]) -> WriteRecord:
+    """Return the record with the fields that versions after 0.1 add."""
+    if len(fields) < 5:
+        return hint
+    checksum, store, inode, changed, size = fields[:5]
+    return replace(
+        hint,
+        checksum=None if checksum == _NO_CHECKSUM else checksum,
+        store_id=_store_id_of(store) if store else None,
+        journal=(inode, changed, size),
+    )
+
+
+def _store_id_of(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, _ID_BASE)
+        digits = _DIGITS[digit] + digits
+    return digits.rjust(_ID_LENGTH, "0")
+
+
+def read_record_at(path: Path) -> WriteRecord | None:
+    """Return the record in the lock file at a path; None if it cannot be read."""
     try:
-        os.ftruncate(fd, length)
-    except OSError as error:
-        code = cause.errno if isinstance(cause, OSError) else error.errno
-        raise UndoError(code, os.strerror(code or 0)) from cause
+        fd = open_file(path, os.O_RDONLY)
+    except (OSError, StoreError):
+        return None
+    try:
+        return read_record(fd)
+    finally:
+        os.close(fd)
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all bytes: a signal or a nearly full disk may shorten a single write."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+REPAIR = "run `gputui state repair`: it lists the losses before it changes anything"
+
+
+class Loss(Struct, frozen=True):
+    """Loss of acknowledged changes in one file."""
+
+    path: Path
+    what: str
+
+    @property
+    def error(self) -> StoreDamagedError:
+        """Error to raise on writes and checks."""
+        return StoreDamagedError(
+            f"{self.what}; nothing is stored until this is repaired", where=str(self.path), hint=REPAIR
+        )
+
+
+def loss_of_journal(
+    path: Path, data: bytes | None, lines: Sequence[JournalLine], record: WriteRecord | None
+) -> Loss | None:
+    """Return the loss in the journal of the snapshot's generation, if any.
+
+    `record` is None if there is none of this generation.
+    """
+    if data is None:
+        told = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
+        return Loss(path, f"the journal is missing{told}")
+    if record is not None:
+        if len(data) < record.length:
+            return Loss(path, f"the journal has {len(data)} bytes, and {record.length} were acknowledged")
+        if record.checksum is not None and zlib.crc32(memoryview(data)[: record.length]) != record.checksum:
+            return Loss(path, f"the first {record.length} bytes of the journal are not those that were acknowledged")
+    damaged = [line.start for line in lines if line.entry is None]
+    if not damaged:
+        return None
+    some = "the line" if len(damaged) == 1 else f"{len(damaged)} lines, the first"
+    return Loss(path, f"{some} at byte {damaged[0]} is damaged")
+
+
+def acknowledged_end(lines: Sequence[JournalLine], length: int, record: WriteRecord | None) -> int:
+    """Return the length of the journal without damaged lines at its end that a crash must have left.
+
+    Without a record any line may have been acknowledged, so the whole length is returned.
+    """
+    end = length
+    for line in reversed(lines):
+        if line.entry is not None or record is None or line.start < record.length:
+            break
+        end = line.start
+    return end
+
+
+def loss_of_snapshot(path: Path, meta: Meta, record: WriteRecord | None) -> Loss | None:
+    """Return the loss when the snapshot is older than the record, or belongs to another queue."""
+    if record is None:
+        return None
+    if record.store_id is not None and record.store_id != meta.store_id:
+        return Loss(path, f"it is queue {meta.store_id}, but its lock file belongs to queue {record.store_id}")
+    if record.generation > meta.generation:
+        return Loss(
+            path,
+            f"it is generation {meta.generation} of the queue, but generation {record.generation} was acknowledged",
+        )
+    return None

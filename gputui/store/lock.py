@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gputui.domain.errors import StoreBusyError
-from gputui.store.file_access import FileAccess
-from gputui.store.files import is_same_file, open_file, os_errors
+from gputui.store.files import FileAccess, is_same_file, open_file, os_errors
 
 _IN_MODIFY = 0x2
 PATIENCE = 60.0

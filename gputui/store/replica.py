@@ -1,26 +1,38 @@
-"""In-memory replica of the queue: the snapshot plus the journal as far as it was read. Readers take no lock."""
+"""In-memory replica of the queue: the snapshot plus the journal as far as it was read. Readers take no lock.
+
+A process whose files were damaged writes its replica to a rescue file, for `gputui state repair`.
+"""
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.documents import Document, highest_id, is_id
-from gputui.store.files import MAX_READ, FileStamp, check_size, open_file, os_errors, stamp_of
-from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
-from gputui.store.journal import JournalEntry, JournalLine, is_plausible, journal_lines
-from gputui.store.migrations import SCHEMA, Table, Tables, migrate
-from gputui.store.snapshot_file import Meta, SnapshotFile, read_meta, read_snapshot
-from gputui.store.write_record import WriteRecord, read_record_at
+from gputui.store.codec import Document, gc_paused, highest_id, is_id
+from gputui.store.files import MAX_READ, FileAccess, FileStamp, check_size, open_file, os_errors, stamp_of, write_whole
+from gputui.store.journal import (
+    JournalEntry,
+    JournalLine,
+    Loss,
+    WriteRecord,
+    acknowledged_end,
+    is_plausible,
+    journal_lines,
+    loss_of_journal,
+    loss_of_snapshot,
+    read_record_at,
+)
+from gputui.store.snapshot_file import SCHEMA, Meta, SnapshotFile, Table, Tables, migrate, read_meta, read_snapshot
 
 JOBS = "jobs"
 CONTROLS = "controls"
@@ -31,8 +43,6 @@ _JUDGE_AGAIN = 5.0
 AuditKey = tuple[int, int, int]
 """Unique key of an audit entry: generation, offset of its journal line, index in the line."""
 Fingerprint = tuple[object, ...]
-_LARGE = 100_000
-"""Number of new objects from which they are frozen."""
 
 
 def journal_path(snapshot: Path, generation: int) -> Path:
@@ -417,20 +427,6 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection while thousands of documents are created, and freeze a large queue afterwards."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            if gc.get_count()[0] > _LARGE:
-                gc.freeze()  # else the next allocation triggers a collection over all of them
-            gc.enable()
-
-
 def _rescue_nothing(state: LoadedQueue) -> None:
     """Do nothing, as for a queue that is closed or only read."""
 
@@ -439,3 +435,38 @@ def _missing_queue(path: Path) -> StoreFormatError:
     return StoreFormatError(
         "the queue is gone", where=str(path), hint="put it back from a backup, or run `gputui state repair`"
     )
+
+
+class Rescue(msgspec.Struct):
+    """Complete queue as of `offset` in the journal of its generation."""
+
+    meta: Meta
+    next_id: int
+    offset: int
+    checksum: int
+    tables: Tables
+    audit: list[tuple[AuditKey, Document]]
+
+
+def rescue_path(snapshot: Path) -> Path:
+    """Return the path of this process's rescue file."""
+    return snapshot.with_name(f"{snapshot.name}.rescue.{os.getpid()}")
+
+
+def rescue_paths(snapshot: Path) -> list[Path]:
+    """Return the paths of all rescue files."""
+    return sorted(path for path in snapshot.parent.glob(f"{snapshot.name}.rescue.*") if path.suffix[1:].isdigit())
+
+
+def write_rescue(path: Path, state: LoadedQueue, access: FileAccess) -> None:
+    """Write the queue to a rescue file, durably."""
+    rescue = Rescue(state.meta, state.next_id, state.offset, state.checksum, state.tables, state.audit)
+    write_whole(path, msgspec.json.encode(rescue), access)
+
+
+def read_rescue(path: Path) -> Rescue | None:
+    """Return the content of a rescue file; None if it is unreadable."""
+    try:
+        return decode_json(path.read_bytes(), Rescue)
+    except (OSError, msgspec.MsgspecError):
+        return None

@@ -1,13 +1,29 @@
-"""Retention rules: when finished jobs move from the queue to history."""
+"""Retention: when finished jobs move from the queue to history, and how far back history and audit log reach.
+
+Old months are removed whole. The oldest that is left is cut: a shorter copy takes its place. So a scheduler that is
+killed leaves either file, and the next one continues. Each step removes or cuts one file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from gputui.domain.decoding import json_decoder
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
+from gputui.store.codec import decode_job
+from gputui.store.files import FileAccess, cut_head, open_file, os_errors, remove_lines
 
 
 def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:
@@ -43,3 +59,190 @@ def ended_at(job: Job) -> datetime:
 def month_of(moment: datetime) -> str:
     """Return the month in the notation of file names: `2026-03`."""
     return f"{moment:%Y-%m}"
+
+
+CHECK_EVERY = timedelta(hours=1)
+SLACK = timedelta(days=1)
+"""Time for which lines may stay beyond their age, so that a file is cut at most once a day."""
+MOST_LINES = 50_000
+"""Lines that are read in one step."""
+_SPARE = 10
+"""Part of the size, as a divisor, that is freed beyond the limit, so that it is not reached again at once."""
+
+
+class LineFiles:
+    """Files of a month each: `PREFIX-YYYY-MM.jsonl`, or of version 0.1 `PREFIX-YYYY-MM.json`."""
+
+    def __init__(
+        self, directory: Path, kind: str, time_of: Callable[[bytes], datetime | None], limits: KeepLimits
+    ) -> None:
+        self.kind = kind
+        self._directory = directory
+        self._time_of = time_of
+        self._limits = limits
+
+    def paths(self) -> list[Path]:
+        """Return the files, oldest month first."""
+        found = [
+            *self._directory.glob(f"{self.kind}-????-??.json"),
+            *self._directory.glob(f"{self.kind}-????-??.jsonl"),
+        ]
+        return sorted(found, key=lambda path: (path.stem, path.suffix))
+
+    def kept(self) -> KeptData:
+        """Return size, number and oldest entry of the files, with their limits."""
+        paths = self.paths()
+        oldest = self._first_time(paths[0]) if paths else None
+        return KeptData(self.kind, sum(map(_size, paths)), len(paths), oldest, self._limits)
+
+    def trim(self, access: FileAccess, now: datetime) -> bool:
+        """Remove or cut the oldest file where a limit asks for it; return whether it did."""
+        paths = self.paths()
+        if not paths or not self._limits.are_set:
+            return False
+        oldest = paths[0]
+        surplus = max(self._too_old(oldest, now), self._too_much(paths))
+        if surplus <= 0:
+            return False
+        if surplus >= _size(oldest) or oldest.suffix == ".json":
+            remove_lines(oldest, access)
+        else:
+            cut_head(oldest, surplus, access)
+        return True
+
+    def _too_old(self, path: Path, now: datetime) -> int:
+        """Return the bytes at the beginning of the file that are too old; all if its whole month is."""
+        if self._limits.max_age is None:
+            return 0
+        before = now - self._limits.max_age
+        if _end_of_month(path) <= before:
+            return _size(path)
+        first = self._first_time(path)
+        if path.suffix == ".json" or first is None or first >= before - min(SLACK, self._limits.max_age / 10):
+            return 0
+        return self._length(path, lambda _, at: at < before)
+
+    def _too_much(self, paths: list[Path]) -> int:
+        """Return the bytes at the beginning of the first file that are too many."""
+        most = self._limits.max_size
+        total = sum(map(_size, paths))
+        if most is None or total <= most:
+            return 0
+        surplus = total - most + most // _SPARE
+        if surplus >= _size(paths[0]):
+            return surplus
+        return self._length(paths[0], lambda start, _: start < surplus)
+
+    def _length(self, path: Path, is_surplus: Callable[[int, datetime], bool]) -> int:
+        """Return the length of the lines at the beginning of which that is so; a damaged line goes with the one before.
+
+        `is_surplus` gets the offset and the time of a line.
+        """
+        length = 0
+        for start, line in islice(_lines(path), MOST_LINES):
+            at = self._time_of(line)
+            if at is not None and not is_surplus(start, at):
+                break
+            length = start + len(line)
+        return length
+
+    def _first_time(self, path: Path) -> datetime | None:
+        """Return the time of the first line that can be read; of a file of 0.1 the beginning of its month."""
+        if path.suffix == ".json":
+            return _month(path)
+        times = (self._time_of(line) for _, line in islice(_lines(path), 100))
+        return next((at for at in times if at is not None), None)
+
+
+class Trimmer:
+    """Keeps history and audit log within their limits, one step at a time."""
+
+    def __init__(self, directory: Path, settings: StoreSettings, access: FileAccess) -> None:
+        self._directory = directory
+        self._files = line_files(directory, settings)
+        self._access = access
+        self._due: datetime | None = None
+        self._is_begun = False
+
+    def step(self, now: datetime) -> None:
+        """Remove or cut at most one file of each kind; once an hour, and again at once while there is more to do."""
+        if self._due is not None and self._due - CHECK_EVERY <= now < self._due:
+            return
+        if not self._is_begun:
+            self._is_begun = True
+            self._remove_leftovers()
+        has_more = [files.trim(self._access, now) for files in self._files]
+        self._due = None if any(has_more) else now + CHECK_EVERY
+
+    def _remove_leftovers(self) -> None:
+        """Remove copies that a killed scheduler began. Only the scheduler trims, so nobody else writes one now."""
+        for path in self._directory.glob("*-????-??.jsonl.*.tmp"):
+            with os_errors(path):
+                path.unlink(missing_ok=True)
+
+
+def line_files(directory: Path, settings: StoreSettings) -> tuple[LineFiles, LineFiles]:
+    """Return the files of history and audit log."""
+    history = KeepLimits(settings.history_max_age, settings.history_max_size)
+    audit = KeepLimits(settings.audit_max_age, settings.audit_max_size)
+    return (
+        LineFiles(directory, "history", _time_of_job, history),
+        LineFiles(directory, "audit", _time_of_entry, audit),
+    )
+
+
+class _TimedEntry(msgspec.Struct):
+    at: datetime
+
+
+class _TimedJob(msgspec.Struct):
+    id: int
+    job: dict[str, Any]
+
+
+_ENTRY = json_decoder(_TimedEntry)
+_JOB = json_decoder(_TimedJob)
+
+
+def _time_of_entry(line: bytes) -> datetime | None:
+    with suppress(msgspec.MsgspecError):
+        return _ENTRY.decode(line).at
+    return None
+
+
+def _time_of_job(line: bytes) -> datetime | None:
+    """Return when the job of a line ended; None for a damaged line."""
+    with suppress(msgspec.MsgspecError, GputuiError):
+        found = _JOB.decode(line)
+        return ended_at(decode_job(found.id, found.job))
+    return None
+
+
+_LONGEST = 64 * 1024**2
+"""Bytes."""
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield offset and content of each line, up to one that is longer than any of ours."""
+    start = 0
+    with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+        while (line := file.readline(_LONGEST)) and len(line) < _LONGEST:
+            yield start, line
+            start += len(line)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _month(path: Path) -> datetime:
+    """Return the beginning of the month of a file."""
+    year, month = path.stem.split("-")[-2:]
+    return datetime(int(year), int(month), 1, tzinfo=UTC)
+
+
+def _end_of_month(path: Path) -> datetime:
+    return (_month(path) + timedelta(days=31)).replace(day=1)

@@ -18,7 +18,7 @@ from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.files.leadership import Leadership
 from gputui.engine.tick.state_directory import BackupWatch
 from gputui.store import TinyJobStore
-from gputui.store.staging import staged
+from gputui.store.transfer import staged
 from tests.cli.conftest import Run
 from tests.factories import ACTOR, NOW, job
 

@@ -16,9 +16,8 @@ import pytest
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import StoreSettings
 from gputui.store import TinyJobStore
-from gputui.store.repair import damaged_files, move_aside, repair_of
+from gputui.store.repair import damaged_files, move_aside, repair_of, verify_directory
 from gputui.store.transfer import export_lines, import_lines
-from gputui.store.verify import verify_directory
 from tests.factories import ACTOR, NOW, job
 from tests.lane import seeds
 from tests.store.test_history import over

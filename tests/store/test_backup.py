@@ -29,8 +29,7 @@ from gputui.domain.snapshot import Leader
 from gputui.domain.state import JobState
 from gputui.engine.files.leadership import Leadership
 from gputui.store import TinyJobStore
-from gputui.store.backup import MANIFEST
-from gputui.store.capture import CapturedFile
+from gputui.store.backup import MANIFEST, CapturedFile
 from gputui.store.codec import encode_job
 from tests.factories import ACTOR, NOW, array, job, recurring
 from tests.lane import examples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.store.file_access import SHARED, FileAccess, access_for
+from gputui.store.files import SHARED, FileAccess, access_for
 
 OWNER, GROUP = 61_001, 61_002
 

@@ -20,11 +20,11 @@ from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, S
 from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.file_access import access_for
+from gputui.store.files import access_for
+from gputui.store.journal import read_record
 from gputui.store.lock import StoreLock
 from gputui.store.replica import Replica
 from gputui.store.storage import JournalDB, JournalStorage
-from gputui.store.write_record import read_record
 from tests.factories import ACTOR, NOW, job
 from tests.store.repairing import repair
 

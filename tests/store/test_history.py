@@ -12,9 +12,9 @@ import pytest
 from gputui.domain.job import Job
 from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
-from gputui.store import TinyJobStore, past_jobs
+from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
-from gputui.store.file_access import FileAccess
+from gputui.store.files import FileAccess
 from gputui.store.history import HistoryFiles
 from tests.factories import ACTOR, NOW, array, job
 from tests.store.conftest import SETTINGS
@@ -180,7 +180,7 @@ def test_past_jobs_are_read_by_month_in_their_last_version(tiny: TinyJobStore, d
 def test_part_size_damage_and_old_versions_do_not_change_past_jobs(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, part: int, damage: bytes
 ) -> None:
-    monkeypatch.setattr(past_jobs, "PART", part)
+    monkeypatch.setattr("gputui.store.history.PART", part)
     add(files(directory), *(over(number, name=f"first{number}") for number in range(1, 14)))
     add(files(directory), *(over(number, name=f"again{number}") for number in range(1, 8)))
     path = directory / MONTH

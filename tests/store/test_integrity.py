@@ -12,9 +12,9 @@ import pytest
 
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.store import TinyJobStore
-from gputui.store.rescue import rescue_paths
-from gputui.store.verify import verify_directory
-from gputui.store.write_record import read_record_at
+from gputui.store.journal import read_record_at
+from gputui.store.repair import verify_directory
+from gputui.store.replica import rescue_paths
 from tests.factories import ACTOR, job
 
 Spoil = Callable[[Path], object]

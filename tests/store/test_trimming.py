@@ -14,8 +14,8 @@ from gputui.domain.audit import AuditEntry
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, files
-from gputui.store.file_access import FileAccess
-from gputui.store.trimming import line_files
+from gputui.store.files import FileAccess
+from gputui.store.retention import line_files
 from tests.factories import ACTOR, NOW, job
 
 DAYS = 70
