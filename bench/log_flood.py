@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from gputui.tui.log.pattern import pattern_of
+from gputui.tui.log.finder import pattern_of
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console
 

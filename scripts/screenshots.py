@@ -36,7 +36,7 @@ from gputui.ports import LogStream
 from gputui.tui import input_queue
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
-from gputui.tui.screens import log_controller
+from gputui.tui.screens import logs
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
@@ -212,7 +212,7 @@ async def main(check: bool) -> int:
     """Write all screenshots; with `--check`, name those that would change."""
     Input.cursor_blink = False  # type: ignore[assignment]  # a picture may fall into either half of a blink
     input_queue.LONGEST = 20.0  # on a loaded machine keys would overtake one another
-    log_controller.REST = 0.001  # or whether the log has followed the cursor depends on the time taken
+    logs.REST = 0.001  # or whether the log has followed the cursor depends on the time taken
     use_exact_waits(setattr)
     os.environ["TZ"] = "UTC"  # the console shows the time of the place where it runs
     time.tzset()

@@ -25,8 +25,7 @@ from gputui.domain.snapshot import ServerView, Snapshot
 from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
-from gputui.tui.log.follower import LogOpener
-from gputui.tui.log.pinned import Pinned
+from gputui.tui.log.follower import LogOpener, Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu_rows import GpuLook, GpuPicture, LookChoice, gpu_picture

@@ -11,9 +11,8 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
 from gputui.runtime.docker.runtime import DockerRuntime
-from gputui.tui.log.follower import TAIL, LogFollower
-from gputui.tui.log.pattern import Pattern
-from gputui.tui.log.whole import ANCHOR, KnownLines, read_region, scan
+from gputui.tui.log.finder import Pattern
+from gputui.tui.log.follower import ANCHOR, TAIL, KnownLines, LogFollower, read_region, scan
 from gputui.tui.present.log import without_stamp
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, shell

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.tui import input_queue
-from gputui.tui.screens import log_controller
+from gputui.tui.screens import logs
 from tests.tui.console import steady
 from tests.tui.idle import draw_at_once, draw_each_wait, use_exact_waits
 
@@ -50,7 +50,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def snap_compare(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
     """Compare a picture with the stored one when the screen has stopped changing."""
     draw_each_wait(monkeypatch.setattr)
-    monkeypatch.setattr(log_controller, "REST", 0.001)  # or whether the log has followed depends on the time taken
+    monkeypatch.setattr(logs, "REST", 0.001)  # or whether the log has followed depends on the time taken
 
     def compare(app: App[Any], *, run_before: Step | None = None, terminal_size: tuple[int, int] = (80, 24)) -> bool:
         async def before(pilot: Pilot[Any]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputui.tui.log.finder import pattern_of
 from gputui.tui.log.model import LogModel
-from gputui.tui.log.pattern import pattern_of
 from gputui.tui.present.log import MOST
 
 PIECES = st.lists(

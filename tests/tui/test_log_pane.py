@@ -16,12 +16,10 @@ from textual.widgets import Input
 from gputui.domain.errors import NotFoundError
 from gputui.runtime.process.log import FileLogStream
 from gputui.tui.log.buffer import EARLIER, LogBuffer, pack_lines
-from gputui.tui.log.follower import TAIL, LogFollower
-from gputui.tui.log.whole import KnownLines, read_earlier
-from gputui.tui.log.window import MOST_COPIED, copied_text
+from gputui.tui.log.follower import TAIL, KnownLines, LogFollower, read_earlier
+from gputui.tui.log.model import MOST_COPIED, copied_text
 from gputui.tui.present.log import STAMP_WIDTH, kept_part, stamp_words, without_stamp
-from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.log_saver import save_log
+from gputui.tui.screens.log_pane import LogPane, save_log
 from gputui.tui.screens.questions import Confirm, Prompt
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from gputui.tui.log import buffer
 from gputui.tui.log.buffer import MOST_FOUND, FoundLines, LogBuffer, pack_lines
-from gputui.tui.log.finder import Finder
-from gputui.tui.log.model import LogModel
-from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
-from gputui.tui.log.window import LogWindow, ShownLines, around
+from gputui.tui.log.finder import Finder, TooSlow, impatient, pattern_of, text_of
+from gputui.tui.log.model import LogModel, LogWindow, ShownLines, around
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from tests.tui.console import Console

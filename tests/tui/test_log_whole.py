@@ -10,11 +10,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.log.buffer import LogBuffer, pack_lines
-from gputui.tui.log.finder import OlderHits
-from gputui.tui.log.follower import TAIL, LogFollower
+from gputui.tui.log.finder import OlderHits, Pattern
+from gputui.tui.log.follower import ANCHOR, AROUND, TAIL, KnownLines, LogFollower, ScanResult, read_region, scan
 from gputui.tui.log.matching import Matcher
-from gputui.tui.log.pattern import Pattern
-from gputui.tui.log.whole import ANCHOR, AROUND, KnownLines, ScanResult, read_region, scan
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs

@@ -8,11 +8,10 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.tui.log.pinned import MOST, LogOf, Pinned
+from gputui.tui.log.follower import MOST_PINNED, LogOf, Pinned
 from gputui.tui.messages import ExitChoice
-from gputui.tui.screens.log_controller import REST
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.logs import LogsScreen, columns_for
+from gputui.tui.screens.logs import REST, LogsScreen, columns_for
 from gputui.tui.screens.main import Main
 from tests.tui import sample
 from tests.tui.console import Console
@@ -66,10 +65,10 @@ def test_logs_are_distributed_evenly(count: int, width: int, columns: int) -> No
 
 def test_no_more_are_pinned_than_fit() -> None:
     pinned = Pinned()
-    for number in range(MOST + 1):
+    for number in range(MOST_PINNED + 1):
         words = pinned.toggle(LogOf(number))
     assert "6 logs are pinned already" in words
-    assert len(pinned.logs) == MOST
+    assert len(pinned.logs) == MOST_PINNED
     assert pinned.toggle(LogOf(2)) == "no longer pinned"
     assert LogOf(2) not in pinned.logs
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
-from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
+from gputui.tui.log.finder import TooSlow, impatient, pattern_of, text_of
 from gputui.tui.present.log import without_stamp
 
 _HEADER = struct.Struct(">IB")

@@ -25,7 +25,7 @@ from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
-from gputui.tui.log.pinned import started_attempt
+from gputui.tui.log.follower import started_attempt
 from gputui.tui.present.cells import Cell, broken_cell, cell, fitted
 from gputui.tui.present.detail import (
     ExplanationState,

@@ -31,8 +31,8 @@ from gputui.tui.present.status import no_gpu_words
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
 from gputui.tui.screens.grid_nodes import GridNodes
 from gputui.tui.screens.job_screen import GpuScreen
-from gputui.tui.screens.log_controller import LogController
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.queue_controller import QueueController, chosen_columns, queue_rows
 from gputui.tui.screens.queue_editor import MoveFound, QueueEditor

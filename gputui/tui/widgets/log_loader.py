@@ -10,10 +10,18 @@ from textual.message import Message
 
 from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.log.buffer import LogRegion
-from gputui.tui.log.finder import Finder, OlderHits
-from gputui.tui.log.follower import LogFollower
-from gputui.tui.log.pattern import Pattern
-from gputui.tui.log.whole import ANCHOR, PAGE, EarlierLines, KnownLines, ScanResult, read_earlier, read_region, scan
+from gputui.tui.log.finder import Finder, OlderHits, Pattern
+from gputui.tui.log.follower import (
+    ANCHOR,
+    PAGE,
+    EarlierLines,
+    KnownLines,
+    LogFollower,
+    ScanResult,
+    read_earlier,
+    read_region,
+    scan,
+)
 
 if TYPE_CHECKING:
     from gputui.tui.widgets.log_view import LogView

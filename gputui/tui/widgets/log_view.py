@@ -17,9 +17,8 @@ from gputui.domain.units import plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.buffer import LogBuffer
-from gputui.tui.log.follower import LogFollower, LogOpener
+from gputui.tui.log.follower import LogFollower, LogOf, LogOpener, started_attempt
 from gputui.tui.log.model import LogModel
-from gputui.tui.log.pinned import LogOf, started_attempt
 from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
