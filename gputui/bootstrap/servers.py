@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from gputui import bootstrap
 from gputui.config.settings_file import check_server_name
-from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.errors import InputError
 from gputui.domain.server_ids import MOST
 from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.ssh_address import parse_ssh_address
 
 if TYPE_CHECKING:
-    from gputui.domain.snapshot import Snapshot
-    from gputui.ports.actions import Performer
-    from gputui.servers.access import ServersAccess
-    from gputui.servers.console import Servers
+    from gputui.servers.backend import RemoteBackend
 
 LOCAL = "local"
 """Name of this machine after `--on`."""
@@ -93,32 +88,8 @@ def command_on(
     return connection.argv(f"trap : INT; {set_there} {server.command} {shlex.join(words)}", is_tty=is_tty)
 
 
-class ServerAccess(Struct, frozen=True):
-    """Everything through which a console reaches several servers."""
+def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
+    """Return the queues of these servers, not connected yet."""
+    from gputui.servers.backend import RemoteBackend
 
-    servers: Servers
-    actions: Performer
-    access: ServersAccess
-
-    def images(self, name: str) -> tuple[str, ...]:
-        """Return the images of a server's engine; empty if it does not answer."""
-        try:
-            found: tuple[str, ...] = self.servers.named(name).connection.call("images")[0]
-        except GputuiError:
-            return ()
-        return found
-
-    def user_at(self, name: str) -> tuple[str, str, str]:
-        """Return host, user and directory on a server; empty before it has answered."""
-        hello = self.servers.named(name).connection.hello
-        return (hello.host, hello.user, hello.home) if hello else ("", "", "")
-
-
-def open_servers(settings: Sequence[ServerSettings], publish: Callable[[Snapshot], object]) -> ServerAccess:
-    """Return the way to these servers, not connected yet; `publish` is called with each merged snapshot."""
-    from gputui.servers.access import ServersAccess
-    from gputui.servers.actions import ServersActions
-    from gputui.servers.console import Servers
-
-    servers = Servers(settings, bootstrap.clock().now, publish)
-    return ServerAccess(servers, ServersActions(servers), ServersAccess(servers, settings))
+    return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user)

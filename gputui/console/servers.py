@@ -8,20 +8,22 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap.servers import ServerAccess, open_servers
+from gputui.bootstrap.servers import open_servers
 from gputui.config import Options, templates_path
 from gputui.console import own_log, startup
 from gputui.console.app import ConsoleApp
 from gputui.console.console import GIVE_WAY_AFTER, tell
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.job import Job
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import ServerView
 from gputui.engine.feed import Feed
+from gputui.ports.backend import Backend
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
@@ -39,7 +41,8 @@ class ServersConsole:
         self._options = options
         self._preferences = preferences
         self._feed = Feed()
-        self._there = open_servers(servers, self._feed.publish)
+        self._there = open_servers(servers)
+        self._publishing = threading.Thread(target=self._there.publish, args=(self._feed.publish,), daemon=True)
         self._names = ", ".join(server.name for server in servers)
 
     async def run(self) -> int:
@@ -53,13 +56,13 @@ class ServersConsole:
             _, code = await screens.run()
         finally:
             connecting.cancel()
-            await asyncio.to_thread(self._there.servers.close, _END_WITHIN)
+            await asyncio.to_thread(self._there.close, _END_WITHIN)
         return code
 
     def _app(self) -> ConsoleApp:
         return ConsoleApp(
             self._feed,
-            self._there.actions,
+            self._there,
             services(self._there, self._options, self._preferences, self._names),
             appearance_of(self._options.settings.console, os.environ),
         )
@@ -67,42 +70,65 @@ class ServersConsole:
     async def _connect(self, painted: asyncio.Event) -> None:
         """Connect after the first frame, which no server delays."""
         await painted.wait()
-        self._there.servers.start()
+        self._publishing.start()
 
     def _hang_up(self) -> None:
         """End with the connections: the screen's driver would wait for a terminal that will not answer."""
-        closing = threading.Thread(target=self._there.servers.close, args=(1.0,), daemon=True)
+        closing = threading.Thread(target=self._there.close, args=(1.0,), daemon=True)
         closing.start()
         closing.join(2.0)
         os._exit(128 + signal.SIGHUP)
 
 
-def services(there: ServerAccess, options: Options, preferences: Preferences, host: str = "") -> Services:
+class _Logs:
+    """Output of jobs."""
+
+    def __init__(self, there: Backend) -> None:
+        self.open = there.log
+
+
+class _Access:
+    """Shells and processes of jobs."""
+
+    def __init__(self, there: Backend) -> None:
+        self._there = there
+
+    def shell(self, job: Job) -> Shell:
+        return self._there.shell(job.id)
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        return self._there.processes(job.id)
+
+    def close(self) -> None:
+        """Do nothing: the connections are closed with the console."""
+
+
+def services(there: Backend, options: Options, preferences: Preferences, host: str = "") -> Services:
     """Return the services of a console over several servers."""
 
     def of_server(whole: Services, server: ServerView) -> Services:
         own = server.settings
-        name, user, home = there.user_at(server.name)
+        about = there.about(server.name)
         return replace(
             whole,
             settings=replace(whole.settings, scheduler=own.scheduler, policy=own.policy, servers=()),
-            host=name or server.name,
-            user=user or whole.user,
-            directory=home,
-            forms=FormSources(partial(there.images, server.name), whole.forms.templates),
+            host=about.host,
+            user=about.user,
+            directory=about.home,
+            forms=FormSources(lambda: tuple(there.images(server.name)), whole.forms.templates),
         )
 
     return Services(
-        there.access,
+        _Logs(there),
         options.settings,
         bootstrap.clock(),
         PAGES,
         host=host,
         user=bootstrap.actor().user,
         preferences=preferences,
-        job_access=there.access,
-        measured=there.access.measured,
-        past=there.access.past,
+        job_access=_Access(there),
+        measured=lambda job: there.measured(job.id),
+        past=there.history,
         forms=FormSources(templates=templates_path()),
         of_server=of_server,
     )

@@ -30,6 +30,7 @@ from gputui.domain.snapshot import CONNECTING, EMPTY, ServerView, Snapshot
 from gputui.domain.ssh_address import parse_ssh_address
 from gputui.domain.text import plain
 from gputui.servers.deltas import SnapshotDecoder
+from gputui.servers.merging import IdMapper
 from gputui.servers.protocol import (
     ALIVE_EVERY,
     ASK_EVERY,
@@ -99,9 +100,14 @@ class _Waiting:
 class ServerConnection:
     """Keeps one server connected. Only `call` blocks; it may be called from any thread, and raises GputuiError."""
 
-    def __init__(self, server: ServerSettings, now: Callable[[], datetime], changed: Callable[[], object]) -> None:
-        self.name = server.name
-        self._server = server
+    def __init__(
+        self, settings: ServerSettings, number: int, now: Callable[[], datetime], changed: Callable[[], object]
+    ) -> None:
+        """`number` is that of the server in this console, from 1; `changed` is called after each change of `view`."""
+        self.name = settings.name
+        self.settings = settings
+        self.mapper = IdMapper(number, settings.name)
+        """Translation of its ids."""
         self._now = now
         self._changed = changed
         self.hello: Hello | None = None
@@ -120,17 +126,18 @@ class ServerConnection:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"server-{server.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"server-{settings.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to connect."""
-        self._thread.start()
+        """Begin to connect; a second call does nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
 
-    def view(self, snapshot: Snapshot) -> ServerView:
-        """Return the server with this translation of its snapshot."""
+    def view(self) -> ServerView:
+        """Return the server with its last snapshot, whose ids and names are those of this console."""
         hello = self.hello
         settings = Settings(scheduler=hello.scheduler, policy=hello.policy) if hello else Settings()
-        return ServerView(self.name, snapshot, settings, self._seen_at, self._problem)
+        return ServerView(self.name, self.mapper.snapshot(self._snapshot), settings, self._seen_at, self._problem)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -163,6 +170,10 @@ class ServerConnection:
             with self._lock:
                 self._waiting.pop(number, None)
         return self._result(name, wish, waiting)
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """Return the result of a request that changes nothing that could be undone."""
+        return self.call(name, *arguments)[0]
 
     def tell(self, name: str, *arguments: object) -> None:
         """Send a request whose answer nobody needs."""
@@ -215,7 +226,7 @@ class ServerConnection:
         """Open the connection and read it to its end; return why it ended."""
         try:
             process = subprocess.Popen(
-                command_of(self._server, "remote"),
+                command_of(self.settings, "remote"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -328,13 +339,13 @@ class ServerConnection:
     def _words_of(self, code: int, errors: list[str]) -> str:
         """Return why the process ended, in words."""
         last = errors[-1] if errors else ""
-        program = self._server.command.split()[0] if self._server.address else "gputui"
+        program = self.settings.command.split()[0] if self.settings.address else "gputui"
         if code == 127:
             return f"{program} is not found there; set the server's `command` ({last or 'exit code 127'})"
         if code == 2 and "remote" in last:
             return f"gputui there is too old for this console ({__version__}): it has no command `remote`; update it"
-        if code == 255 and self._server.address:
-            command = parse_ssh_address(self._server.address, self.name).command
+        if code == 255 and self.settings.address:
+            command = parse_ssh_address(self.settings.address, self.name).command
             return f"{last or 'ssh cannot connect'} (`{command}` must work without a question)"
         return last or ("the connection was closed" if code == 0 else f"exit code {code}")
 

@@ -1,15 +1,174 @@
-"""Merges the snapshots of several servers into one. Nobody schedules across them: each keeps its own order."""
+"""Several servers as one: ids and names that are unique in a console, and one snapshot of all.
+
+Nobody schedules across servers: each keeps its own order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeStatus
-from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot
+from gputui.domain.action import Action, PlaceJobs, Unreserve
+from gputui.domain.edit import Edit
+from gputui.domain.gpu import GpuState, GpuView, Holder, ProbeCode, ProbeStatus
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.job_spec import JobId, JobSpec, Submission
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.runs import Run
+from gputui.domain.server_ids import own_id, shared_id
+from gputui.domain.snapshot import Controls, Node, Notice, ServerView, Snapshot, WindowView
+
+V = TypeVar("V")
+_Map = Callable[[JobId], JobId]
+
+
+def _job(job: Job, new: _Map) -> Job:
+    array, placed = job.array, job.placed
+    return replace(
+        job,
+        id=new(job.id),
+        spec=_spec(job.spec, new),
+        array=replace(array, id=new(array.id)) if array is not None else None,
+        placed=_placed(placed, new) if placed is not None else None,
+        recurring=new(job.recurring) if job.recurring is not None else None,
+        runs=tuple(Run(new(run.id), run.index, run.count, run.step) for run in job.runs),
+    )
+
+
+def _spec(spec: JobSpec, new: _Map) -> JobSpec:
+    if not (spec.after or spec.after_any):
+        return spec
+    return replace(spec, after=tuple(map(new, spec.after)), after_any=tuple(map(new, spec.after_any)))
+
+
+def _placed(placed: Placed, new: _Map) -> Placed:
+    return replace(placed, past=new(placed.past), beside=new(placed.beside))
+
+
+def own_action(action: Action) -> Action:
+    """Return an action with the ids and names of its server."""
+    fields = {name: own(getattr(action, name)) for name, own in _OWN.items() if hasattr(action, name)}
+    if isinstance(action, PlaceJobs):
+        del fields["ids"]
+    if isinstance(action, Unreserve):
+        fields["name"] = own_name(action.name)
+    return replace(action, **fields) if fields else action
+
+
+def _own_edit(edit: Edit) -> Edit:
+    ids = {name: tuple(map(own_id, edit.spec[name])) for name in ("after", "after_any") if name in edit.spec}
+    return replace(edit, spec={**edit.spec, **ids}) if ids else edit
+
+
+def _own_submission(submission: Submission) -> Submission:
+    return replace(submission, spec=_spec(submission.spec, own_id))
+
+
+def _own_placing(placing: Placing) -> Placing:
+    return Placing(tuple(map(own_id, placing.ids)), _placed(placing.placed, own_id))
+
+
+class IdMapper:
+    """Gives the jobs of one server ids that are unique in a console. Unchanged objects stay the same objects."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self.name = name
+        self._jobs: dict[JobId, tuple[Job, Job]] = {}
+        """Each job as it came, and as it is shown, by its own id."""
+        self._last: dict[str, tuple[object, object]] = {}
+
+    def shared(self, job_id: JobId) -> JobId:
+        """Return the id in this console."""
+        return shared_id(self._number, self.name, job_id)
+
+    def job(self, job: Job) -> Job:
+        """Return a job with ids of this console."""
+        return _job(job, self.shared)
+
+    def snapshot(self, snapshot: Snapshot) -> Snapshot:
+        """Return a server's snapshot with ids and names of this console."""
+        new = self.shared
+        return replace(
+            snapshot,
+            nodes=self._once("nodes", snapshot.nodes, self._all_nodes),
+            jobs=self._once("jobs", snapshot.jobs, self._all_jobs),
+            order=self._once("order", snapshot.order, lambda order: tuple(map(new, order))),
+            reasons=self._once("reasons", snapshot.reasons, self._by_id),
+            expected_starts=self._once("starts", snapshot.expected_starts, self._by_id),
+            progress=self._by_id(snapshot.progress),
+            recurring=tuple(map(self._recurring, snapshot.recurring)),
+            windows=tuple(map(self._window, snapshot.windows)),
+            leads_here=False,
+            server_name=self.name,
+        )
+
+    def _once(self, name: str, value: V, make: Callable[[V], V]) -> V:
+        """Return the translated value; the same object for the same value."""
+        known = self._last.get(name)
+        if known is None or known[0] is not value:
+            known = self._last[name] = value, make(value)
+        return known[1]  # type: ignore[return-value]  # what `make` returned for this very value
+
+    def _all_jobs(self, jobs: Iterable[Job]) -> tuple[Job, ...]:
+        known, self._jobs = self._jobs, {}
+        for job in jobs:
+            pair = known.get(job.id)
+            self._jobs[job.id] = pair if pair is not None and pair[0] is job else (job, self.job(job))
+        return tuple(shown for _, shown in self._jobs.values())
+
+    def _by_id(self, values: Mapping[JobId, V]) -> Mapping[JobId, V]:
+        return {self.shared(job_id): value for job_id, value in values.items()}
+
+    def _all_nodes(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return the nodes, named by the server; of several, each with its own name behind that."""
+        names = (f"{self.name}/{node.name}" if len(nodes) > 1 else self.name for node in nodes)
+        views = (tuple(map(self._view, node.gpus)) for node in nodes)
+        return tuple(replace(node, name=name, gpus=gpus) for node, name, gpus in zip(nodes, names, views, strict=True))
+
+    def _view(self, view: GpuView) -> GpuView:
+        if view.job_id is None and not view.job_ids and not view.process_jobs:
+            return view
+        return replace(
+            view,
+            job_id=None if view.job_id is None else self.shared(view.job_id),
+            job_ids=tuple(map(self.shared, view.job_ids)),
+            sharers=tuple(replace(each, job_id=self.shared(each.job_id)) for each in view.sharers),
+            process_jobs={pid: self.shared(job_id) for pid, job_id in view.process_jobs.items()},
+            trespassers=tuple(map(self.shared, view.trespassers)),
+            holders=tuple(map(self._holder, view.holders)),
+        )
+
+    def _holder(self, holder: Holder) -> Holder:
+        return holder if holder.job_id is None else replace(holder, job_id=self.shared(holder.job_id))
+
+    def _recurring(self, entry: RecurringJob) -> RecurringJob:
+        last = None if entry.last_job_id is None else self.shared(entry.last_job_id)
+        return replace(entry, id=self.shared(entry.id), last_job_id=last)
+
+    def _window(self, view: WindowView) -> WindowView:
+        return replace(view, window=replace(view.window, name=f"{self.name}:{view.window.name}"))
+
+
+def own_name(name: str) -> str:
+    """Return the name of a reservation on its server: `maintenance` of `gpu1:maintenance`."""
+    return name.partition(":")[2] if ":" in name else name
+
+
+_OWN: Mapping[str, Callable[[Any], Any]] = {
+    "ids": lambda ids: tuple(map(own_id, ids)),
+    "submission": _own_submission,
+    "submissions": lambda submissions: tuple(map(_own_submission, submissions)),
+    "places": lambda places: tuple(map(_own_placing, places)),
+    "edit": _own_edit,
+    "seen": lambda job: _job(job, own_id) if job is not None else None,
+    "window": lambda window: replace(window, name=own_name(window.name)),
+}
+"""Translation of the fields of actions that have ids or names of a console over several servers."""
 
 
 def merged(servers: Sequence[ServerView], now: datetime) -> Snapshot:

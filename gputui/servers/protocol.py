@@ -6,7 +6,7 @@ The server begins with a `Hello`, then sends a `SnapshotUpdate` whenever its sna
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, get_args
 
@@ -189,10 +189,12 @@ ACTIONS = tuple(str(kind.__struct_config__.tag) for kind in get_args(Action))
 """Names of the actions that this end knows."""
 
 
-def _plain(value: object) -> dict[Any, Any]:
-    """Return a read-only mapping as a dict, which msgspec can encode."""
+def _plain(value: object) -> dict[Any, Any] | list[Any]:
+    """Return a read-only mapping as a dict, and what yields values as a list, which msgspec can encode."""
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, Iterable):
+        return list(value)
     raise NotImplementedError(type(value).__name__)
 
 

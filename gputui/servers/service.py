@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count, islice
@@ -16,12 +16,11 @@ from msgspec import Raw
 
 from gputui import __version__
 from gputui.domain.action import Action
-from gputui.domain.container import ProcessRow
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.telemetry_series import Measured
+from gputui.domain.submit_action import Done
 from gputui.ports import LiveLogStream, LogStream
 from gputui.ports.actions import ActionChange
 from gputui.ports.backend import About, Backend
@@ -123,7 +122,7 @@ class _OpenLog:
 
 
 class _Calls:
-    """The requests, by name."""
+    """Carries out requests: each is a method of the backend, or one of these that keep something for the console."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -136,32 +135,32 @@ class _Calls:
         """Return the answer to a request; errors are answers too."""
         try:
             arguments = arguments_of(request)
-            if request.call == "act":
-                return self._act(request.id, *arguments)
-            return Answer(request.id, Raw(json(getattr(self, f"call_{request.call}")(*arguments))))
+            result = getattr(self if hasattr(self, request.call) else self._backend, request.call)(*arguments)
+            notes: tuple[ChangeNote, ...] = ()
+            if isinstance(result, Done):
+                notes = self._noted(result.changes) if request.call == "act" else ()
+                result = ActionResult(result.ids, result.window, result.jobs)
+            return Answer(request.id, Raw(json(result)), changes=notes)
         except Exception as error:  # noqa: BLE001 - a border: the console shows it
             return Answer(request.id, error=Fault.of(error))
 
-    def _act(self, number: int, action: Action) -> Answer:
-        """Carry out an action; its changes stay here, to be undone by their numbers."""
-        with self._turn:
-            done = self._backend.act(action)
-        noted = {next(self._numbers): change for change in done.changes[-MOST_CHANGES:]}
+    def _noted(self, changes: Sequence[ActionChange]) -> tuple[ChangeNote, ...]:
+        """Keep changes, to be undone by their numbers."""
+        noted = {next(self._numbers): change for change in changes[-MOST_CHANGES:]}
         self._changes |= noted
         while len(self._changes) > MOST_CHANGES:
             del self._changes[next(iter(self._changes))]
-        notes = tuple(ChangeNote(each, change.subject({}), change.done) for each, change in noted.items())
-        return Answer(number, Raw(json(ActionResult(done.ids, done.window, done.jobs))), changes=notes)
+        return tuple(ChangeNote(each, change.subject({}), change.done) for each, change in noted.items())
 
-    def call_foresee(self, action: Action) -> ActionResult:
-        """Return what an action would do."""
-        done = self._backend.foresee(action)
-        return ActionResult(done.ids, done.window, done.jobs)
-
-    def call_alive(self) -> None:
+    def alive(self) -> None:
         """Do nothing: the console is still there."""
 
-    def call_undo(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
+    def act(self, action: Action) -> Done:
+        """Carry out an action, one at a time."""
+        with self._turn:
+            return self._backend.act(action)
+
+    def undo(self, numbers: tuple[int, ...]) -> tuple[str, ...]:
         """Undo changes; return for each why it was not undone."""
         if unknown := [number for number in numbers if number not in self._changes]:
             raise NotFoundError(f"{len(unknown)} of these changes were made before this connection, or too long ago")
@@ -169,43 +168,24 @@ class _Calls:
             answers = {id(change): why for change, why in self._backend.undo([self._changes[n] for n in numbers])}
         return tuple(answers.get(id(self._changes[number]), "") for number in numbers)
 
-    def call_job(self, job_id: JobId) -> Job:
-        """Return a job, however long ago it ended."""
-        return self._backend.job(job_id)
+    def history(self, since: datetime | None, most: int) -> Iterable[Job]:
+        """Yield at most so many ended jobs."""
+        return islice(self._backend.history(since), most)
 
-    def call_history(self, since: datetime | None, most: int) -> tuple[Job, ...]:
-        """Return at most so many finished jobs, the latest first."""
-        return tuple(islice(self._backend.history(since), most))
-
-    def call_measured(self, job_id: JobId) -> dict[int, Measured]:
-        """Return the telemetry of a job."""
-        return dict(self._backend.measured(job_id))
-
-    def call_processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        """Return the processes of a job."""
-        return self._backend.processes(job_id)
-
-    def call_images(self) -> tuple[str, ...]:
-        """Return the names of the engine's images."""
-        return tuple(self._backend.images())
-
-    def call_log_open(
-        self, job_id: JobId, attempt: int | None, tail: int | None, follow: bool, stamped: bool
-    ) -> OpenedLog:
+    def log_open(self, job_id: JobId, attempt: int | None, tail: int | None, follow: bool, stamped: bool) -> OpenedLog:
         """Open a log, to be read in parts."""
         stream = self._backend.log(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
         number = next(self._numbers)
         self._logs[number] = _OpenLog(stream)
         return OpenedLog(number, getattr(stream, "is_stamped", False))
 
-    def call_log_read(self, number: int) -> LogPart:
+    def log_read(self, number: int) -> LogPart:
         """Return the next lines of an open log."""
-        log = self._logs.get(number)
-        if log is None:
+        if (log := self._logs.get(number)) is None:
             raise NotFoundError("this log is not open")
         return log.read()
 
-    def call_log_close(self, number: int) -> None:
+    def log_close(self, number: int) -> None:
         """Close a log."""
         if log := self._logs.pop(number, None):
             log.close()
@@ -213,7 +193,7 @@ class _Calls:
     def close(self) -> None:
         """Close all logs."""
         for number in tuple(self._logs):
-            self.call_log_close(number)
+            self.log_close(number)
 
 
 def _hello(about: About) -> Hello:

@@ -75,7 +75,12 @@ class Harness(Protocol):
 
     @property
     def has_processes(self) -> bool:
-        """Whether it lists processes of jobs; several servers do, although no command runs inside."""
+        """Whether it lists processes of jobs."""
+        ...
+
+    @property
+    def entering(self) -> Capability:
+        """Capability without which no command runs in a job."""
         ...
 
     @property
@@ -558,16 +563,18 @@ class BackendContract:
         assert over.wait(PATIENCE)
         stream.close()
 
-    def test_a_command_runs_in_a_running_job(self, backend: Backend, running: Job) -> None:
+    def test_a_command_runs_in_a_running_job(self, backend: Backend, harness: Harness, running: Job) -> None:
         request = ExecRequest(("sh", "-c", "echo inside; exit 3"))
-        if not self.lacks(backend, Capability.INSIDE, lambda: backend.enter(running.id, request)):
+        if not self.lacks(backend, harness.entering, lambda: backend.enter(running.id, request)):
             talk = Talk(backend.enter(running.id, request))
             assert talk.end() == 3
             assert talk.out == b"inside\n"
 
-    def test_a_waiting_job_cannot_be_entered(self, backend: Backend, jobs: Callable[..., Ids]) -> None:
+    def test_a_waiting_job_cannot_be_entered(
+        self, backend: Backend, harness: Harness, jobs: Callable[..., Ids]
+    ) -> None:
         ids, request = jobs(), ExecRequest(("true",))
-        if not self.lacks(backend, Capability.INSIDE, lambda: backend.enter(ids[0], request)):
+        if not self.lacks(backend, harness.entering, lambda: backend.enter(ids[0], request)):
             words = "is PENDING: a shell and its processes are only available while it is RUNNING"
             assert words in self.refusal(lambda: backend.enter(ids[0], request))
             assert words in self.refusal(lambda: backend.processes(ids[0]))

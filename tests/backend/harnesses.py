@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -22,20 +21,13 @@ from gputui.bootstrap.backend import StoreBackend
 from gputui.bootstrap.servers import open_servers
 from gputui.config import Options
 from gputui.config.options import parse_probe
-from gputui.domain.action import Action, Cancel
-from gputui.domain.cluster import Capability, Caps
-from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.errors import CapabilityError
+from gputui.domain.action import Cancel
+from gputui.domain.cluster import Capability
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
-from gputui.domain.server_ids import own_id
 from gputui.domain.settings import ClusterSettings, ServerSettings, Settings
-from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.submit_action import Done
-from gputui.domain.telemetry_series import Measured
-from gputui.ports import Cluster, LogStream
-from gputui.ports.backend import About, Entry
+from gputui.ports import Cluster
 from gputui.store import TinyJobStore
 from tests.backend.contract import LINES
 from tests.cluster.fake import FakeCluster
@@ -54,6 +46,7 @@ class LocalHarness:
 
     missing = 10**6
     has_processes = True
+    entering = Capability.INSIDE
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -112,6 +105,7 @@ class ClusterHarness:
     """Queue of a fake cluster, as bootstrap makes it for the engine of the settings."""
 
     missing = 10**6
+    entering = Capability.INSIDE
     drainable = ("gpu1",)
 
     def __init__(self, directory: Path, lacking: Mapping[Capability, str]) -> None:
@@ -174,7 +168,6 @@ _SSH = """#!/bin/sh
 while [ "$1" != -- ]; do shift; done
 exec "{python}" -P -m gputui {options} remote
 """
-_NOT_THROUGH = "a command in a job needs a terminal of its server: gputui --on a exec"
 
 
 class KubernetesHarness(ClusterHarness):
@@ -211,96 +204,11 @@ class KubernetesHarness(ClusterHarness):
         self._fake.close()
 
 
-class ServersSnapshots:
-    """Merged snapshots of the servers of a console."""
-
-    def __init__(self, backend: RemoteBackend) -> None:
-        self._backend = backend
-
-    def version(self) -> object:
-        return [id(server.connection.snapshot) for server in self._backend.there.servers.all]
-
-    def read(self) -> Snapshot:
-        return self._backend.there.servers.snapshot()
-
-
-class RemoteBackend:
-    """Adapter over what a console over several servers is made of."""
-
-    def __init__(self, settings: Sequence[ServerSettings]) -> None:
-        self.there = open_servers(list(settings), lambda snapshot: None)
-        self.there.servers.start()
-        deadline = time.monotonic() + PATIENCE
-        while not all(server.connection.is_up for server in self.there.servers.all):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-    def about(self, server: str = "") -> About:
-        name = server or self.there.servers.all[0].name
-        hello = self.there.servers.named(name).connection.hello
-        assert hello is not None
-        lacking = dict.fromkeys((Capability.INSIDE, Capability.STREAMS), _NOT_THROUGH)
-        return About(
-            hello.host, hello.user, hello.home, Caps("gputui", lacking), scheduler=hello.scheduler, policy=hello.policy
-        )
-
-    def snapshots(self) -> ServersSnapshots:
-        return ServersSnapshots(self)
-
-    def act(
-        self, action: Action, /, *, server: str = "", on_progress: Callable[[int, int], None] | None = None
-    ) -> Done:
-        return self.there.actions.act(action, server=server, on_progress=on_progress)
-
-    def foresee(self, action: Action, /) -> Done:
-        return self.there.actions.foresee(action)
-
-    def undo(
-        self, changes: Iterable[Any], on_progress: Callable[[int, int], None] | None = None
-    ) -> Sequence[tuple[Any, str]]:
-        return self.there.actions.undo(changes, on_progress)
-
-    def job(self, job_id: JobId) -> Job:
-        server = self.there.servers.of_job(job_id)
-        return server.mapper.job(server.connection.call("job", own_id(job_id))[0])
-
-    def history(self, since: datetime | None = None) -> Iterable[Job]:
-        return self.there.access.past(since)
-
-    def log(
-        self,
-        job_id: JobId,
-        attempt: int | None = None,
-        *,
-        tail: int | None = None,
-        follow: bool = False,
-        stamped: bool = False,
-    ) -> LogStream:
-        return self.there.access.open(job_id, attempt, tail=tail, follow=follow, stamped=stamped)
-
-    def enter(self, job_id: JobId, request: Entry) -> Any:
-        raise CapabilityError(_NOT_THROUGH)
-
-    def shell(self, job_id: JobId) -> Shell:
-        return self.there.access.shell(self.job(job_id))
-
-    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        return self.there.access.processes(self.job(job_id))
-
-    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
-        return self.there.access.measured(self.job(job_id))
-
-    def images(self, server: str = "") -> Iterable[str]:
-        return self.there.images(server or self.there.servers.all[0].name)
-
-    def close(self) -> None:
-        self.there.servers.close()
-
-
 class RemoteHarness:
     """The queue of another harness, through a connection of a console."""
 
     has_processes = True
+    entering = Capability.STREAMS
 
     def __init__(self, directory: Path) -> None:
         self._there = LocalHarness(directory)
@@ -310,8 +218,14 @@ class RemoteHarness:
         ssh.chmod(0o755)
         self._patch = pytest.MonkeyPatch()
         self._patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
-        self.backend = RemoteBackend([ServerSettings("a", "ssh://a")])
-        self._mapper = self.backend.there.servers.all[0].mapper
+        self.backend = open_servers([ServerSettings("a", "ssh://a")])
+        self.backend.start()
+        [server] = self.backend.servers
+        deadline = time.monotonic() + PATIENCE
+        while not server.is_up:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        self._mapper = server.mapper
         self.missing = self._mapper.shared(self._there.missing)
         self.drainable = self._there.drainable
         self.spec, self.end, self.now = self._there.spec, self._there.end, self._there.now

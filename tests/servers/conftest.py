@@ -60,7 +60,7 @@ class Site(Connections):
         super().__init__(self.settings, PATIENCE)
 
     def close(self) -> None:
-        self.there.servers.close(10)
+        self.there.close(10)
         for server in self.gpus:
             server.close()
 
@@ -77,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, sshd: Sshd) -> Iterator[Site]
     before = os.environ["PATH"]
     os.environ["PATH"] = sshd.path
     made = Site(tmp_path_factory.mktemp("servers"), sshd)
-    made.there.servers.start()
+    made.start()
     yield made
     made.close()
     os.environ["PATH"] = before

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
-from gputui.bootstrap.servers import ServerAccess, open_servers
+from gputui.bootstrap.servers import open_servers
 from gputui.domain.settings import ServerSettings
 from gputui.domain.snapshot import EMPTY, Snapshot
 
@@ -17,9 +18,13 @@ class Connections:
         """`patience` is how many seconds a wait lasts at most."""
         self._patience = patience
         self.snapshot: Snapshot = EMPTY
-        self.there: ServerAccess = open_servers(list(settings), self._publish)
+        self.there = open_servers(settings)
+        self._publishing = threading.Thread(target=self.there.publish, args=(self._take,), daemon=True)
 
-    def _publish(self, snapshot: Snapshot) -> None:
+    def start(self) -> None:
+        self._publishing.start()
+
+    def _take(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
 
     def until(self, true: Callable[[Snapshot], object], what: str = "the snapshot is so") -> Snapshot:

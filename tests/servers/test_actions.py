@@ -41,7 +41,7 @@ from gputui.domain.settings import ServerSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
-from gputui.servers.actions import ServersActions
+from gputui.servers.backend import RemoteBackend
 from tests.factories import NOW, gpu, spec
 from tests.servers.connections import Connections
 
@@ -56,9 +56,8 @@ class Pair(Connections):
 
     def __init__(self) -> None:
         super().__init__([ServerSettings(name, f"ssh://{name}") for name in "ab"], 20.0)
-        self.servers = self.there.servers
-        self.actions = ServersActions(self.servers)
-        self.servers.start()
+        self.actions = self.there
+        self.start()
         self.until(lambda shown: all(not server.problem for server in shown.servers) and shown.servers)
 
     def submit(self, server: str) -> int:
@@ -66,7 +65,7 @@ class Pair(Connections):
         return job_id
 
     def is_paused(self, server: str) -> bool:
-        return self.servers.named(server).connection.snapshot.controls.paused
+        return self.there.named(server).snapshot.controls.paused
 
     def job(self, job_id: int, true: Callable[[Job], object] = lambda job: True) -> Job:
         """Return a job once it is so."""
@@ -86,7 +85,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         patch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
         made = Pair()
         yield made
-        made.servers.close(10)
+        made.there.close(10)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +159,7 @@ def test_a_failure_names_the_servers_that_are_done(pair: Pair, ids: tuple[int, i
     ],
 )
 def test_what_spans_servers_is_refused(
-    pair: Pair, ids: tuple[int, int], act: Callable[[ServersActions, int, int], object], words: str
+    pair: Pair, ids: tuple[int, int], act: Callable[[RemoteBackend, int, int], object], words: str
 ) -> None:
     with pytest.raises((InputError, GputuiError), match=words):
         act(pair.actions, *ids)
@@ -197,7 +196,7 @@ def test_a_recurring_job_is_paused_resumed_and_ended_on_its_server(pair: Pair) -
     ],
 )
 def test_the_refusal_of_a_server_arrives(
-    pair: Pair, ids: tuple[int, int], act: Callable[[ServersActions, tuple[int, ...]], object]
+    pair: Pair, ids: tuple[int, int], act: Callable[[RemoteBackend, tuple[int, ...]], object]
 ) -> None:
     with pytest.raises(GputuiError) as refused:
         act(pair.actions, ids[1:])

@@ -91,6 +91,7 @@ def test_a_command_on_this_machine_forgets_the_cluster() -> None:
 
 
 def test_a_server_that_has_not_answered_has_neither_images_nor_a_user() -> None:
-    there = open_servers((BIG,), lambda snapshot: None)
+    there = open_servers((BIG,))
     assert there.images("big") == ()
-    assert there.user_at("big") == ("", "", "")
+    about = there.about("big")
+    assert (about.host, about.user, about.home) == ("big", there.about().user, "")

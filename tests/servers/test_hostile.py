@@ -62,7 +62,7 @@ class Lab(Connections):
 
     def __init__(self, *hosts: str) -> None:
         super().__init__([ServerSettings(host, f"ssh://{host}") for host in hosts], 60.0)
-        self.there.servers.start()
+        self.start()
 
     def problem(self) -> str:
         """Return why the first server does not answer, once that is known."""
@@ -88,7 +88,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
     yield make
     for each in made:
-        each.there.servers.close(10)
+        each.there.close(10)
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_messages_that_mean_nothing_are_left_out(lab: Callable[..., Lab]) -> Non
     seen = there.until(lambda s: s.servers and not s.servers[0].problem)
     assert seen.servers[0].snapshot.fragmentation == 2
     assert (seen.jobs, seen.gpus) == ((), ())
-    mapper = there.there.servers.all[0].mapper
+    mapper = there.there.servers[0].mapper
     with pytest.raises(Exception, match="its answer to hold cannot be read"):
-        there.there.actions.act(Hold((mapper.shared(5),)))
+        there.there.act(Hold((mapper.shared(5),)))
     with pytest.raises(Exception, match=r"its gputui 1.0 knows no cancel .update gputui there"):
-        there.there.actions.act(Cancel((mapper.shared(5),)))
+        there.there.act(Cancel((mapper.shared(5),)))
 
 
 def test_what_a_login_shell_prints_is_skipped(lab: Callable[..., Lab]) -> None:
@@ -140,7 +140,7 @@ def test_nothing_is_left_running(lab: Callable[..., Lab]) -> None:
     before = {*children("self")}  # those of the run's engine, for instance
     there = lab("good", "future", "ancient")
     there.until(lambda s: s.servers and not s.servers[0].problem)
-    there.there.servers.close(20)
+    there.there.close(20)
     deadline = time.monotonic() + 60
     while added := {*children("self")} - before:
         assert time.monotonic() < deadline, [_command(pid) for pid in added]

@@ -75,7 +75,7 @@ def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
     names = [f"gpu1:{first}", f"gpu2:{second}"]
     seen = site.until(lambda s: all(job_of(s, name) for name in names), "both are seen")
     ids = [job.id for name in names if (job := job_of(seen, name))]
-    actions = site.there.actions
+    actions = site.there
     done = actions.act(SetPriority(tuple(ids), 10, relative=True))
     assert list(done.ids) == ids
     assert '"priority":60' in site.gpus[0].run("show", "--json", str(first)).replace(": ", ":")
@@ -90,11 +90,11 @@ def test_actions_go_to_the_server_of_their_job(site: Site) -> None:
 def test_gpus_are_drained_on_their_server(site: Site) -> None:
     seen = site.until(all_up, "all answer")
     view = seen.nodes[1].gpus[0]
-    site.there.actions.act(DrainGpus((view.gpu.uuid,), "fan"))
+    site.there.act(DrainGpus((view.gpu.uuid,), "fan"))
     site.until(lambda s: s.nodes[1].gpus[0].drain is not None, "it is drained")
     assert "fan" in site.gpus[1].run("gpus", "--json")
     assert "fan" not in site.gpus[0].run("gpus", "--json")
-    site.there.actions.act(ResumeGpus((view.gpu.uuid,)))
+    site.there.act(ResumeGpus((view.gpu.uuid,)))
     site.until(lambda s: s.nodes[1].gpus[0].drain is None, "it is resumed")
 
 
@@ -102,8 +102,8 @@ def test_jobs_are_submitted_to_the_chosen_server(site: Site) -> None:
     site.until(all_up, "both answer")
     submission = asked({"command": "sleep 1", "gpus": "0"}, Submitter("root", NOW, Path("/"), {}))
     with pytest.raises(InputError, match="which server"):
-        site.there.actions.act(SubmitJobs((submission,)))
-    [made] = site.there.actions.act(SubmitJobs((submission,)), server="gpu2").ids
+        site.there.act(SubmitJobs((submission,)))
+    [made] = site.there.act(SubmitJobs((submission,)), server="gpu2").ids
     assert server_of(made) == "gpu2"
     assert site.gpus[1].run("show", "--json", str(own_id(made)))
 
@@ -118,7 +118,7 @@ def test_a_pause_is_of_one_server(site: Site) -> None:
     site.until(all_up, "both answer")
     actions: tuple[Action, ...] = (Pause("fans"), Unpause())
     for action, wanted in zip(actions, ([False, True], [False, False]), strict=True):
-        site.there.actions.act(action, server="gpu2")
+        site.there.act(action, server="gpu2")
         site.until(partial(is_so, wanted), f"gpu2: {action.verb}")
 
 
@@ -130,7 +130,7 @@ def test_what_has_no_common_order_is_refused(site: Site) -> None:
     two = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
     beside = Placed(two.id, two.id, -1.0, 0.0, "root", None, 50, 0, None)
     with pytest.raises(InputError, match="no common order"):
-        site.there.actions.act(PlaceJobs((Placing((one.id,), beside),)))
+        site.there.act(PlaceJobs((Placing((one.id,), beside),)))
 
 
 def test_errors_name_the_server(site: Site) -> None:
@@ -138,7 +138,7 @@ def test_errors_name_the_server(site: Site) -> None:
     seen = site.until(lambda s: any(server_of(job.id) == "gpu2" for job in s.jobs), "a job of gpu2")
     job = next(job for job in seen.jobs if server_of(job.id) == "gpu2")
     with pytest.raises(NotFoundError, match="gpu2: there is no job 9999"):
-        site.there.actions.act(Cancel((job.id - own_id(job.id) + 9999,)))
+        site.there.act(Cancel((job.id - own_id(job.id) + 9999,)))
 
 
 def test_output_is_read_and_followed(site: Site) -> None:
@@ -146,7 +146,7 @@ def test_output_is_read_and_followed(site: Site) -> None:
     seen = site.until(lambda s: is_running(s, f"gpu2:{number}"), "it runs")
     job = job_of(seen, f"gpu2:{number}")
     assert job is not None
-    stream = site.there.access.open(job.id, None, tail=1000, follow=True)
+    stream = site.there.log(job.id, None, tail=1000, follow=True)
     lines = []
     for line in stream:
         lines.append(line)
@@ -162,12 +162,12 @@ def test_job_data_and_history_come_from_the_server(site: Site) -> None:
     job = job_of(seen, f"gpu1:{number}")
     assert job is not None
     deadline = time.monotonic() + PATIENCE
-    while not any("sleep" in row.command for row in site.there.access.processes(job)):
+    while not any("sleep" in row.command for row in site.there.processes(job.id)):
         assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert isinstance(site.there.access.measured(job), dict)
-    assert list(islice(site.there.access.past(None), 3)) == []
-    shell = site.there.access.shell(job)
+    assert isinstance(site.there.measured(job.id), dict)
+    assert list(islice(site.there.history(), 3)) == []
+    shell = site.there.shell(job.id)
     assert shell.arguments[:2] == ("ssh", "-t")
 
 
@@ -182,7 +182,7 @@ def test_a_cut_connection_is_restored(site: Site) -> None:
     assert all(view.stale and view.state is not GpuState.FREE for view in seen.gpus)
     job = next(job for job in seen.jobs if not job.state.is_terminal)
     with pytest.raises(GputuiError, match=f"{server_of(job.id)}: it does not answer"):
-        site.there.actions.act(Hold((job.id,)))
+        site.there.act(Hold((job.id,)))
     first = seen.gpus[0].age
     assert first is not None
     site.until(lambda s: (age := s.gpus[0].age) is not None and age > first, "it grows older")
@@ -200,7 +200,7 @@ def test_a_frozen_connection_is_noticed(site: Site) -> None:
 
 
 def test_gpus_are_reserved_and_drained_on_their_server(site: Site) -> None:
-    actions = site.there.actions
+    actions = site.there
     [there] = [node for node in site.until(all_up).nodes if node.name == "gpu2"]
     window = Window("upgrade", NOW + timedelta(days=9000), NOW + timedelta(days=9001), count=1)
     actions.act(ReserveGpus(window, tuple(view.gpu for view in site.snapshot.gpus)), server="gpu2")

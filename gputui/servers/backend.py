@@ -1,0 +1,333 @@
+"""The console's end: the queues of several servers as one backend, each reached over ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.action import (
+    Action,
+    AddRecurring,
+    DrainGpus,
+    Pause,
+    PlaceJobs,
+    RemoveTenant,
+    ReserveGpus,
+    ResumeGpus,
+    SetStanding,
+    SetTenant,
+    Unpause,
+    Unreserve,
+)
+from gputui.domain.cluster import Capability, Caps
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.errors import CapabilityError, GputuiError, InputError
+from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
+from gputui.domain.server_ids import own_id, server_of
+from gputui.domain.settings import ServerSettings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.ssh_address import parse_ssh_address
+from gputui.domain.submit_action import Done, SubmitJobs
+from gputui.domain.telemetry_series import Measured
+from gputui.ports.backend import About, Entry
+from gputui.servers.connection import ServerConnection, command_of
+from gputui.servers.merging import merged, own_action
+from gputui.servers.protocol import ChangeNote, LogPart, OpenedLog
+
+LEAST = 0.5
+"""Least seconds between two snapshots: changes of several servers are brought together."""
+MOST = 1.0
+"""Seconds after which a snapshot is published even if nothing has changed: ages of silent servers grow."""
+MOST_PAST = 2000
+"""Maximum number of jobs that are read from the history of each server."""
+WHICH = "which server? Put the cursor on one of its jobs or GPUs"
+NO_ORDER = "each server has a queue of its own, and nobody schedules across them"
+_NO_STREAMS = "a command in a job needs a terminal of its server: gputui --on {} exec"
+
+
+class ServerChange(Struct, frozen=True):
+    """A change on a server that can be undone."""
+
+    server: str
+    term: int
+    """Number of the connection by which it was made."""
+    note: ChangeNote
+
+    @property
+    def done(self) -> str:
+        return self.note.done
+
+    def subject(self, indices: Mapping[str, str]) -> str:
+        del indices
+        return f"{self.server}: {self.note.subject}"
+
+
+class ServerLog:
+    """Stream of a log on a server."""
+
+    def __init__(self, connection: ServerConnection, opened: OpenedLog) -> None:
+        self._connection = connection
+        self._number = opened.number
+        self.is_stamped = opened.is_stamped
+        self._is_closed = False
+        self._tell: Callable[[bytes], None] = lambda _: None
+
+    def watch(self, tell: Callable[[bytes], None]) -> None:
+        """Have `tell` called with a line that has not ended, about once a second."""
+        self._tell = tell
+
+    def __iter__(self) -> Iterator[bytes]:
+        while not self._is_closed:
+            part: LogPart = self._connection.ask("log_read", self._number)
+            yield from part.lines
+            if part.rest:
+                self._tell(part.rest)
+            if part.is_over:
+                return
+
+    def close(self) -> None:
+        """End the iteration, from any thread; the server closes the log when it is next read, or at the latest then."""
+        self._is_closed = True
+        with contextlib.suppress(GputuiError):
+            self._connection.tell("log_close", self._number)
+
+
+class ServersSnapshots:
+    """Merged snapshots of the servers of a console."""
+
+    def __init__(self, servers: Sequence[ServerConnection], now: Callable[[], datetime]) -> None:
+        self._servers = servers
+        self._now = now
+
+    def version(self) -> object:
+        return [id(server.snapshot) for server in self._servers]
+
+    def read(self) -> Snapshot:
+        return merged([server.view() for server in self._servers], self._now())
+
+
+class RemoteBackend:
+    """The queues of several servers, each with the rights of the ssh user there.
+
+    Each server carries out its part of an action for all ids or none. An action on jobs of several goes to one after
+    the other; if one refuses, the error names those that have carried it out.
+    """
+
+    def __init__(self, settings: Sequence[ServerSettings], now: Callable[[], datetime], user: str) -> None:
+        """`user` is the one here, who may be another one on a server."""
+        self._user = user
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+        self.servers = tuple(
+            ServerConnection(each, number, now, self._changed.set) for number, each in enumerate(settings, 1)
+        )
+        self._snapshots = ServersSnapshots(self.servers, now)
+
+    def start(self) -> None:
+        """Begin to connect; a second call does nothing."""
+        for server in self.servers:
+            server.start()
+
+    def publish(self, take: Callable[[Snapshot], object]) -> None:
+        """Connect, and call `take` with each snapshot, until the backend is closed."""
+        self.start()
+        while not self._closed.is_set():
+            self._changed.wait(MOST)
+            self._changed.clear()
+            take(self._snapshots.read())
+            self._closed.wait(LEAST)
+
+    def close(self, timeout: float = 5.0) -> None:
+        self._closed.set()
+        self._changed.set()
+        for server in self.servers:
+            server.close()
+        deadline = time.monotonic() + timeout
+        for server in self.servers:
+            server.join(max(0.0, deadline - time.monotonic()))
+
+    def named(self, name: str) -> ServerConnection:
+        """Return the server of that name; raises GputuiError."""
+        for server in self.servers:
+            if server.name == name:
+                return server
+        raise GputuiError(f"no server is called {name!r}", hint=", ".join(server.name for server in self.servers))
+
+    def of_job(self, job_id: JobId) -> ServerConnection:
+        """Return the server of a job; raises GputuiError."""
+        return self.named(server_of(job_id))
+
+    def about(self, server: str = "") -> About:
+        names = [each.name for each in self.servers]
+        lacking = {Capability.STREAMS: _NO_STREAMS.format(server or names[0])}
+        about = About(server or ", ".join(names), self._user, "", Caps("gputui", lacking))
+        if not (server or len(names) == 1) or (hello := self.named(server or names[0]).hello) is None:
+            return about
+        about = replace(about, home=hello.home, scheduler=hello.scheduler, policy=hello.policy)
+        return replace(about, host=hello.host or server, user=hello.user or self._user) if server else about
+
+    def snapshots(self) -> ServersSnapshots:
+        return self._snapshots
+
+    def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
+        del on_progress
+        return self._send("act", action, server)
+
+    def foresee(self, action: Action, /, *, server: str = "") -> Done:
+        return self._send("foresee", action, server)
+
+    def _send(self, call: str, action: Action, name: str) -> Done:
+        parts: list[Done] = []
+        done: list[str] = []
+        for server, part in self._parts(action, name):
+            try:
+                answer, notes = server.call(call, own_action(part))
+            except GputuiError as error:
+                if not done:
+                    raise
+                what = f"{error.what}; {action.verb} is done on {', '.join(done)}"
+                raise GputuiError(what, where=error.where, hint=error.hint) from error
+            changes = tuple(ServerChange(server.name, server.term, note) for note in notes)
+            ids, jobs = map(server.mapper.shared, answer.ids), map(server.mapper.job, answer.jobs)
+            parts.append(Done(tuple(ids), changes, answer.window, tuple(jobs)))
+            done.append(server.name)
+        if len(parts) == 1:
+            return parts[0]
+        return Done(
+            tuple(job_id for part in parts for job_id in part.ids),
+            tuple(change for part in parts for change in part.changes),
+            jobs=tuple(job for part in parts for job in part.jobs),
+        )
+
+    def _parts(self, action: Action, name: str) -> list[tuple[ServerConnection, Action]]:
+        """Return the part of an action for each server of its jobs or GPUs, with the ids of this console.
+
+        An action that names neither goes to the server called `name`.
+        """
+        by_server: dict[str, list[JobId]] = {}
+        by_gpu: dict[str, list[str]] = {}
+        match action:
+            case PlaceJobs():
+                names = {server_of(job_id) for each in action.places for job_id in (*each.ids, each.placed.past)}
+                if len(names) > 1:
+                    raise InputError(f"jobs of {' and '.join(sorted(names))} have no common order", hint=NO_ORDER)
+                return [(self.named(each), action) for each in names]
+            case DrainGpus() | ResumeGpus():
+                for uuid in action.uuids:
+                    by_gpu.setdefault(self._of_gpu(uuid).name, []).append(uuid)
+                return [(self.named(each), replace(action, uuids=tuple(ours))) for each, ours in by_gpu.items()]
+            case Unreserve():
+                return [(self.named(action.name.partition(":")[0]), action)]
+            case (
+                SubmitJobs()
+                | AddRecurring()
+                | ReserveGpus()
+                | Pause()
+                | Unpause()
+                | SetStanding()
+                | SetTenant()
+                | RemoveTenant()
+            ):
+                return [self._chosen(action, name)]
+            case _:
+                for job_id in action.ids:
+                    by_server.setdefault(server_of(job_id), []).append(job_id)
+                return [(self.named(each), replace(action, ids=tuple(ids))) for each, ids in by_server.items()]
+
+    def _of_gpu(self, uuid: str) -> ServerConnection:
+        for server in self.servers:
+            if any(view.gpu.uuid == uuid for view in server.snapshot.gpus):
+                return server
+        raise GputuiError(f"no server has GPU {uuid}")
+
+    def _chosen(self, action: Action, name: str) -> tuple[ServerConnection, Action]:
+        """Return an action that names neither a job nor a GPU, and its server."""
+        if not name and len(self.servers) != 1:
+            raise InputError(WHICH)
+        server = self.named(name) if name else self.servers[0]
+        if isinstance(action, SubmitJobs):
+            for each in action.submissions:
+                others = {server_of(job_id) for job_id in (*each.spec.after, *each.spec.after_any)}
+                if others - {"", server.name}:
+                    raise InputError(f"a job of {server.name} cannot wait for one of another server", where="--after")
+        if isinstance(action, ReserveGpus):
+            ours = {view.gpu.uuid for view in server.snapshot.gpus}
+            if any(uuid not in ours for uuid in action.window.gpus):
+                raise InputError(f"a reservation of {server.name} has no GPUs of other servers", where="--gpus")
+            action = replace(action, gpus=tuple(gpu for gpu in action.gpus if gpu.uuid in ours))
+        return server, action
+
+    def undo(self, changes: Iterable[ServerChange], on_progress: object = None) -> list[tuple[ServerChange, str]]:
+        """Undo changes, server by server; return each with the reason why it was not undone."""
+        del on_progress
+        by_server: dict[str, list[ServerChange]] = {}
+        for change in changes:
+            by_server.setdefault(change.server, []).append(change)
+        done: list[tuple[ServerChange, str]] = []
+        for name, ours in by_server.items():
+            server = self.named(name)
+            if any(change.term != server.term for change in ours):
+                done += [(change, "was changed over an earlier connection") for change in ours]
+            else:
+                done += zip(ours, server.ask("undo", tuple(change.note.number for change in ours)), strict=True)
+        return done
+
+    def job(self, job_id: JobId) -> Job:
+        server = self.of_job(job_id)
+        return server.mapper.job(server.ask("job", own_id(job_id)))
+
+    def history(self, since: datetime | None = None) -> Iterable[Job]:
+        """Yield ended jobs that left the queue files, as far as servers answer."""
+        for server in self.servers:
+            with contextlib.suppress(GputuiError):
+                yield from map(server.mapper.job, server.ask("history", since, MOST_PAST))
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> ServerLog:
+        server = self.of_job(job_id)
+        return ServerLog(server, server.ask("log_open", own_id(job_id), attempt, tail, follow, stamped))
+
+    def enter(self, job_id: JobId, request: Entry) -> NoReturn:
+        del request
+        raise CapabilityError(_NO_STREAMS.format(self.of_job(job_id).name))
+
+    def shell(self, job_id: JobId) -> Shell:
+        """Return the command that opens a shell in the job, in a terminal of its server."""
+        self.job(job_id)
+        server = self.of_job(job_id).settings
+        words = ("exec", "-it", str(own_id(job_id)), "sh")
+        if not server.address:
+            return Shell(tuple(command_of(server, *words)), f"on {server.name}")
+        address = parse_ssh_address(server.address, server.name)
+        return Shell(("ssh", "-t", *address.words, f"{server.command} {shlex.join(words)}"), f"on {server.name}", True)
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        found: tuple[ProcessRow, ...] = self.of_job(job_id).ask("processes", own_id(job_id))
+        return found
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        found: Mapping[int, Measured] = self.of_job(job_id).ask("measured", own_id(job_id))
+        return found
+
+    def images(self, server: str = "") -> Iterable[str]:
+        """Return the images of a server's engine; empty if it does not answer."""
+        found: tuple[str, ...] = ()
+        with contextlib.suppress(GputuiError):
+            found = self.named(server or self.servers[0].name).ask("images")
+        return found
