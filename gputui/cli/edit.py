@@ -28,7 +28,7 @@ from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.policy.eligible_wait import asks_for_more
 from gputui.domain.state import JobState
 from gputui.domain.units import local_time, quoted
-from gputui.engine.actions.edits import check_editable
+from gputui.engine.actions.job_changes import check_editable
 from gputui.ports import JobStore
 from gputui.request import draft as drafts
 from gputui.request import edits

@@ -14,6 +14,7 @@ from gputui.cli import completing, readings, table
 from gputui.cli.output import Json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu import find_gpu
 from gputui.domain.gpu_processes import (
     GpuProcessRow,
     ProcessTarget,
@@ -28,7 +29,6 @@ from gputui.domain.process_filter import parse_process_filter
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.engine.actions.controls import find_gpu
 from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
 
 Row = GpuProcessRow

@@ -11,10 +11,9 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.gpu import GpuView, ProbeCode
+from gputui.domain.gpu import GpuView, ProbeCode, find_gpu
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.engine.actions.controls import find_gpu
 from gputui.ports import JobStore
 
 

@@ -19,11 +19,10 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.domain.action import ReserveGpus, SetStanding, Unreserve
 from gputui.domain.errors import InputError
-from gputui.domain.gpu import Gpu, short_names
+from gputui.domain.gpu import Gpu, find_gpu, short_names
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
 from gputui.domain.units import DURATION_HINT, format_duration, local_time, plural
-from gputui.engine.actions.controls import find_gpu
 from gputui.ports import JobStore
 from gputui.request import numbers, texts
 from gputui.request import reservation as asked
@@ -160,7 +159,7 @@ def _with_gpus(window: Window, names: Sequence[str], gpus: Sequence[Gpu]) -> Win
 
 def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     """Return `reservation r1: any 4 GPUs from 20:00 to Tue 2026-03-03 04:00 CET, 8h00m, for alice`."""
-    from gputui.engine.actions.reservations import beneficiary
+    from gputui.engine.actions.controls import beneficiary
 
     names = [str(gpu.index) for gpu in gpus if gpu.uuid in window.gpus]
     which = f"GPU {', '.join(names)}" if names else f"any {plural(window.count, 'GPU')}"
@@ -198,7 +197,7 @@ def _views(session: Session, snapshot: Snapshot) -> tuple[WindowView, ...]:
 
 
 def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
-    from gputui.engine.actions.reservations import beneficiary
+    from gputui.engine.actions.controls import beneficiary
 
     window = view.window
     indices = {gpu.gpu.uuid: gpu.gpu.index for gpu in snapshot.gpus}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from msgspec import Struct, field
 
 from gputui.domain.consumption import Consumption
+from gputui.domain.errors import NotFoundError
 from gputui.domain.host import HostSample
 
 
@@ -381,3 +382,16 @@ def _differ(uuids: Collection[str], size: int) -> bool:
 
 def _longest(uuids: Iterable[str]) -> int:
     return max(map(len, uuids), default=0)
+
+
+def find_gpu(uuids: Sequence[str], name: str) -> str:
+    """Return the UUID for an index, a UUID or its unambiguous beginning; raises NotFoundError.
+
+    `uuids` are in the order of their indices.
+    """
+    if name.isascii() and name.isdigit() and int(name) < len(uuids):
+        return uuids[int(name)]
+    matches = [uuid for uuid in uuids if uuid == name or (len(name) >= 6 and uuid.startswith(name))]
+    if len(matches) != 1:
+        raise NotFoundError(f"no GPU {name!r}" if not matches else f"{name!r} begins the UUID of several GPUs")
+    return matches[0]

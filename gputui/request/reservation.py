@@ -8,9 +8,8 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.gpu import Gpu
+from gputui.domain.gpu import Gpu, find_gpu
 from gputui.domain.settings import Window
-from gputui.engine.actions.controls import find_gpu
 from gputui.request import job_values, numbers, texts
 from gputui.request.times import span
 

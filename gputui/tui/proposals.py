@@ -30,7 +30,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, listed, plural
 from gputui.domain.verb import Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
-from gputui.engine.actions.reservations import beneficiary
+from gputui.engine.actions.controls import beneficiary
 from gputui.ports.actions import Act
 from gputui.tui.actions import Call, call_of
 from gputui.tui.present.gpu_rows import Labels

@@ -7,7 +7,7 @@ from typing import Any
 from gputui.domain.action import Action
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
-from gputui.engine.actions.undo import UndoableChange
+from gputui.engine.actions.context import UndoableChange
 
 
 class HeardActions(Actions):

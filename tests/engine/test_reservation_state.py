@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, WindowState
 from gputui.domain.state import JobState
-from gputui.engine.actions.reservations import describe_window
+from gputui.engine.actions.controls import describe_window
 from tests.engine.world import World
 from tests.factories import NOW
 

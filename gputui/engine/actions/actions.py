@@ -33,10 +33,9 @@ from gputui.domain.audit import Actor
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.submit_action import Done, SubmitJobs
-from gputui.engine.actions import admission, controls, edits, job_changes, undo
-from gputui.engine.actions.context import ActionContext
+from gputui.engine.actions import admission, job_changes
+from gputui.engine.actions.context import ActionContext, UndoableChange, undone
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.actions.undo import UndoableChange
 from gputui.ports import Clock, JobStore
 
 DEFAULT_SETTINGS = SchedulerSettings()
@@ -70,8 +69,10 @@ class Actions:
             case SubmitJobs():
                 return admission.submit(context, action.submissions)
             case EditJobs():
-                return edits.edit_jobs(context, action)
+                return job_changes.edit_jobs(context, action)
             case DrainGpus() | ResumeGpus() | Pause() | Unpause():
+                from gputui.engine.actions import controls
+
                 return controls.change_controls(context, action)
             case ReserveGpus() | Unreserve() | SetStanding() | SetTenant() | RemoveTenant():
                 return _changed_policy(context, action)
@@ -89,11 +90,11 @@ class Actions:
             case SubmitJobs():
                 return admission.foreseen(self._context, action.submissions)
             case EditJobs():
-                return edits.foreseen(self._context, action)
+                return job_changes.edit_foreseen(self._context, action)
             case ReserveGpus():
-                from gputui.engine.actions import reservations
+                from gputui.engine.actions import controls
 
-                return reservations.foreseen(self._context, action)
+                return controls.foreseen(self._context, action)
             case _ if isinstance(action, PlaceJobs | JobAction):
                 return job_changes.foreseen(self._context, action)
         return Done()
@@ -107,25 +108,25 @@ class Actions:
     ) -> list[tuple[UndoableChange, str]]:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
         context = replace(self._context, on_progress=on_progress) if on_progress else self._context
-        return undo.undone(context, changes)
+        return undone(context, changes)
 
 
 def _changed_policy(
     context: ActionContext, action: ReserveGpus | Unreserve | SetStanding | SetTenant | RemoveTenant
 ) -> Done:
-    from gputui.engine.actions import reservations, tenants  # no other action needs them
+    from gputui.engine.actions import controls  # no other action needs them
 
     match action:
         case ReserveGpus():
-            return reservations.reserve(context, action)
+            return controls.reserve(context, action)
         case Unreserve():
-            return reservations.unreserve(context, action)
+            return controls.unreserve(context, action)
         case SetStanding():
-            return reservations.set_standing(context, action)
+            return controls.set_standing(context, action)
         case SetTenant():
-            return tenants.set_tenant(context, action)
+            return controls.set_tenant(context, action)
         case RemoveTenant():
-            return tenants.remove_tenant(context, action)
+            return controls.remove_tenant(context, action)
 
 
 def _changed_recurring(

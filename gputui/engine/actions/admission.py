@@ -1,21 +1,32 @@
-"""Admission: checks the request of a new or edited job against the site's rules, and records proof of its submitter."""
+"""Admission: checks the request of a new or edited job against the site's rules, and records proof of its submitter.
+
+The number of waiting jobs is checked only at submission: a retried, requeued or preempted job is never refused.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from gputui.domain.audit import Actor
 from gputui.domain.entries import new_entries, numbered
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, JobSpec, Submission
 from gputui.domain.policy.dependency import has_failed
+from gputui.domain.policy.effective_settings import effective_policy
+from gputui.domain.settings import PolicySettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
+from gputui.domain.units import plural
 from gputui.engine.actions.context import ActionContext
-from gputui.engine.actions.limits import check_within, submit_within, within_time_limits
+from gputui.engine.actions.permissions import within_time_limits
+from gputui.ports import JobStore
 
 MAX_ARRAY = 100_000
 """Maximum number of elements of an array."""
@@ -132,3 +143,51 @@ def foreseen(context: ActionContext, submissions: Iterable[Submission]) -> Done:
     admission.check_caps(jobs, context.store.controls())
     check_within(context.store, jobs, context.policy)
     return Done(jobs=tuple(numbered(jobs, context.store.jobs().highest + 1)))
+
+
+ControlsCheck: TypeAlias = Callable[[Controls], None]
+"""Raises GputuiError for jobs that the operators' settings do not allow."""
+
+
+def submit_within(
+    store: JobStore, jobs: Sequence[Job], actor: Actor, policy: PolicySettings, check: ControlsCheck
+) -> tuple[JobId, ...]:
+    """Submit all jobs or none; raises GputuiError if a tenant would exceed its cap of waiting jobs.
+
+    The queue is loaded only if a tenant may be capped; then no write can come between the count and the submission.
+    """
+    tenants = {job.spec.tenant for job in jobs}
+    of_file = any(tenant.pending is not None and tenant.name in tenants for tenant in policy.tenants)
+    if not of_file and not store.caps_waiting():
+        check(Controls())
+        return store.submit(jobs, actor=actor)
+    with store.transaction() as transaction:
+        controls = transaction.controls()
+        check(controls)
+        _check_waiting(transaction.waiting(), jobs, effective_policy(policy, controls))
+        return store.submit(jobs, actor=actor)
+
+
+def check_within(store: JobStore, jobs: Sequence[Job], policy: PolicySettings) -> None:
+    """Raise GputuiError if `submit_within` would, for the present queue; nothing is written."""
+    waiting = _counted(job for job in store.jobs().values() if job.state is JobState.PENDING)
+    _check_waiting(waiting, jobs, effective_policy(policy, store.controls()))
+
+
+def _check_waiting(waiting: Mapping[str, int], jobs: Sequence[Job], policy: PolicySettings) -> None:
+    caps = {tenant.name: tenant.pending for tenant in policy.tenants}
+    new = _counted(jobs)
+    for tenant, count in new.items():
+        cap, now = caps.get(tenant), waiting.get(tenant, 0)
+        if cap is not None and now + count > cap:
+            more = "1 more is" if count == 1 else f"{count} more are"
+            text = f"tenant {tenant} has {plural(now, 'job')} waiting and may have {cap}: {more} too many"
+            raise GputuiError(text, hint="wait, cancel some, or have the cap raised: gputui tenant set")
+
+
+def _counted(jobs: Iterable[Job]) -> Counter[str]:
+    """Return the number of jobs of each tenant."""
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[job.spec.tenant] += job.count
+    return counts

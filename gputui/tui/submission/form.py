@@ -14,7 +14,7 @@ from gputui.domain.job_spec import Inherited, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.engine.actions.limits import within_time_limits
+from gputui.engine.actions.permissions import within_time_limits
 from gputui.request import draft as drafts
 from gputui.request import further_options
 from gputui.request.draft import Draft
