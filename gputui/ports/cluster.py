@@ -7,27 +7,32 @@ it refuses, CapabilityError if it has no such function.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
+    from gputui.domain.action import DrainGpus, JobAction, ResumeGpus
     from gputui.domain.cluster import Caps, ClusterFault
-    from gputui.domain.container import ExecRequest, ProcessRow
+    from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
+    from gputui.ports.backend import Entry
     from gputui.ports.channel import Channel
     from gputui.ports.runtime import StampedLogStream
+
+EngineAction: TypeAlias = "JobAction | DrainGpus | ResumeGpus"
+"""Actions that an engine carries out: on jobs by id, on nodes by name."""
 
 
 class Cluster(Protocol):
     """Jobs and nodes of a cluster, with the rights of this process's user.
 
     Jobs have the engine's own ids where these are numbers. An element of an array has the id that `Job.array` derives
-    from the array's, the same in each snapshot. Methods that change jobs apply to each id in turn, and return the ids
-    that they changed; they raise ClusterRefusedError, with the ids changed so far in its text, if one is refused.
+    from the array's, the same in each snapshot. Actions apply to each id in turn: if one is refused,
+    ClusterRefusedError has the ids changed so far in its text.
     """
 
     @property
@@ -65,52 +70,13 @@ class Cluster(Protocol):
         """Return when the job would start if it were submitted now; None if the engine cannot tell."""
         ...
 
-    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """End jobs, or take them out of the queue."""
-        ...
+    def act(self, action: EngineAction) -> tuple[JobId, ...]:
+        """Carry out an action on jobs or nodes, which are known to the engine; return the ids of the changed jobs.
 
-    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Keep waiting jobs from starting."""
-        ...
-
-    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Release held jobs."""
-        ...
-
-    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Run jobs again."""
-        ...
-
-    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
-        """Set the priority, 0 to 100, 50 being that of a job submitted without one."""
-        ...
-
-    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Put waiting jobs before the user's other jobs, or before all jobs where the user may."""
-        ...
-
-    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
-        """Change the time limit of waiting or running jobs."""
-        ...
-
-    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
-        """Send the containers of running jobs a signal."""
-        ...
-
-    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Stop the processes of running jobs, which keep their GPUs."""
-        ...
-
-    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Continue suspended jobs."""
-        ...
-
-    def drain(self, nodes: Iterable[str], reason: str) -> None:
-        """Start no further job on these nodes."""
-        ...
-
-    def resume(self, nodes: Iterable[str]) -> None:
-        """Start jobs on these nodes again."""
+        A priority is 0 to 100, 50 being that of a job submitted without one, and never relative; `Top` puts jobs
+        before the user's others, or before all where the user may. Of an edit only the time limit, which is never
+        None, is the engine's.
+        """
         ...
 
     def job(self, job_id: JobId) -> Job:
@@ -126,20 +92,15 @@ class Cluster(Protocol):
         ...
 
     def place(self, job: Job) -> str:
-        """Return where `execute` runs commands, in words; raises ClusterRefusedError for a job of another user."""
+        """Return where `enter` runs commands, in words; raises ClusterRefusedError for a job of another user."""
         ...
 
-    def execute(self, job: Job, request: ExecRequest) -> Channel:
-        """Run a command in a running job: in its container, or beside its processes.
+    def enter(self, job: Job, request: Entry) -> Channel:
+        """Run a command in a running job, in its container or beside its processes, or attach to its streams.
 
-        Raises ClusterRefusedError if that is not allowed or not possible, here or at the first `receive`.
-        """
-        ...
-
-    def attach(self, job: Job, detach_keys: str) -> Channel:
-        """Attach to the streams of a running job that was submitted with a terminal or input, like `execute`.
-
-        Waits for its container; what the job writes before anybody attaches is in its output.
+        Raises ClusterRefusedError if that is not allowed or not possible, here or at the first `receive`. Only a job
+        that was submitted with a terminal or input can be attached to. That waits for its container; what the job
+        writes before anybody attaches is in its output.
         """
         ...
 

@@ -11,15 +11,31 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    Release,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unsuspend,
+)
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
 from gputui.domain.container import ExecRequest
+from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, InputError, NotFoundError
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, JobSpec, Submission
 from gputui.domain.state import JobState, PendingReason
 from gputui.ports import Cluster, StampedLogStream
+from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.needs import need
 
@@ -152,16 +168,16 @@ class ClusterContract:
         (job_id,) = self.submit(cluster, harness.spec(), held=True)
         assert cluster.job(job_id).held
         assert cluster.snapshot().reasons[job_id].code is PendingReason.JOB_HELD_USER
-        assert cluster.release([job_id]) == (job_id,)
+        assert cluster.act(Release((job_id,))) == (job_id,)
         self.until_state(cluster, job_id, JobState.RUNNING)
 
     def test_a_waiting_job_can_be_held(self, harness: Harness, cluster: Cluster) -> None:
         self.full(harness)
         (job_id,) = self.submit(cluster, harness.spec(gpus=1))
         assert not cluster.job(job_id).held
-        assert cluster.hold([job_id]) == (job_id,)
+        assert cluster.act(Hold((job_id,))) == (job_id,)
         assert cluster.job(job_id).held
-        assert cluster.release([job_id]) == (job_id,)
+        assert cluster.act(Release((job_id,))) == (job_id,)
         assert not cluster.job(job_id).held
 
     def test_jobs_without_free_gpus_wait_with_reasons(self, harness: Harness, cluster: Cluster) -> None:
@@ -181,29 +197,29 @@ class ClusterContract:
         first, second = self.submit(cluster, harness.spec(gpus=1), replace(harness.spec(gpus=1), priority=80))
         self.until(cluster, second, lambda job: cluster.snapshot().order == (second, first), "it is first")
         assert cluster.job(second).priority == 80
-        if self.lacks(cluster, Capability.LOWER_PRIORITY, lambda: cluster.set_priority([second], 30)):
-            assert self.lacks(cluster, Capability.TOP, lambda: cluster.top([first]))
+        if self.lacks(cluster, Capability.LOWER_PRIORITY, lambda: cluster.act(SetPriority((second,), 30))):
+            assert self.lacks(cluster, Capability.TOP, lambda: cluster.act(Top((first,))))
             return
-        assert cluster.set_priority([second], 30) == (second,)
+        assert cluster.act(SetPriority((second,), 30)) == (second,)
         assert cluster.job(second).priority == 30
         assert cluster.snapshot().order == (first, second)
-        assert cluster.top([second]) == (second,)
+        assert cluster.act(Top((second,))) == (second,)
         assert cluster.snapshot().order == (second, first)
 
     def test_cancel_ends_waiting_and_running_jobs(self, harness: Harness, cluster: Cluster) -> None:
         running, waiting = self.submit(cluster, harness.spec()), self.submit(cluster, harness.spec(), held=True)
         self.until_state(cluster, running[0], JobState.RUNNING)
-        assert set(cluster.cancel([*running, *waiting])) == {*running, *waiting}
+        assert set(cluster.act(Cancel((*running, *waiting)))) == {*running, *waiting}
         for job_id in (*running, *waiting):
             job = self.until_state(cluster, job_id, JobState.CANCELLED)
             assert job.cause is not None
             assert job.cause.code is CauseCode.CANCELLED
-        assert cluster.cancel(running) == ()
+        assert cluster.act(Cancel(running)) == ()
 
     def test_a_job_that_is_not_known(self, harness: Harness, cluster: Cluster) -> None:
         unknown = 12_345_678
         with pytest.raises(NotFoundError):
-            cluster.cancel([unknown])
+            cluster.act(Cancel((unknown,)))
         with pytest.raises(NotFoundError):
             cluster.job(unknown)
 
@@ -220,9 +236,9 @@ class ClusterContract:
 
     def test_elements_of_an_array_are_changed_one_by_one(self, harness: Harness, cluster: Cluster) -> None:
         ids = cluster.submit([Submission(harness.spec(), held=True, array=(1, 2, 3, 5))], str(uuid4()))
-        assert set(cluster.cancel([ids[1]])) == {ids[1]}
+        assert set(cluster.act(Cancel((ids[1],)))) == {ids[1]}
         self.until_state(cluster, ids[1], JobState.CANCELLED)
-        assert cluster.release([ids[2]]) == (ids[2],)
+        assert cluster.act(Release((ids[2],))) == (ids[2],)
         job = self.until_state(cluster, ids[2], JobState.RUNNING)
         assert (job.array and job.array.index, job.shown_id.endswith("_3")) == (3, True)
         assert [cluster.job(each).held for each in (ids[0], ids[3])] == [True, True]
@@ -247,9 +263,9 @@ class ClusterContract:
     def test_a_job_is_run_again(self, harness: Harness, cluster: Cluster) -> None:
         (job_id,) = self.submit(cluster, harness.spec())
         self.until_state(cluster, job_id, JobState.RUNNING)
-        if self.lacks(cluster, Capability.REQUEUE, lambda: cluster.requeue([job_id])):
+        if self.lacks(cluster, Capability.REQUEUE, lambda: cluster.act(Requeue((job_id,)))):
             return
-        assert cluster.requeue([job_id]) == (job_id,)
+        assert cluster.act(Requeue((job_id,))) == (job_id,)
 
         def is_again(job: Job) -> bool:
             return not job.state.is_active or (job.attempt is not None and job.attempt.number > 1)
@@ -259,9 +275,10 @@ class ClusterContract:
     def test_a_time_limit_is_changed(self, harness: Harness, cluster: Cluster) -> None:
         (job_id,) = self.submit(cluster, replace(harness.spec(), time_limit=timedelta(hours=2)))
         self.until_state(cluster, job_id, JobState.RUNNING)
-        if self.lacks(cluster, Capability.EXTEND, lambda: cluster.set_time_limit([job_id], timedelta(minutes=90))):
+        edited = EditJobs((job_id,), Edit({"time_limit": timedelta(minutes=90)}))
+        if self.lacks(cluster, Capability.EXTEND, lambda: cluster.act(edited)):
             return
-        assert cluster.set_time_limit([job_id], timedelta(minutes=90)) == (job_id,)
+        assert cluster.act(edited) == (job_id,)
         assert cluster.job(job_id).spec.time_limit == timedelta(minutes=90)
 
     def test_a_signal_reaches_the_job(self, harness: Harness, cluster: Cluster) -> None:
@@ -272,9 +289,9 @@ class ClusterContract:
             lambda job: job.state is JobState.RUNNING and b"ready" in self.lines(cluster, job),
             "it is ready, and the latest view shows it as running",
         )
-        if self.lacks(cluster, Capability.SIGNAL, lambda: cluster.signal([job_id], 10)):
+        if self.lacks(cluster, Capability.SIGNAL, lambda: cluster.act(Signal((job_id,), 10))):
             return
-        assert cluster.signal([job_id], 10) == (job_id,)
+        assert cluster.act(Signal((job_id,), 10)) == (job_id,)
         self.until(cluster, job_id, lambda job: 10 in harness.signals(job), "it got the signal")
 
     def lines(self, cluster: Cluster, job: Job) -> list[bytes]:
@@ -291,17 +308,17 @@ class ClusterContract:
 
     def test_a_running_job_is_suspended_and_continued(self, harness: Harness, cluster: Cluster) -> None:
         (job_id,) = self.submit(cluster, harness.spec(gpus=1))
-        if self.lacks(cluster, Capability.SUSPEND, lambda: cluster.suspend([job_id])):
+        if self.lacks(cluster, Capability.SUSPEND, lambda: cluster.act(Suspend((job_id,)))):
             return
         self.until(cluster, job_id, lambda job: bool(job.gpus), "it runs")
-        assert cluster.suspend([job_id]) == (job_id,)
+        assert cluster.act(Suspend((job_id,))) == (job_id,)
         suspended = self.until(cluster, job_id, lambda job: job.suspended, "it is suspended")
         assert suspended.gpus
-        assert cluster.unsuspend([job_id]) == (job_id,)
+        assert cluster.act(Unsuspend((job_id,))) == (job_id,)
         self.until(cluster, job_id, lambda job: not job.suspended, "it is continued")
 
     def test_a_drained_node_takes_no_jobs(self, harness: Harness, cluster: Cluster) -> None:
-        cluster.drain(["gpu1", "gpu2"], "fan noise, ticket 812")
+        cluster.act(DrainGpus(("gpu1", "gpu2"), "fan noise, ticket 812"))
         try:
             views = {view.gpu.uuid: view for view in cluster.snapshot().gpus}
             drained = [uuid for uuid, view in views.items() if view.state is GpuState.DRAINED]
@@ -312,13 +329,13 @@ class ClusterContract:
             assert job.attempt is not None
             assert job.attempt.node == "gpu3"
         finally:
-            cluster.resume(["gpu1", "gpu2"])
+            cluster.act(ResumeGpus(("gpu1", "gpu2")))
         assert not cluster.snapshot().controls.drains
         self.until_state(cluster, ids[1], JobState.RUNNING)
 
     def test_a_node_that_does_not_exist_is_not_drained(self, cluster: Cluster) -> None:
         with pytest.raises(ClusterRefusedError, match="nvalid node name"):
-            cluster.drain(["gpu99"], "why not")
+            cluster.act(DrainGpus(("gpu99",), "why not"))
 
     def test_the_output_of_a_job_is_read_while_it_runs(self, harness: Harness, cluster: Cluster) -> None:
         (job_id,) = self.submit(cluster, harness.spec())
@@ -344,12 +361,12 @@ class ClusterContract:
         if self.lacks(cluster, Capability.INSIDE, lambda: cluster.place(job)):
             return
         request = ExecRequest(("sh", "-c", "cat; echo warned >&2; exit 5"), stdin=True)
-        talk = Talk(cluster.execute(job, request))
+        talk = Talk(cluster.enter(job, request))
         talk.channel.send(b"hello\n")
         talk.until(b"hello\n")
         talk.channel.end_input()
         assert (talk.end(), talk.out, talk.err) == (5, b"hello\n", b"warned\n")
-        talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", "wc -c; echo $1", "sh", "a b'c"))))
+        talk = Talk(cluster.enter(job, ExecRequest(("sh", "-c", "wc -c; echo $1", "sh", "a b'c"))))
         assert (talk.end(), talk.out.split(b"\n")[-2], talk.err) == (0, b"a b'c", b"")
 
     def test_a_command_has_a_terminal(self, harness: Harness, cluster: Cluster) -> None:
@@ -358,7 +375,7 @@ class ClusterContract:
             return
         script = 'until [ "$(stty size)" = "$1" ]; do sleep 0.05; done; tty >&2; read word; echo "got $word"; exit 3'
         request = ExecRequest(("sh", "-c", script, "sh", "44 155"), stdin=True, tty=True, rows=33, columns=101)
-        talk = Talk(cluster.execute(job, request))
+        talk = Talk(cluster.enter(job, request))
         assert talk.channel.is_tty
         talk.channel.resize(33, 101)
         talk.channel.resize(44, 155)
@@ -372,7 +389,7 @@ class ClusterContract:
         if self.lacks(cluster, Capability.INSIDE, lambda: cluster.place(job)):
             return
         request = ExecRequest(("sh", "-c", "echo begun; read word"), stdin=True, tty=True)
-        talk = Talk(cluster.execute(job, request))
+        talk = Talk(cluster.enter(job, request))
         talk.until(b"begun")
         talk.channel.close()
         assert cluster.job(job.id).state is JobState.RUNNING
@@ -384,7 +401,7 @@ class ClusterContract:
             return None
         (job_id,) = self.submit(cluster, spec)
         job = self.until_state(cluster, job_id, JobState.RUNNING)
-        talk = Talk(cluster.attach(job, ""))
+        talk = Talk(cluster.enter(job, Attach()))
         talk.until(b"begun")
         return job, talk
 
@@ -400,7 +417,7 @@ class ClusterContract:
             assert talk.channel.is_tty
             talk.channel.close()
             assert cluster.job(job.id).state is JobState.RUNNING
-            talk = Talk(cluster.attach(job, ""))
+            talk = Talk(cluster.enter(job, Attach()))
             talk.channel.send(b"it\n")
             talk.until(b"got it\r\n")
             assert talk.end() == (3 if self.attach_tells_exit_code else 0)
@@ -434,14 +451,15 @@ class ClusterContract:
         theirs = harness.submit_as_another(harness.spec())
         cluster = harness.without_rights()
         assert cluster.job(theirs).submitted_by not in {"", "root"}
-        for change in (cluster.cancel, cluster.hold):
+        for action in (Cancel((theirs,)), Hold((theirs,))):
             with pytest.raises(ClusterRefusedError, match="denied"):
-                change([theirs])
+                cluster.act(action)
         with pytest.raises((CapabilityError, ClusterRefusedError), match=r"job of bob|denied|no pod"):
-            cluster.execute(cluster.job(theirs), ExecRequest(("true",)))
-        assert not cluster.caps.has(Capability.DRAIN_NODE) or self.is_refused(lambda: cluster.drain(["gpu1"], "x"))
+            cluster.enter(cluster.job(theirs), ExecRequest(("true",)))
+        drain = DrainGpus(("gpu1",), "x")
+        assert not cluster.caps.has(Capability.DRAIN_NODE) or self.is_refused(lambda: cluster.act(drain))
 
-    def is_refused(self, change: Callable[[], None]) -> bool:
+    def is_refused(self, change: Callable[[], object]) -> bool:
         with pytest.raises(ClusterRefusedError):
             change()
         return True

@@ -9,6 +9,21 @@ from threading import Event, RLock
 
 from msgspec.structs import replace
 
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    JobAction,
+    Release,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unsuspend,
+)
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.cluster import Capability, Caps, ClusterFault, element_id
@@ -21,6 +36,8 @@ from gputui.domain.runs import Run
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.ports import Channel, Clock
+from gputui.ports.backend import Attach, Entry
+from gputui.ports.cluster import EngineAction
 from tests.cluster.talk import local_command
 
 THREE_NODES = {"gpu1": 2, "gpu2": 2, "gpu3": 2}
@@ -198,68 +215,64 @@ class FakeCluster:
             is_free = any(len(self._free(node)) >= wanted for node in self._gpus)
             return self._clock.now() + (timedelta() if is_free else timedelta(hours=1))
 
-    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        if self.refuses_cancel:
+    def act(self, action: EngineAction) -> tuple[JobId, ...]:
+        if isinstance(action, DrainGpus | ResumeGpus):
+            self._drain(action)
+            return ()
+        if isinstance(action, Cancel) and self.refuses_cancel:
             raise ClusterRefusedError(self.refuses_cancel)
-        return self._change(ids, None, lambda job: not job.state.is_terminal, self._cancelled)
-
-    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        def held(job: Job) -> Job:
-            return job.evolve(held=True, held_by=self._user, held_at=self._clock.now())
-
-        return self._change(ids, Capability.HOLD, _is_waiting, held)
-
-    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        return self._change(ids, Capability.HOLD, lambda job: job.held, lambda job: job.unheld())
-
-    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        def again(job: Job) -> Job:
-            return job.evolve(state=JobState.PENDING, started_at=None, ended_at=None, exit_code=None, cause=None)
-
-        return self._change(ids, Capability.REQUEUE, lambda job: not _is_waiting(job), again)
-
-    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
-        chosen = tuple(ids)
-        for capability, raises in ((Capability.RAISE_PRIORITY, True), (Capability.LOWER_PRIORITY, False)):
-            if any((value > self.job(job_id).priority) is raises for job_id in chosen):
-                self._need(capability)
-        return self._change(chosen, None, lambda job: not job.state.is_terminal, lambda job: job.prioritised(value))
-
-    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        return self._change(ids, Capability.TOP, _is_waiting, lambda job: job.topped(self._clock.now()))
-
-    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
-        def limited(job: Job) -> Job:
-            return job.evolve(spec=replace(job.spec, time_limit=limit))
-
-        return self._change(ids, Capability.EXTEND, lambda job: not job.state.is_terminal, limited)
-
-    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
-        def signalled(job: Job) -> Job:
-            self._signals.setdefault(job.id, []).append(number)
-            return job
-
-        return self._change(ids, Capability.SIGNAL, _is_running, signalled)
-
-    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        return self._change(ids, Capability.SUSPEND, _is_running, lambda job: job.evolve(suspended=True))
-
-    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        return self._change(ids, Capability.SUSPEND, _is_running, lambda job: job.evolve(suspended=False))
-
-    def drain(self, nodes: Iterable[str], reason: str) -> None:
+        if isinstance(action, SetPriority):
+            for needed, raises in ((Capability.RAISE_PRIORITY, True), (Capability.LOWER_PRIORITY, False)):
+                if any((action.value > self.job(job_id).priority) is raises for job_id in action.ids):
+                    self._need(needed)
+        capability, may = _CHANGES[type(action)]
+        done: list[JobId] = []
         with self._asked():
-            self._need(Capability.DRAIN_NODE)
-            for node in self._known_nodes(nodes):
-                self._drains[node] = Drain(reason, self._user, self._clock.now())
-
-    def resume(self, nodes: Iterable[str]) -> None:
-        with self._asked():
-            self._need(Capability.DRAIN_NODE)
-            for node in self._known_nodes(nodes):
-                self._drains.pop(node, None)
-                self._lost.pop(node, None)
+            self._need(capability)
+            for job_id in action.ids:
+                if job_id not in self._jobs:
+                    raise NotFoundError(f"there is no job {job_id}")
+                job = self._jobs[job_id]
+                if job.submitted_by != self._user and not self.is_operator:
+                    raise ClusterRefusedError("Access/permission denied", where=f"job {job.shown_id}")
+                if may(job):
+                    self._jobs[job_id] = self._changed(job, action)
+                    done.append(job_id)
             self._schedule()
+        return tuple(done)
+
+    def _changed(self, job: Job, action: JobAction) -> Job:
+        match action:
+            case Cancel():
+                return self._cancelled(job)
+            case Requeue():
+                return job.evolve(state=JobState.PENDING, started_at=None, ended_at=None, exit_code=None, cause=None)
+            case Signal():
+                self._signals.setdefault(job.id, []).append(action.number)
+                return job
+            case EditJobs():
+                return job.evolve(spec=replace(job.spec, time_limit=action.edit.spec["time_limit"]))
+            case SetPriority():
+                return job.prioritised(action.value)
+            case Top():
+                return job.topped(self._clock.now())
+            case Release():
+                return job.unheld()
+            case Hold():
+                return job.evolve(held=True, held_by=self._user, held_at=self._clock.now())
+        return job.evolve(suspended=isinstance(action, Suspend))
+
+    def _drain(self, action: DrainGpus | ResumeGpus) -> None:
+        with self._asked():
+            self._need(Capability.DRAIN_NODE)
+            for node in self._known_nodes(action.uuids):
+                if isinstance(action, DrainGpus):
+                    self._drains[node] = Drain(action.reason, self._user, self._clock.now())
+                else:
+                    self._drains.pop(node, None)
+                    self._lost.pop(node, None)
+            if isinstance(action, ResumeGpus):
+                self._schedule()
 
     def job(self, job_id: JobId) -> Job:
         with self._asked():
@@ -292,18 +305,18 @@ class FakeCluster:
                 raise ClusterRefusedError(f"job {job.shown_id} is a job of {job.submitted_by}")
             return f"container fake-{job.id} on {job.attempt.node if job.attempt else '?'}"
 
-    def execute(self, job: Job, request: ExecRequest) -> Channel:
+    def enter(self, job: Job, request: Entry) -> Channel:
+        if isinstance(request, Attach):
+            self._need(Capability.STREAMS)
         self.place(job)
-        return local_command(request)
-
-    def attach(self, job: Job, detach_keys: str) -> Channel:
-        self._need(Capability.STREAMS)
-        self.place(job)
+        if not isinstance(request, Attach):
+            return local_command(request)
         streams = job.spec.interactive
         if streams is None:
             raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
         self.attached.set()
-        return local_command(ExecRequest(job.spec.command, streams.stdin, streams.tty, detach_keys=detach_keys))
+        keys = request.detach_keys
+        return local_command(ExecRequest(job.spec.command, streams.stdin, streams.tty, detach_keys=keys))
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         self.place(job)
@@ -357,28 +370,6 @@ class FakeCluster:
                 submitted_by=user,
             )
             yield job_id
-
-    def _change(
-        self,
-        ids: Iterable[JobId],
-        capability: Capability | None,
-        may: Callable[[Job], bool],
-        change: Callable[[Job], Job],
-    ) -> tuple[JobId, ...]:
-        done: list[JobId] = []
-        with self._asked():
-            self._need(capability)
-            for job_id in ids:
-                if job_id not in self._jobs:
-                    raise NotFoundError(f"there is no job {job_id}")
-                job = self._jobs[job_id]
-                if job.submitted_by != self._user and not self.is_operator:
-                    raise ClusterRefusedError("Access/permission denied", where=f"job {job.shown_id}")
-                if may(job):
-                    self._jobs[job_id] = change(job)
-                    done.append(job_id)
-            self._schedule()
-        return tuple(done)
 
     def _cancelled(self, job: Job) -> Job:
         cause = Cause(CauseCode.CANCELLED, f"cancelled by {self._user}")
@@ -486,6 +477,21 @@ def _is_waiting(job: Job) -> bool:
 
 def _is_running(job: Job) -> bool:
     return job.state is JobState.RUNNING
+
+
+_CHANGES: Mapping[type[JobAction], tuple[Capability | None, Callable[[Job], bool]]] = {
+    Cancel: (None, lambda job: not job.state.is_terminal),
+    Hold: (Capability.HOLD, _is_waiting),
+    Release: (Capability.HOLD, lambda job: job.held),
+    Requeue: (Capability.REQUEUE, lambda job: not _is_waiting(job)),
+    SetPriority: (None, lambda job: not job.state.is_terminal),
+    Top: (Capability.TOP, _is_waiting),
+    EditJobs: (Capability.EXTEND, lambda job: not job.state.is_terminal),
+    Signal: (Capability.SIGNAL, _is_running),
+    Suspend: (Capability.SUSPEND, _is_running),
+    Unsuspend: (Capability.SUSPEND, _is_running),
+}
+"""What an action needs, and the jobs that it changes."""
 
 
 def _joined(jobs: Iterable[Job]) -> Iterator[Job]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputui.domain.action import DrainGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.gpu import GpuSample, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
@@ -32,7 +33,7 @@ def cluster_of(nodes: Mapping[str, int]) -> FakeCluster:
         job = spec(gpus=max(1, wanted), name=NAMES[number % 5], tenant=USERS[number % 3], time_limit=timedelta(hours=8))
         cluster.submit_as(USERS[number % 3], Submission(job))
     last = list(nodes)[-1]
-    cluster.drain([last], "fan noise, ticket 812")
+    cluster.act(DrainGpus((last,), "fan noise, ticket 812"))
     most = max(nodes.values())
     cluster.submit(
         [Submission(spec(gpus=most, name="llama-70b", time_limit=timedelta(days=1), priority=70))] * 2, "wide"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState, PendingReason
@@ -45,7 +46,7 @@ def test_another_users_jobs_are_refused_to_all_but_operators() -> None:
     cluster = FakeCluster(FakeClock(), is_operator=False)
     (theirs,) = cluster.submit_as("bob", Submission(spec()))
     with pytest.raises(ClusterRefusedError, match="denied"):
-        cluster.cancel([theirs])
+        cluster.act(Cancel((theirs,)))
 
 
 def test_it_can_be_away(cluster: FakeCluster) -> None:

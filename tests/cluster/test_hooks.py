@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.told_ends import ToldEnds
+from gputui.domain.action import DrainGpus, Hold, ResumeGpus
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job_spec import Submission
@@ -202,7 +203,7 @@ def test_nodes_that_go_down_and_return_are_told(site: Site) -> None:
     process = site.process()
     site.cluster.lose_node("gpu2")
     site.passes(process, polls=3)
-    site.cluster.resume(["gpu2"])
+    site.cluster.act(ResumeGpus(("gpu2",)))
     site.passes(process, polls=3)
     assert site.ear.names == ["node_down", "node_up"]
     assert site.ear.heard[0].document("head")["node"] == {
@@ -253,7 +254,7 @@ def test_a_job_that_leaves_gpus_idle_is_told_and_again_if_it_leaves_all_idle(sit
 
 def stuck(site: Site, change: Callable[[int], object] = lambda _: None) -> list[str]:
     """Return what is told while a job waits on a cluster without nodes."""
-    site.cluster.drain(["gpu1", "gpu2", "gpu3"], "power")
+    site.cluster.act(DrainGpus(("gpu1", "gpu2", "gpu3"), "power"))
     job = site.submit()
     change(job)
     process = site.process()
@@ -267,7 +268,7 @@ def test_a_queue_in_which_nothing_starts_is_told_once(site: Site) -> None:
 
 
 def test_a_queue_of_held_jobs_is_not_stuck(site: Site) -> None:
-    assert stuck(site, lambda job: site.cluster.hold([job])) == []
+    assert stuck(site, lambda job: site.cluster.act(Hold((job,)))) == []
 
 
 def test_the_weekly_report_of_a_cluster_is_sent_once(site: Site) -> None:

@@ -88,7 +88,7 @@ def test_jobs_that_were_as_wanted_before_stay_so() -> None:
 def test_a_change_that_was_changed_since_stays() -> None:
     operator = Operator()
     operator.change(lambda ids: SetPriority(tuple(ids), 40), operator.ids[1:2])
-    operator.cluster.set_priority(operator.ids[1:2], 30)
+    operator.cluster.act(SetPriority((operator.ids[1],), 30))
     with pytest.raises(GputuiError, match=f"job {operator.ids[1]} has been changed since: not undone"):
         operator.undone()
     assert operator.values()[1][1] == 30
@@ -120,7 +120,7 @@ def test_a_node_is_drained_and_resumed_again() -> None:
     assert reasons() == {"fans"}
     assert operator.undone() == "undone: node gpu1 takes jobs again"
     assert reasons() == set()
-    operator.cluster.drain(["gpu1"], "disk")
+    operator.cluster.act(DrainGpus(("gpu1",), "disk"))
     operator.store.refresh()
     operator.change(lambda _: ResumeGpus(("gpu1",)), [])
     assert operator.undone() == "undone: node gpu1 is drained again: disk"

@@ -121,7 +121,7 @@ def test_a_pod_reaches_the_server_of_its_own_cluster(tmp_path: Path) -> None:
         until(cluster.snapshot, lambda snapshot: len(snapshot.nodes) == 4, "the watch tells")
         [job_id] = cluster.submit([Submission(spec())], "k1")
         job = until(lambda: cluster.job(job_id), lambda job: job.state is JobState.RUNNING, "it runs")
-        talk = Talk(cluster.execute(job, ExecRequest(("head", "-c", "100000", "/dev/zero"))))
+        talk = Talk(cluster.enter(job, ExecRequest(("head", "-c", "100000", "/dev/zero"))))
         assert (talk.end(), len(talk.out)) == (0, 100_000)
     finally:
         cluster.close()

@@ -19,6 +19,7 @@ from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.objects import KubeEvent
 from gputui.cluster.kubernetes.reflector import PAGE, Reflector
+from gputui.domain.action import Cancel, DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterError, ClusterRefusedError
@@ -76,7 +77,7 @@ def cluster(bed: Bed) -> Iterator[KubernetesCluster]:
     """Yield the view of a user with the rights of the manifest; its jobs are gone afterwards."""
     made = bed.open("ann-token", "ann")
     yield made
-    made.cancel([job_id for job in made.snapshot().jobs for job_id in job.ids])
+    made.act(Cancel(tuple(job_id for job in made.snapshot().jobs for job_id in job.ids)))
     until(made.snapshot, lambda snapshot: not any(job.state.is_active for job in snapshot.jobs), "no job runs")
 
 
@@ -113,7 +114,7 @@ def test_jobs_wait_with_the_words_of_the_scheduler(cluster: KubernetesCluster) -
 def test_a_cancelled_job_is_gone_with_its_pod(bed: StandInBed, cluster: KubernetesCluster) -> None:
     [job_id] = cluster.submit([named("gone", 1)], "cancelled")
     until_state(cluster, job_id, JobState.RUNNING)
-    assert cluster.cancel([job_id]) == (job_id,)
+    assert cluster.act(Cancel((job_id,))) == (job_id,)
     assert until_state(cluster, job_id, JobState.CANCELLED).cancelled_by == "ann"
     pods = bed.plane.ask("GET", "/api/v1/namespaces/default/pods")["items"]
     assert not any("gone" in pod["metadata"]["name"] for pod in pods)
@@ -123,13 +124,13 @@ def test_an_array_is_a_job_for_each_element(cluster: KubernetesCluster) -> None:
     ids = cluster.submit([Submission(replace(spec(1), name="sweep"), array=(0, 1, 2))], "array")
     for job_id in ids:
         until_state(cluster, job_id, JobState.RUNNING)
-    assert cluster.cancel(ids[1:2]) == ids[1:2]
+    assert cluster.act(Cancel(ids[1:2])) == ids[1:2]
     until_state(cluster, ids[1], JobState.CANCELLED)
     assert cluster.job(ids[0]).state is JobState.RUNNING
 
 
 def test_a_drained_node_takes_no_jobs(cluster: KubernetesCluster) -> None:
-    cluster.drain(["gpu1", "gpu2"], "fan noise")
+    cluster.act(DrainGpus(("gpu1", "gpu2"), "fan noise"))
     try:
         states = [view.state for view in cluster.snapshot().gpus]
         assert states.count(GpuState.DRAINED) == 4
@@ -138,10 +139,10 @@ def test_a_drained_node_takes_no_jobs(cluster: KubernetesCluster) -> None:
         assert job.attempt is not None
         assert job.attempt.node == "gpu3"
     finally:
-        cluster.resume(["gpu1", "gpu2"])
+        cluster.act(ResumeGpus(("gpu1", "gpu2")))
     assert not cluster.snapshot().controls.drains
     with pytest.raises(ClusterRefusedError, match="invalid node name"):
-        cluster.drain(["gpu99"], "x")
+        cluster.act(DrainGpus(("gpu99",), "x"))
 
 
 @only_of_1_20
@@ -157,14 +158,14 @@ def test_jobs_are_held_and_released(cluster: KubernetesCluster) -> None:
     assert cluster.faults() == ()
     [job_id] = cluster.submit([Submission(replace(spec(1), name="held"), held=True)], "held")
     assert until(lambda: cluster.job(job_id), lambda job: job.held, "it is held").state is JobState.PENDING
-    assert cluster.release([job_id]) == (job_id,)
+    assert cluster.act(Release((job_id,))) == (job_id,)
     until_state(cluster, job_id, JobState.RUNNING)
     [wide] = cluster.submit([named("kept", 9)], "kept")
     waits = partial(reason_of, cluster, wide)
     until(waits, lambda words: "Insufficient" in words, "it waits")
-    assert cluster.hold([wide]) == (wide,)
+    assert cluster.act(Hold((wide,))) == (wide,)
     assert until(lambda: cluster.job(wide), lambda job: job.held, "it is held").state is JobState.PENDING
-    assert cluster.release([wide]) == (wide,)
+    assert cluster.act(Release((wide,))) == (wide,)
     until(waits, lambda words: "Insufficient" in words, "it waits again")
 
 
@@ -212,7 +213,7 @@ def test_whoever_has_no_rights_is_told(bed: Bed) -> None:
     again = bed.open("eve-token", "eve")
     until(again.faults, lambda found: "rights" not in {fault.name for fault in found}, "the server knows her rights")
     with pytest.raises(CapabilityError, match="patch nodes"):
-        again.drain(["gpu1"], "x")
+        again.act(DrainGpus(("gpu1",), "x"))
 
 
 def test_an_ended_job_is_known_after_its_time_to_live(bed: StandInBed) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
+from gputui.domain.action import Cancel
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from gputui.domain.job import Job
@@ -75,9 +76,9 @@ def test_a_job_that_kubernetes_removed_is_known_with_its_output(harness: Kuberne
 def test_a_cancelled_job_is_shown_until_its_pod_has_ended(harness: KubernetesHarness) -> None:
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
     harness.fake.controller.is_slow_to_end = True
-    assert harness.kube.cancel([job_id]) == (job_id,)
+    assert harness.kube.act(Cancel((job_id,))) == (job_id,)
     assert harness.kube.job(job_id).state is JobState.COMPLETING
-    assert harness.kube.cancel([job_id]) == ()
+    assert harness.kube.act(Cancel((job_id,))) == ()
     harness.fake.controller.end_deleted()
     job = until(lambda: harness.kube.job(job_id), lambda job: job.state.is_terminal, "it is gone")
     assert (job.state, job.cancelled_by) == (JobState.CANCELLED, "alice")
@@ -89,7 +90,7 @@ def test_a_cancelled_job_has_the_exit_code_and_the_last_output_of_its_container(
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
     pod = harness.pod(harness.kube.job(job_id))
     harness.fake.controller.is_slow_to_end = True
-    harness.kube.cancel([job_id])
+    harness.kube.act(Cancel((job_id,)))
     harness.fake.controller.write(pod, "saved")
     harness.fake.controller.finish(pod, 9)  # now Kubernetes calls the job failed, and still removes it
     until(harness.kube.snapshot, lambda _: copies(harness) == 2, "its end is seen")
@@ -104,7 +105,7 @@ def test_a_node_that_has_removed_a_container_does_not_replace_its_output(harness
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
     pod = harness.pod(harness.kube.job(job_id))
     harness.fake.controller.is_slow_to_end = True
-    harness.kube.cancel([job_id])
+    harness.kube.act(Cancel((job_id,)))
     harness.fake.controller.lost_logs.add(pod["metadata"]["uid"])
     harness.fake.controller.finish(pod, 9)
     until(harness.kube.snapshot, lambda _: copies(harness) == 2, "its end is seen")
@@ -199,6 +200,6 @@ def test_a_node_that_is_down_hides_the_output_of_its_jobs_and_nothing_else(harne
         assert harness.kube.snapshot().job(other) is not None
     with pytest.raises(ClusterUnavailableError, match="i/o timeout"):
         texts(harness.kube, first)
-    assert harness.kube.cancel([other]) == (other,)  # it is on that node too
+    assert harness.kube.act(Cancel((other,))) == (other,)  # it is on that node too
     wanted = {first.id, other}
     until(lambda: {job.id for job in harness.kube.history()}, lambda ids: ids == wanted, "the watch shows both ends")

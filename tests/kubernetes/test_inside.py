@@ -14,6 +14,7 @@ from gputui.domain.errors import CapabilityError, ClusterRefusedError, ClusterUn
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.state import JobState
+from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.factories import spec
 from tests.kubernetes.conftest import MakeHarness
@@ -38,13 +39,13 @@ def test_the_place_is_the_pod_and_its_node(harness: KubernetesHarness) -> None:
 
 
 def test_much_output_comes_whole(harness: KubernetesHarness) -> None:
-    talk = Talk(harness.kube.execute(running(harness.kube), sh("head -c 300000 /dev/zero; echo end >&2")))
+    talk = Talk(harness.kube.enter(running(harness.kube), sh("head -c 300000 /dev/zero; echo end >&2")))
     assert (talk.end(), len(talk.out), talk.err) == (0, 300_000, b"end\n")
 
 
 def test_a_command_that_the_image_lacks(harness: KubernetesHarness) -> None:
     with pytest.raises(ClusterRefusedError, match='exec: "nosuch": executable file not found'):
-        Talk(harness.kube.execute(running(harness.kube), ExecRequest(("nosuch",)))).end()
+        Talk(harness.kube.enter(running(harness.kube), ExecRequest(("nosuch",)))).end()
 
 
 def test_an_image_without_ps_has_no_empty_list(
@@ -62,11 +63,11 @@ def test_a_node_that_does_not_answer(harness: KubernetesHarness) -> None:
     job = running(harness.kube)
     harness.fake.silent_nodes = {"gpu1", "gpu2", "gpu3"}
     with pytest.raises(ClusterUnavailableError, match=r"i/o timeout \(500\)"):
-        harness.kube.execute(job, sh("true"))
+        harness.kube.enter(job, sh("true"))
 
 
 def test_a_lost_connection_tells_no_exit_code(harness: KubernetesHarness) -> None:
-    channel = harness.kube.execute(running(harness.kube), sh("echo begun; read word", stdin=True))
+    channel = harness.kube.enter(running(harness.kube), sh("echo begun; read word", stdin=True))
     talk = Talk(channel)
     talk.until(b"begun")
     harness.fake.drop_streams()
@@ -78,12 +79,12 @@ def test_a_job_that_has_ended_has_no_pod_to_enter(harness: KubernetesHarness) ->
     harness.finish(job)
     until(lambda: harness.kube.job(job.id), lambda found: found.state.is_terminal, "it has ended")
     with pytest.raises(ClusterRefusedError, match="no pod that runs"):
-        harness.kube.execute(job, sh("true"))
+        harness.kube.enter(job, sh("true"))
 
 
 def test_releases_before_1_30_cannot_end_input(make: MakeHarness) -> None:
     kube = make("v1.28.3").kube
-    talk = Talk(kube.execute(running(kube), sh("read word; echo got $word; cat", stdin=True)))
+    talk = Talk(kube.enter(running(kube), sh("read word; echo got $word; cat", stdin=True)))
     talk.channel.end_input()
     talk.channel.send(b"it\n")
     talk.until(b"got it\n")
@@ -97,7 +98,7 @@ def test_a_terminal_is_attached_to_from_another_machine(harness: KubernetesHarne
     other = harness.open()
     found = until(lambda: other.job(job.id), lambda job: job.state is JobState.RUNNING, "it runs")
     assert found.spec.interactive == Interactive(stdin=True, tty=True)
-    talk = Talk(other.attach(found, ""))
+    talk = Talk(other.enter(found, Attach()))
     talk.channel.resize(30, 100)
     talk.channel.send(b"it\n")
     talk.until(b"got it")
@@ -106,7 +107,7 @@ def test_a_terminal_is_attached_to_from_another_machine(harness: KubernetesHarne
 
 def test_what_has_no_terminal(harness: KubernetesHarness) -> None:
     with pytest.raises(ClusterRefusedError, match="has no terminal"):
-        harness.kube.attach(running(harness.kube), "")
+        harness.kube.enter(running(harness.kube), Attach())
     with pytest.raises(InputError, match="by -it"):
         running(harness.kube, Interactive(stdin=True))
 
@@ -122,4 +123,4 @@ def test_the_right_to_enter_pods_is_a_capability(
     job = running(ann)
     assert not ann.caps.has(capability)
     with pytest.raises(CapabilityError, match=f"the right to create {resource} is missing"):
-        ann.place(job) if capability is Capability.INSIDE else ann.attach(job, "")
+        ann.place(job) if capability is Capability.INSIDE else ann.enter(job, Attach())

@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
+from gputui.domain.action import Cancel
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ExecRequest
 from gputui.domain.container_options import ContainerOptions
@@ -23,6 +24,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, Interactive, JobSpec, Submission
 from gputui.domain.settings import ClusterSettings
 from gputui.domain.state import JobState, PendingReason
+from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.kubernetes.bed import Bed
 from tests.kubernetes.node import NAME, Node, has_kubelet
@@ -79,7 +81,7 @@ def cluster(bed: NodeBed) -> Iterator[KubernetesCluster]:
     """Yield the view of a user with the rights of the manifest; no container of hers is left afterwards."""
     made = bed.open("ann-token", "ann", CLASSES)
     yield made
-    made.cancel([job_id for job in made.snapshot().jobs for job_id in job.ids])
+    made.act(Cancel(tuple(job_id for job in made.snapshot().jobs for job_id in job.ids)))
     until(bed.node.containers, lambda names: not names, "no container is left")
     bed.forget_pods()
     until(made.snapshot, lambda snapshot: not any(job.state.is_active for job in snapshot.jobs), "no job runs")
@@ -144,16 +146,16 @@ def test_an_end_has_its_cause(cluster: KubernetesCluster, spec: JobSpec, state: 
 
 def test_commands_run_inside(cluster: KubernetesCluster) -> None:
     job = running(cluster, job_of("entered", STAYS))
-    talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", "echo out; echo err >&2; exit 5"))))
+    talk = Talk(cluster.enter(job, ExecRequest(("sh", "-c", "echo out; echo err >&2; exit 5"))))
     assert (talk.end(), talk.out, talk.err) == (5, b"out\n", b"err\n")
-    talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", "read word; echo got $word"), stdin=True)))
+    talk = Talk(cluster.enter(job, ExecRequest(("sh", "-c", "read word; echo got $word"), stdin=True)))
     talk.channel.send(b"it\n")
     assert (talk.end(), talk.out) == (0, b"got it\n")
     script = "until busybox stty size 2>&1 | grep '33 101'; do sleep 0.1; echo not yet; done; exit 4"
-    talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", script), stdin=True, tty=True)))
+    talk = Talk(cluster.enter(job, ExecRequest(("sh", "-c", script), stdin=True, tty=True)))
     talk.channel.resize(33, 101)
     assert talk.end() == 4
-    talk = Talk(cluster.execute(job, ExecRequest(("nosuch",))))
+    talk = Talk(cluster.enter(job, ExecRequest(("nosuch",))))
     assert talk.end() == 126
     assert b"executable file not found" in talk.out + talk.err
 
@@ -174,11 +176,11 @@ def test_a_terminal_is_attached_to_and_left(cluster: KubernetesCluster) -> None:
     script = "while read w; do [ $w = end ] && exit 6; busybox stty size; echo got $w; done"
     job = running(cluster, replace(job_of("typed", script), interactive=Interactive(stdin=True, tty=True)))
     for number in (1, 2):
-        talk = Talk(cluster.attach(job, ""))
+        talk = Talk(cluster.enter(job, Attach()))
         talk.channel.resize(30 + number, 90)
         until(partial(answer, talk), partial(contains, b"%d 90" % (30 + number)), "it has the size")
         talk.channel.close()
-    talk = Talk(cluster.attach(job, ""))
+    talk = Talk(cluster.enter(job, Attach()))
     talk.channel.send(b"end\n")
     talk.end()
     assert ended(cluster, job.id).exit_code == 6
@@ -187,7 +189,7 @@ def test_a_terminal_is_attached_to_and_left(cluster: KubernetesCluster) -> None:
 def test_a_cancelled_job_gets_its_time_to_end(bed: NodeBed, cluster: KubernetesCluster) -> None:
     job = running(cluster, job_of("stopped", "trap 'echo saved; exit 9' TERM; echo begun; while :; do sleep 1; done"))
     until(lambda: texts(cluster, job), lambda lines: lines == [b"begun"], "it has begun")
-    assert cluster.cancel([job.id]) == (job.id,)
+    assert cluster.act(Cancel((job.id,))) == (job.id,)
     job = ended(cluster, job.id)
     assert (job.state, job.cancelled_by) == (JobState.CANCELLED, "ann")
     assert texts(cluster, job)[0] == b"begun"
@@ -199,7 +201,7 @@ def test_a_job_that_does_not_end_is_killed_after_its_time(bed: NodeBed, cluster:
         cluster,
         job_of("deaf", "trap '' TERM; echo begun; while :; do sleep 1; done", options=ContainerOptions(stop_timeout=2)),
     )
-    cluster.cancel([job.id])
+    cluster.act(Cancel((job.id,)))
     assert ended(cluster, job.id).state is JobState.CANCELLED
     until(bed.node.containers, lambda names: not names, "its container is gone")
 
@@ -234,7 +236,7 @@ def test_a_preempted_job_waits_again(cluster: KubernetesCluster) -> None:
     high = running(cluster, job_of("high", STAYS, 1, priority=90))
     reasons = until(lambda: cluster.snapshot().reasons, lambda found: low.id in found, "the other one waits")
     assert reasons[low.id].code is PendingReason.RESOURCES
-    cluster.cancel([high.id])
+    cluster.act(Cancel((high.id,)))
     until(lambda: cluster.job(low.id), lambda job: job.state is JobState.RUNNING, "it runs again")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from gputui.domain.action import DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.gpu import GpuState
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import ClusterSettings
@@ -30,7 +31,7 @@ def test_a_pod_without_room_waits_for_resources(harness: KubernetesHarness) -> N
 
 
 def test_a_pod_that_no_node_takes_waits_for_nodes(harness: KubernetesHarness) -> None:
-    harness.kube.drain(["gpu1", "gpu2", "gpu3"], "moving house")
+    harness.kube.act(DrainGpus(("gpu1", "gpu2", "gpu3"), "moving house"))
     [job_id] = harness.kube.submit([Submission(spec(1))], "k1")
     found = reason(harness, job_id)
     assert found.code is PendingReason.NODE_UNKNOWN
@@ -110,14 +111,14 @@ def test_a_job_of_kueue_is_held_and_released(make: MakeHarness) -> None:
     [job_id] = harness.kube.submit([Submission(spec(1), held=True)], "k1")
     assert harness.kube.job(job_id).held
     assert not harness.fake.objects.all("workloads")  # Kueue does not know of it yet
-    assert harness.kube.release([job_id]) == (job_id,)
+    assert harness.kube.act(Release((job_id,))) == (job_id,)
     until(lambda: harness.kube.job(job_id).state, lambda state: state is JobState.RUNNING, "it starts")
     [waiting] = harness.kube.submit([Submission(spec(2))], "k2")
     until(harness.kube.snapshot, lambda seen: "needed" in str(seen.reasons), "Kueue has judged")
-    assert harness.kube.hold([waiting]) == (waiting,)
+    assert harness.kube.act(Hold((waiting,))) == (waiting,)
     assert harness.kube.job(waiting).held
     assert harness.fake.objects.all("workloads")[-1]["spec"]["active"] is False
-    assert harness.kube.release([waiting]) == (waiting,)
+    assert harness.kube.act(Release((waiting,))) == (waiting,)
     assert not harness.kube.job(waiting).held
 
 
@@ -160,7 +161,7 @@ def test_an_object_that_cannot_be_read_does_not_hide_the_others(harness: Kuberne
 
 def test_gpus_of_a_node_are_counted(harness: KubernetesHarness) -> None:
     harness.fake.add_node("gpu4", 4)
-    harness.kube.drain(["gpu1", "gpu2", "gpu3"], "moving house")
+    harness.kube.act(DrainGpus(("gpu1", "gpu2", "gpu3"), "moving house"))
     first, second = harness.kube.submit([Submission(spec(1)), Submission(spec(2))], "k1")
     until(lambda: harness.kube.job(second).state, lambda state: state is JobState.RUNNING, "both run")
     node = next(node for node in harness.kube.snapshot().nodes if node.name == "gpu4")
@@ -174,7 +175,7 @@ def test_gpus_of_a_node_are_counted(harness: KubernetesHarness) -> None:
 
 
 def test_a_drained_node_has_its_reason_and_a_node_that_is_not_ready_its_own(harness: KubernetesHarness) -> None:
-    harness.kube.drain(["gpu1"], "fan\nnoise")
+    harness.kube.act(DrainGpus(("gpu1",), "fan\nnoise"))
     drain = harness.kube.snapshot().controls.drains["gpu1:0"]
     assert (drain.reason, drain.by) == ("fan noise", "alice")
     assert abs((datetime.now(UTC) - drain.at).total_seconds()) < 600
@@ -185,5 +186,5 @@ def test_a_drained_node_has_its_reason_and_a_node_that_is_not_ready_its_own(harn
         lambda: harness.kube.snapshot().nodes[1].gpus, lambda views: views[0].state is GpuState.UNKNOWN, "it is away"
     )
     assert views[0].why == "node gpu2 is not ready: Kubelet stopped posting node status."
-    harness.kube.resume(["gpu1"])
+    harness.kube.act(ResumeGpus(("gpu1",)))
     assert not harness.kube.snapshot().controls.drains

@@ -9,6 +9,7 @@ import pytest
 from gputui.cluster.kubernetes.calls import CALLS, SUBMIT, RbacSubject, rbac
 from gputui.cluster.kubernetes.kubeconfig import connect
 from gputui.cluster.kubernetes.site import Sites
+from gputui.domain.action import Cancel, DrainGpus, Release, ResumeGpus
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job_spec import Submission
@@ -24,12 +25,12 @@ def test_the_rights_of_the_manifest_are_enough(harness: KubernetesHarness) -> No
     ann = harness.as_user("ann", is_operator=True)
     assert ann.faults() == ()
     first, second = ann.submit([Submission(spec(1)), Submission(spec(), held=True)], "k1")
-    assert ann.release([second]) == (second,)
+    assert ann.act(Release((second,))) == (second,)
     job = until(lambda: ann.job(first), lambda job: job.state is JobState.RUNNING, "it runs")
     assert [line.partition(b" ")[2] for line in ann.log(job, tail=None, follow=False)] == [b"ready"]
-    ann.drain(["gpu1"], "x")
-    ann.resume(["gpu1"])
-    assert set(ann.cancel([first, second])) == {first, second}
+    ann.act(DrainGpus(("gpu1",), "x"))
+    ann.act(ResumeGpus(("gpu1",)))
+    assert set(ann.act(Cancel((first, second)))) == {first, second}
 
 
 def test_a_user_is_no_operator(harness: KubernetesHarness) -> None:
@@ -37,7 +38,7 @@ def test_a_user_is_no_operator(harness: KubernetesHarness) -> None:
     assert not ann.faults()
     assert len(ann.snapshot().nodes) == 3
     with pytest.raises(CapabilityError, match="patch nodes"):
-        ann.drain(["gpu1"], "x")
+        ann.act(DrainGpus(("gpu1",), "x"))
 
 
 @pytest.mark.parametrize("call", [each for each in CALLS if not each.is_operators], ids=lambda call: call.name)

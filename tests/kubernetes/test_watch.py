@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.job_spec import Submission
 from gputui.domain.state import JobState
@@ -84,6 +85,6 @@ def test_many_jobs_come_page_by_page_or_at_once(harness: KubernetesHarness, forg
 def test_jobs_that_did_not_change_are_the_same_objects(harness: KubernetesHarness) -> None:
     first, second = harness.kube.submit([Submission(spec(1))] * 2, "k1")
     before = harness.kube.snapshot()
-    assert harness.kube.cancel([second])
+    assert harness.kube.act(Cancel((second,)))
     after = harness.kube.snapshot()
     assert after.job(first) is before.job(first)

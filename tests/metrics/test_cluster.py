@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gputui.bootstrap import clusters
 from gputui.config import Options, ProbeSpec
 from gputui.console import cluster_serving
+from gputui.domain.action import DrainGpus, Hold
 from gputui.domain.gpu import ProbeCode, ProbeStatus
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import MetricsSettings, Settings
@@ -110,7 +111,7 @@ def read_cluster(made: FakeCluster, at: datetime, load: float = 0.5) -> Snapshot
 
 def test_nodes_are_up_or_down_drained_and_read_or_not() -> None:
     made = busy_cluster()
-    made.drain(["gpu2"], "fan")
+    made.act(DrainGpus(("gpu2",), "fan"))
     made.lose_node("gpu3")
     read = read_cluster(made, FakeClock().now() - timedelta(seconds=5))
     nodes = read.nodes
@@ -244,7 +245,7 @@ def test_every_panel_for_clusters_shows_data_of_a_cluster(tmp_path: Path) -> Non
     try:
         wanted = {title: query for title, query in QUERIES.items() if not title.startswith(PANELS_OF_ONE_MACHINE)}
         deadline, number = time.monotonic() + PATIENCE, 0
-        made.hold(made.submit([Submission(spec(gpus=1))], "held"))
+        made.act(Hold(made.submit([Submission(spec(gpus=1))], "held")))
         while wanted and time.monotonic() < deadline:
             number += 1
             made.submit([Submission(replace(spec(gpus=2), tenant="lab"))], str(number))

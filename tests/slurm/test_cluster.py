@@ -12,7 +12,9 @@ import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.domain.action import Cancel, EditJobs, Requeue, SetPriority
 from gputui.domain.container_options import ContainerOptions
+from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterRefusedError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
@@ -91,7 +93,7 @@ def test_a_users_own_job_through_the_whole_of_it(bed: Bed, tmp_path: Path) -> No
     (job_id,) = cluster.submit([Submission(JobSpec(command=("true",), name="hers"), held=True)], str(uuid4()))
     job = cluster.job(job_id)
     assert (job.name, job.submitted_by, job.held) == ("hers", "alice", True)
-    assert cluster.cancel([job_id]) == (job_id,)
+    assert cluster.act(Cancel((job_id,))) == (job_id,)
 
 
 def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_requeued_job_is_not_requeued_by_slurm_itself(bed: Bed, tmp_path: Path
     while not cluster.job(job_id).attempts:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    assert cluster.requeue([job_id]) == (job_id,)
+    assert cluster.act(Requeue((job_id,))) == (job_id,)
     assert " Requeue=0 Restarts=1 " in bed.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
 
 
@@ -114,7 +116,7 @@ def test_a_user_may_only_lower_the_time_limit_of_her_running_job(bed: Bed, tmp_p
         assert time.monotonic() < deadline
         time.sleep(0.1)
     with pytest.raises(ClusterRefusedError, match=r"access denied: .*users may only lower the time limit"):
-        cluster.set_time_limit([job_id], timedelta(hours=2))
-    assert cluster.set_time_limit([job_id], timedelta(minutes=30)) == (job_id,)
+        cluster.act(EditJobs((job_id,), Edit({"time_limit": timedelta(hours=2)})))
+    assert cluster.act(EditJobs((job_id,), Edit({"time_limit": timedelta(minutes=30)}))) == (job_id,)
     with pytest.raises(CapabilityError, match="only Slurm's operators may raise"):
-        cluster.set_priority([job_id], 60)
+        cluster.act(SetPriority((job_id,), 60))

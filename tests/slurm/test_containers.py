@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from gputui.cluster.slurm.cluster import SlurmCluster
+from gputui.domain.action import Cancel, Signal, Suspend, Unsuspend
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.state import JobState
@@ -54,13 +55,13 @@ def test_signals_and_pauses_reach_the_container(bed: Bed, tmp_path: Path) -> Non
     job = cluster.job(job_id)
     assert job.attempt is not None
     assert lines(cluster, job) == [",".join(bed.uuids(job.attempt.node, [0, 1]))]
-    assert cluster.signal([job_id], 10) == (job_id,)
+    assert cluster.act(Signal((job_id,), 10)) == (job_id,)
     until(lambda: "usr1" in lines(cluster, job), "the container got the signal")
-    assert cluster.suspend([job_id]) == (job_id,)
+    assert cluster.act(Suspend((job_id,))) == (job_id,)
     until(lambda: states(bed) == ["paused"], "the container is paused")
     assert (cluster.job(job_id).suspended, cluster_of(bed, tmp_path).job(job_id).suspended) == (True, True)
     assert cluster.job(job_id).state is JobState.RUNNING
-    assert cluster.unsuspend([job_id]) == (job_id,)
+    assert cluster.act(Unsuspend((job_id,))) == (job_id,)
     until(lambda: states(bed) == ["running"], "the container runs again")
     assert not cluster.job(job_id).suspended
 
@@ -68,7 +69,7 @@ def test_signals_and_pauses_reach_the_container(bed: Bed, tmp_path: Path) -> Non
 def test_a_cancelled_job_leaves_no_container(bed: Bed, tmp_path: Path) -> None:
     cluster = cluster_of(bed, tmp_path)
     job_id = started(bed, cluster)
-    assert cluster.cancel([job_id]) == (job_id,)
+    assert cluster.act(Cancel((job_id,))) == (job_id,)
     until(lambda: cluster.job(job_id).state is JobState.CANCELLED, "it is cancelled")
     until(lambda: not bed.containers(), "its container is gone")
 
@@ -76,8 +77,8 @@ def test_a_cancelled_job_leaves_no_container(bed: Bed, tmp_path: Path) -> None:
 def test_a_cancelled_job_leaves_no_container_while_that_is_paused(bed: Bed, tmp_path: Path) -> None:
     cluster = cluster_of(bed, tmp_path)
     job_id = started(bed, cluster)
-    cluster.suspend([job_id])
+    cluster.act(Suspend((job_id,)))
     until(lambda: states(bed) == ["paused"], "the container is paused")
-    assert cluster.cancel([job_id]) == (job_id,)
+    assert cluster.act(Cancel((job_id,))) == (job_id,)
     until(lambda: cluster.job(job_id).state is JobState.CANCELLED, "it is cancelled")
     until(lambda: not bed.containers(), "its container is gone")

@@ -10,10 +10,12 @@ from uuid import uuid4
 
 import pytest
 
+from gputui.domain.action import Cancel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import Interactive, JobSpec, Submission
 from gputui.ports import Channel
+from gputui.ports.backend import Attach
 from tests.cluster.talk import Talk
 from tests.slurm.bed import IMAGE, PATIENCE, Bed
 from tests.slurm.person import Person
@@ -56,7 +58,7 @@ def test_a_command_beside_a_job_whose_own_step_has_everything(bed: Bed, tmp_path
     bed.wait(lambda: f"{number}.0" in bed.run("squeue", "--steps", "--noheader").stdout, "its step runs")
     job = cluster.job(number)
     shown = ExecRequest(("sh", "-c", "pwd; echo $MINE $CUDA_VISIBLE_DEVICES $SLURM_JOB_ID"))
-    talk = Talk(cluster.execute(job, shown))
+    talk = Talk(cluster.enter(job, shown))
     assert (talk.end(), talk.out, talk.err) == (0, f"/var\n1 0,1 {number}\n".encode(), b"")
     assert "sleep 600" in [row.command for row in cluster.processes(job)]
 
@@ -67,7 +69,7 @@ def test_a_command_that_leaves_its_input_unread_tells_its_exit_code(bed: Bed, tm
     bed.wait(lambda: bed.jobs()[number] == "RUNNING", "it runs")
     request = ExecRequest(("sh", "-c", "sleep 0.5; echo end; exit 4"), stdin=True)
     for _ in range(4):  # Slurm loses the end of most of these
-        talk = Talk(cluster.execute(cluster.job(number), request))
+        talk = Talk(cluster.enter(cluster.job(number), request))
         writer = Thread(target=_write, args=(talk.channel, 3_000_000))
         writer.start()
         assert (talk.end(), talk.out) == (4, b"end\n")
@@ -85,12 +87,12 @@ def test_a_job_that_ends_ends_its_shells(bed: Bed, tmp_path: Path) -> None:
     number = int(bed.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 600").stdout)
     bed.wait(lambda: bed.jobs()[number] == "RUNNING", "it runs")
     job = cluster.job(number)
-    talk = Talk(cluster.execute(job, ExecRequest(("sh", "-c", "echo begun; sleep 600"), stdin=True, tty=True)))
+    talk = Talk(cluster.enter(job, ExecRequest(("sh", "-c", "echo begun; sleep 600"), stdin=True, tty=True)))
     talk.until(b"begun")
-    assert cluster.cancel([number]) == (number,)
+    assert cluster.act(Cancel((number,))) == (number,)
     assert talk.end() != 0
     with pytest.raises(ClusterRefusedError, match=f"job {number}: .*(has expired|completed)"):
-        Talk(cluster.execute(job, ExecRequest(("true",)))).end()
+        Talk(cluster.enter(job, ExecRequest(("true",)))).end()
 
 
 def test_one_attaches_from_another_machine_than_the_one_that_submitted(bed: Bed, tmp_path: Path) -> None:
@@ -103,9 +105,9 @@ def test_one_attaches_from_another_machine_than_the_one_that_submitted(bed: Bed,
     bed.wait(lambda: {bed.jobs()[each] for each in (number, other)} == {"RUNNING"}, "they run")
     job = there.job(number)
     assert job.spec.interactive == Interactive(stdin=True)
-    talk = Talk(there.attach(job, ""))
+    talk = Talk(there.enter(job, Attach()))
     talk.channel.send(b"this\n")
     talk.until(b"got this")
     assert talk.end() == 5
     with pytest.raises(ClusterRefusedError, match="neither a terminal nor input"):
-        there.attach(there.job(other), "")
+        there.enter(there.job(other), Attach())

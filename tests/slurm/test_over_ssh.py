@@ -15,6 +15,7 @@ import pytest
 from gputui.cluster.slurm.cluster import SlurmCluster
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.ssh import SshConnection, runtime_directory
+from gputui.domain.action import Cancel
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobSpec, Submission
@@ -68,7 +69,7 @@ def test_a_job_is_submitted_followed_and_ended(bed: Bed, login: Sshd, cluster: S
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 3)
     assert list(cluster.log(ended, tail=1, follow=False)) == [b"over"]
     assert len(login.sessions()) == 1
-    assert cluster.cancel([job_id]) == ()
+    assert cluster.act(Cancel((job_id,))) == ()
     end.unlink()
 
 
@@ -80,13 +81,13 @@ def test_a_shell_in_a_job(login: Sshd, cluster: SlurmCluster) -> None:
         time.sleep(0.1)
     script = 'until [ "$(stty size)" = "44 155" ]; do sleep 0.05; done; echo "$TERM it\'s"; read word; exit 3'
     request = ExecRequest(("sh", "-c", script), stdin=True, tty=True, term="vt220")
-    talk = Talk(cluster.execute(cluster.job(job_id), request))
+    talk = Talk(cluster.enter(cluster.job(job_id), request))
     talk.channel.resize(44, 155)
     talk.until(b"vt220 it's\r\n")
     talk.channel.send(b"~.\n")  # ssh would end here
     assert talk.end() == 3
     assert talk.out.replace(b"~.\r\n", b"") == b"vt220 it's\r\n"
-    talk = Talk(cluster.execute(cluster.job(job_id), ExecRequest(("cat",), stdin=True)))
+    talk = Talk(cluster.enter(cluster.job(job_id), ExecRequest(("cat",), stdin=True)))
     talk.channel.send(b"typed\n")
     talk.until(b"typed\n")
     assert len(login.sessions()) == 1

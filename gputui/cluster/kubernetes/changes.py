@@ -15,6 +15,7 @@ from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.manifest import QUEUE
 from gputui.cluster.kubernetes.objects import KubeJob, KubeList, KubePod, Reader
 from gputui.cluster.kubernetes.submission import LATER_QUEUE, jobs_path
+from gputui.domain.action import DrainGpus, ResumeGpus
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
 
@@ -46,13 +47,9 @@ class KubeChanger:
 
         return _each(chosen, "cancelled", cancelled)
 
-    def hold(self, server: ApiServer, chosen: Iterable[JobParts]) -> tuple[JobId, ...]:
-        """Suspend waiting jobs, and take those of Kueue out of their queues."""
-        return _each(chosen, "held", lambda parts: self._set_held(server, parts, True))
-
-    def release(self, server: ApiServer, chosen: Iterable[JobParts]) -> tuple[JobId, ...]:
-        """Let held jobs start."""
-        return _each(chosen, "released", lambda parts: self._set_held(server, parts, False))
+    def hold(self, server: ApiServer, chosen: Iterable[JobParts], is_on: bool) -> tuple[JobId, ...]:
+        """Suspend waiting jobs, and take those of Kueue out of their queues; or let held jobs start."""
+        return _each(chosen, "held" if is_on else "released", lambda parts: self._set_held(server, parts, is_on))
 
     def _delete(self, server: ApiServer, parts: JobParts) -> None:
         meta = parts.job.metadata
@@ -114,8 +111,9 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
     return replace(parts, job=job)
 
 
-def cordon(server: ApiServer, node: str, reason: str | None, user: str) -> bytes:
-    """Keep new pods from a node, or with no reason let them start there again; return the node."""
+def cordon(server: ApiServer, node: str, action: DrainGpus | ResumeGpus, user: str) -> bytes:
+    """Keep new pods from a node, or let them start there again; return the node."""
+    reason = (" ".join(action.reason.split()) or "no reason given") if isinstance(action, DrainGpus) else None
     notes = {views.REASON: reason, views.BY: user, views.AT: datetime.now(UTC).isoformat(timespec="seconds")}
     annotations = notes if reason is not None else dict.fromkeys(notes)
     change = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": reason is not None or None}}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import RLock
-from typing import NoReturn
 
 from msgspec.structs import replace
 
@@ -25,14 +24,44 @@ from gputui.cluster.kubernetes.pod_channel import PodChannel
 from gputui.cluster.kubernetes.records import KubeRecords
 from gputui.cluster.kubernetes.site import KubeSite, Sites
 from gputui.cluster.kubernetes.submission import KubeSubmitter
+from gputui.domain.action import (
+    DrainGpus,
+    EditJobs,
+    Hold,
+    Release,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unsuspend,
+)
 from gputui.domain.cluster import Capability, Caps, ClusterFault
-from gputui.domain.container import ExecRequest, ProcessRow
+from gputui.domain.container import ProcessRow
 from gputui.domain.errors import CapabilityError, ClusterRefusedError, NotFoundError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.ports.backend import Attach, Entry
+from gputui.ports.cluster import EngineAction
+
+_NEEDS: Mapping[type[EngineAction], Capability] = {
+    Hold: Capability.HOLD,
+    Release: Capability.HOLD,
+    DrainGpus: Capability.DRAIN_NODE,
+    ResumeGpus: Capability.DRAIN_NODE,
+    Requeue: Capability.REQUEUE,
+    SetPriority: Capability.RAISE_PRIORITY,
+    Top: Capability.TOP,
+    EditJobs: Capability.EXTEND,
+    Signal: Capability.SIGNAL,
+    Suspend: Capability.SUSPEND,  # what Kubernetes calls so is `Hold` here
+    Unsuspend: Capability.SUSPEND,
+}
+"""What an action needs; jobs may always be cancelled."""
 
 
 class KubernetesCluster:
@@ -93,69 +122,26 @@ class KubernetesCluster:
 
     def expected_start(self, submission: Submission) -> datetime | None:
         """Raise CapabilityError: Kubernetes forecasts nothing."""
-        del submission
-        self._lacks(Capability.TEST_ONLY)
+        raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))
 
-    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Delete jobs with their pods, having recorded them and their output."""
+    def act(self, action: EngineAction) -> tuple[JobId, ...]:
+        if type(action) in _NEEDS:
+            self._need(_NEEDS[type(action)])
+        if isinstance(action, DrainGpus | ResumeGpus):
+            for node in action.uuids:
+                self._copy().nodes.put(changes.cordon(self._opened(), node, action, self._user))
+            return ()
         server, picture = self._opened(), self._latest()
-        found = [parts for parts in self._parts(ids, picture) if not parts.job.has_ended and not _is_going(parts)]
-        return self._changer.cancel(
-            server, found, lambda parts: self._records.cancelling(server, parts, picture.jobs[parts.job.metadata.uid])
-        )
-
-    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Suspend waiting jobs."""
-        server = self._need(Capability.HOLD)
-        return self._changer.hold(server, [parts for parts in self._waiting(ids) if not parts.is_held])
-
-    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Let held jobs start."""
-        server = self._need(Capability.HOLD)
-        return self._changer.release(server, [parts for parts in self._waiting(ids) if parts.is_held])
-
-    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids
-        self._lacks(Capability.REQUEUE)
-
-    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids, value
-        self._lacks(Capability.RAISE_PRIORITY)
-
-    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids
-        self._lacks(Capability.TOP)
-
-    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids, limit
-        self._lacks(Capability.EXTEND)
-
-    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids, number
-        self._lacks(Capability.SIGNAL)
-
-    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Raise CapabilityError: what Kubernetes calls so is `hold` here."""
-        del ids
-        self._lacks(Capability.SUSPEND)
-
-    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del ids
-        self._lacks(Capability.SUSPEND)
-
-    def drain(self, nodes: Iterable[str], reason: str) -> None:
-        """Cordon nodes."""
-        self._cordon(nodes, " ".join(reason.split()) or "no reason given")
-
-    def resume(self, nodes: Iterable[str]) -> None:
-        """Uncordon nodes."""
-        self._cordon(nodes, None)
+        found = self._parts(action.ids, picture)
+        if not isinstance(action, Hold | Release):
+            going = [parts for parts in found if not parts.job.has_ended and not _is_going(parts)]
+            of_uid = picture.jobs
+            return self._changer.cancel(
+                server, going, lambda parts: self._records.cancelling(server, parts, of_uid[parts.job.metadata.uid])
+            )
+        is_on = isinstance(action, Hold)
+        waiting = [parts for parts in found if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
+        return self._changer.hold(server, [parts for parts in waiting if parts.is_held is not is_on], is_on)
 
     def job(self, job_id: JobId) -> Job:
         """Return a job that Kubernetes has, else one from our records."""
@@ -194,16 +180,11 @@ class KubernetesCluster:
         pod = self._running_pod(job, Capability.INSIDE)[1]
         return f"pod {pod.metadata.name} on {pod.spec.node_name or 'its node'}"
 
-    def execute(self, job: Job, request: ExecRequest) -> PodChannel:
-        """Run a command in the job's container."""
-        server, pod = self._running_pod(job, Capability.INSIDE)
-        return pod_streams.execute(server, pod, request)
-
-    def attach(self, job: Job, detach_keys: str) -> PodChannel:
-        """Attach to the terminal of a job; the server knows no keys that detach, and closing the channel does."""
-        del detach_keys
-        server, pod = self._running_pod(job, Capability.STREAMS)
-        return pod_streams.attach(server, pod)
+    def enter(self, job: Job, request: Entry) -> PodChannel:
+        """Enter it; the server knows no keys that detach, and closing the channel does."""
+        if isinstance(request, Attach):
+            return pod_streams.attach(*self._running_pod(job, Capability.STREAMS))
+        return pod_streams.execute(*self._running_pod(job, Capability.INSIDE), request)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes in the job's container, as its own `ps` lists them."""
@@ -273,10 +254,6 @@ class KubernetesCluster:
                 raise NotFoundError(f"Kubernetes knows no job {job_id}; it removes jobs some time after their end")
         return [by_number[job_id] for job_id in chosen if job_id in by_number]
 
-    def _waiting(self, ids: Iterable[JobId]) -> list[JobParts]:
-        found = self._parts(ids, self._latest())
-        return [parts for parts in found if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
-
     def _known(self, job_id: JobId) -> JobParts | None:
         return next((each for each in self._latest().parts.values() if each.number == job_id), None)
 
@@ -285,19 +262,11 @@ class KubernetesCluster:
         pod = phases.newest(parts.pods) if parts else None
         return None if parts is None or (parts.job.has_ended and pod is None) else pod
 
-    def _cordon(self, nodes: Iterable[str], reason: str | None) -> None:
-        server = self._need(Capability.DRAIN_NODE)
-        for node in nodes:
-            self._copy().nodes.put(changes.cordon(server, node, reason, self._user))
-
     def _need(self, capability: Capability) -> ApiServer:
         """Return the server; raises CapabilityError if it, or this user, lacks this."""
         server, _ = self._reached()
         self.caps.need(capability)
         return server
-
-    def _lacks(self, capability: Capability) -> NoReturn:
-        raise CapabilityError(self.caps.why_not(capability))
 
 
 def _needed(submissions: Sequence[Submission]) -> Iterator[Capability]:

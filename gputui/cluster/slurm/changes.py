@@ -2,88 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.commands import Result, SlurmCommands
+from gputui.cluster.slurm.details import JobDetail
+from gputui.cluster.slurm.ended import Ended, EndedRuns
+from gputui.cluster.slurm.job_rows import JobRow
 from gputui.cluster.slurm.jobs import limit_words, nice_of
+from gputui.cluster.slurm.suspensions import Suspensions
+from gputui.domain.action import (
+    Cancel,
+    DrainGpus,
+    EditJobs,
+    Hold,
+    JobAction,
+    Release,
+    Requeue,
+    ResumeGpus,
+    SetPriority,
+    Signal,
+    Suspend,
+    Top,
+    Unsuspend,
+)
+from gputui.domain.cluster import Capability
 from gputui.domain.errors import ClusterRefusedError
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import NORMAL_PRIORITY, JobId
+from gputui.domain.state import JobState
+from gputui.ports.cluster import EngineAction
 
 _TOGETHER = 100
 """Number of jobs named in one command."""
 _DENIED = ("denied", "Invalid user")
+_PAUSE, _CONTINUE = 20, 28
+"""SIGTSTP and SIGWINCH, on which the batch script pauses its container, and continues a paused one."""
+_ORDERS: Mapping[type[JobAction], tuple[str, str]] = {
+    Hold: ("uhold", "held"),  # so that their users may release them
+    Release: ("release", "released"),
+    Requeue: ("requeue", "requeued"),
+    Top: ("top", "put first"),
+    Suspend: ("suspend", "suspended"),
+    Unsuspend: ("resume", "continued"),
+}
+"""Commands of scontrol that take a list of jobs, and what is done to these."""
+
+
+def needed(action: EngineAction) -> Capability | None:
+    """Return what the user must be able to do, besides what Slurm itself checks."""
+    if isinstance(action, SetPriority) and action.value > NORMAL_PRIORITY:
+        return Capability.RAISE_PRIORITY  # above that of a job submitted without one
+    if isinstance(action, DrainGpus | ResumeGpus):
+        return Capability.DRAIN_NODE
+    return Capability.TOP if isinstance(action, Top) else None
+
+
+def fits(action: JobAction, row: JobRow) -> bool:
+    """Return whether the action is for jobs in this state; others are left out."""
+    match action:
+        case Hold() | Release() | SetPriority() | Top():
+            return row.life is JobState.PENDING
+        case Cancel() | EditJobs():
+            return not row.life.is_terminal
+        case Requeue():
+            return row.life.is_active or row.life.is_terminal
+    return row.life.is_active
 
 
 class JobChanger:
     """Changes jobs by their ids, many in one command where Slurm's commands take a list."""
 
-    def __init__(self, commands: SlurmCommands) -> None:
+    def __init__(
+        self,
+        commands: SlurmCommands,
+        records: EndedRuns,
+        suspensions: Suspensions,
+        is_ours: Callable[[JobRow], bool],
+        is_contained: Callable[[JobRow], bool],
+        can_requeue: bool,
+    ) -> None:
+        """`is_contained` tells whether a batch script of ours runs a job in a container, beyond Slurm's reach."""
         self._commands = commands
+        self._records = records
+        self._suspensions = suspensions
+        self._is_ours = is_ours
+        self._is_contained = is_contained
+        self._can_requeue = can_requeue
 
-    def cancel(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """End jobs."""
-        return self._each(chosen, "cancelled", lambda named: [("scancel", *named)])
+    def act(self, action: JobAction, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
+        """Carry out an action on jobs that fit it; return the ids of those changed."""
+        match action:
+            case Cancel():
+                done = self._each(rows, "cancelled", lambda named: [("scancel", *named)])
+                self._records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
+                return done
+            case Requeue():
+                return self._requeue(action, rows)
+            case Signal() | Suspend() | Unsuspend():
+                return self._signal(action, rows)
+            case SetPriority():
+                return self._each(rows, "given that priority", _update(f"Nice={nice_of(action.value)}"))
+            case EditJobs():
+                hint = "users may only lower the time limit of their running jobs; Slurm's operators may raise it"
+                limit = _update(f"TimeLimit={limit_words(action.edit.spec['time_limit'])}")
+                return self._each(rows, "given that time limit", limit, hint)
+        return self._listed(action, rows)
 
-    def signal(self, chosen: Iterable[JobId], number: int, *, whole: bool) -> tuple[JobId, ...]:
-        """Send a signal to the batch scripts; with `whole` also to all processes that Slurm started."""
-        to = "--full" if whole else "--batch"
-        return self._each(chosen, "signalled", lambda named: [("scancel", f"--signal={number}", to, *named)])
+    def update_nodes(self, action: DrainGpus | ResumeGpus) -> None:
+        """Drain nodes or resume them."""
+        if isinstance(action, DrainGpus):
+            words = " ".join(action.reason.split()) or "no reason given"
+            what, assignments = "drained", ["State=DRAIN", f"Reason={words}"]
+        else:
+            what, assignments = "resumed", ["State=RESUME"]
+        if action.uuids:
+            result = self._commands.run("scontrol", "update", f"NodeName={','.join(action.uuids)}", *assignments)
+            if result.code:
+                raise ClusterRefusedError(f"not {what}: {_words(result)}", where=", ".join(action.uuids))
 
-    def hold(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Hold jobs so that their users may release them."""
-        return self._each(chosen, "held", lambda named: [("scontrol", "uhold", ",".join(named))])
+    def _listed(self, action: JobAction, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
+        order, done_words = _ORDERS[type(action)]
+        return self._each(chosen, done_words, lambda named: [("scontrol", order, ",".join(named))])
 
-    def release(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Release jobs."""
-        return self._each(chosen, "released", lambda named: [("scontrol", "release", ",".join(named))])
-
-    def requeue(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Run ended jobs again, as far as they were submitted with --requeue."""
-        return self._each(chosen, "requeued", lambda named: [("scontrol", "requeue", ",".join(named))])
-
-    def restart(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """End running jobs and run them again, also those that were submitted with --no-requeue, once."""
+    def _requeue(self, action: Requeue, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
+        """Run jobs again: running ones at once, ended ones as far as they were submitted with --requeue."""
 
         def orders(named: Sequence[str]) -> list[tuple[str, ...]]:
             allow = [("scontrol", "update", f"JobId={each}", "Requeue=1") for each in named]
             return [*allow, ("scontrol", "requeue", ",".join(named))]
 
-        return self._each(chosen, "requeued", orders)
+        done = self._each((job_id for job_id, row in rows.items() if row.life.is_active), "requeued", orders)
+        if not self._can_requeue:  # of itself, for example after a node was lost
+            for named, _ in ids.grouped(job_id for job_id in done if self._is_ours(rows[job_id])):
+                self._commands.run("scontrol", "update", f"JobId={named}", "Requeue=0")
+        return done + self._listed(action, [job_id for job_id, row in rows.items() if row.life.is_terminal])
 
-    def never_requeue(self, chosen: Iterable[JobId]) -> None:
-        """Keep Slurm itself from running jobs again, for example after a node was lost."""
-        for named, _ in ids.grouped(chosen):
-            self._commands.run("scontrol", "update", f"JobId={named}", "Requeue=0")
+    def _signal(self, action: Signal | Suspend | Unsuspend, rows: Mapping[JobId, JobRow]) -> tuple[JobId, ...]:
+        """Signal batch scripts with containers; have Slurm signal, stop or continue the processes of other jobs."""
+        contained = [job_id for job_id, row in rows.items() if self._is_contained(row)]
+        others = [job_id for job_id in rows if job_id not in contained]
+        if isinstance(action, Signal):
+            return self._send(contained, action.number, "--batch") + self._send(others, action.number, "--full")
+        is_pause = isinstance(action, Suspend)
+        done = self._send(contained, _PAUSE if is_pause else _CONTINUE, "--batch")
+        self._suspensions.set([(job_id, rows[job_id].run_key) for job_id in done], is_pause)
+        return done + self._listed(action, others)
 
-    def set_priority(self, chosen: Iterable[JobId], value: int) -> tuple[JobId, ...]:
-        """Set the nice value that stands for a priority."""
-        return self._each(chosen, "given that priority", _update(f"Nice={nice_of(value)}"))
-
-    def top(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Put jobs before the others of their user."""
-        return self._each(chosen, "put first", lambda named: [("scontrol", "top", ",".join(named))])
-
-    def set_time_limit(self, chosen: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
-        """Set the time limit."""
-        hint = "users may only lower the time limit of their running jobs; Slurm's operators may raise it"
-        return self._each(chosen, "given that time limit", _update(f"TimeLimit={limit_words(limit)}"), hint)
-
-    def suspend(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Stop the processes that Slurm started."""
-        return self._each(chosen, "suspended", lambda named: [("scontrol", "suspend", ",".join(named))])
-
-    def resume_jobs(self, chosen: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Continue them."""
-        return self._each(chosen, "continued", lambda named: [("scontrol", "resume", ",".join(named))])
-
-    def update_nodes(self, nodes: Sequence[str], what: str, *assignments: str) -> None:
-        """Change nodes."""
-        if nodes:
-            result = self._commands.run("scontrol", "update", f"NodeName={','.join(nodes)}", *assignments)
-            if result.code:
-                raise ClusterRefusedError(f"not {what}: {_words(result)}", where=", ".join(nodes))
+    def _send(self, chosen: Iterable[JobId], number: int, to: str) -> tuple[JobId, ...]:
+        return self._each(chosen, "signalled", lambda named: [("scancel", f"--signal={number}", to, *named)])
 
     def _each(
         self,
@@ -115,6 +184,16 @@ class JobChanger:
 
 def _update(assignment: str) -> Callable[[Sequence[str]], list[tuple[str, ...]]]:
     return lambda named: [("scontrol", "update", f"JobId={each}", assignment) for each in named]
+
+
+def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
+    """Yield records of elements that never started: Slurm itself forgets them as soon as they are cancelled."""
+    now = str(int(time.time()))
+    for job_id, row in rows.items():
+        _, index = ids.parts(job_id)
+        if index is not None and row.life is JobState.PENDING:
+            ended = replace(row, index=str(index), state="CANCELLED", reason="None", started=now, ended=now, nodes="")
+            yield Ended(ended, JobDetail(ended.run_key, ended.state))
 
 
 def _batches(groups: list[tuple[str, tuple[JobId, ...]]]) -> Iterator[list[tuple[str, tuple[JobId, ...]]]]:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from gputui.cluster.slurm import ids, rights, site
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.notes import Submissions, is_refused, key_of_comment
 from gputui.cluster.slurm.submission import BatchSubmitter, expanded
-from gputui.domain.cluster import Capability, element_id
+from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
-from gputui.domain.job_spec import NORMAL_PRIORITY
-from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
@@ -35,14 +30,13 @@ if TYPE_CHECKING:
     from gputui.cluster.slurm.steps import JobSteps, StepPlace
     from gputui.cluster.slurm.suspensions import Suspensions
     from gputui.domain.cluster import Caps, ClusterFault
-    from gputui.domain.container import ExecRequest, ProcessRow
+    from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.settings import Settings
     from gputui.domain.snapshot import Snapshot
-
-_PAUSE, _CONTINUE = 20, 28
-"""SIGTSTP and SIGWINCH, on which the batch script pauses its container, and continues a paused one."""
+    from gputui.ports.backend import Entry
+    from gputui.ports.cluster import EngineAction
 
 
 class SlurmCluster:
@@ -92,7 +86,10 @@ class SlurmCluster:
     def _changes(self) -> JobChanger:
         from gputui.cluster.slurm.changes import JobChanger
 
-        return JobChanger(self._commands)
+        can_requeue = self._settings.requeue
+        return JobChanger(
+            self._commands, self._records, self._suspensions, self._is_ours, self._is_contained, can_requeue
+        )
 
     @cached_property
     def _steps(self) -> JobSteps:
@@ -140,72 +137,23 @@ class SlurmCluster:
         """Return the user's home directory where Slurm's commands run."""
         return (site.known(self._directory / site.FILE) or self._poll.site()).home
 
-    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """End jobs by scancel."""
-        chosen = tuple(ids)
-        rows = dict(self._rows(chosen))
-        done = self._change(chosen, lambda row: not row.life.is_terminal, self._changes.cancel)
-        self._records.add(_cancelled_elements({job_id: rows[job_id] for job_id in done}))
-        return done
+    def act(self, action: EngineAction) -> tuple[JobId, ...]:
+        from gputui.cluster.slurm.changes import fits, needed
+        from gputui.domain.action import DrainGpus, ResumeGpus
 
-    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Hold waiting jobs."""
-        return self._change(ids, _is_waiting, self._changes.hold)
-
-    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Release waiting jobs."""
-        return self._change(ids, _is_waiting, self._changes.release)
-
-    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Run jobs again under their ids."""
-        chosen = tuple(ids)
-        ours = [job_id for job_id, row in self._rows(chosen) if self._is_ours(row)]
-        done = self._change(chosen, lambda row: row.life.is_active, self._changes.restart)
-        if not self._settings.requeue:
-            self._changes.never_requeue(job_id for job_id in done if job_id in ours)
-        return done + self._change(chosen, lambda row: row.life.is_terminal, self._changes.requeue)
-
-    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
-        """Set the nice value; users may not go above that of a job submitted without one."""
-        if value > NORMAL_PRIORITY:
-            self._need(Capability.RAISE_PRIORITY)
-        return self._change(ids, _is_waiting, lambda chosen: self._changes.set_priority(chosen, value))
-
-    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Put jobs first by `scontrol top`."""
-        self._need(Capability.TOP)
-        return self._change(ids, _is_waiting, self._changes.top)
-
-    def set_time_limit(self, ids: Iterable[JobId], limit: timedelta) -> tuple[JobId, ...]:
-        """Set the time limit; users may only lower that of running jobs."""
-        return self._change(
-            ids, lambda row: not row.life.is_terminal, lambda chosen: self._changes.set_time_limit(chosen, limit)
-        )
-
-    def signal(self, ids: Iterable[JobId], number: int) -> tuple[JobId, ...]:
-        """Send a signal to the batch script, which passes it to its container."""
-        return self._signalled(ids, number, lambda row: row.life.is_active)
-
-    def suspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Pause containers through their batch scripts; have Slurm stop the processes of other jobs."""
-        return self._paused(ids, True, _PAUSE, self._changes.suspend)
-
-    def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Continue suspended jobs."""
-        return self._paused(ids, False, _CONTINUE, self._changes.resume_jobs)
-
-    def drain(self, nodes: Iterable[str], reason: str) -> None:
-        """Drain nodes."""
-        self._need(Capability.DRAIN_NODE)
-        words = " ".join(reason.split()) or "no reason given"
-        self._changes.update_nodes(list(nodes), "drained", "State=DRAIN", f"Reason={words}")
-        self._poll.forget()
-
-    def resume(self, nodes: Iterable[str]) -> None:
-        """Resume nodes."""
-        self._need(Capability.DRAIN_NODE)
-        self._changes.update_nodes(list(nodes), "resumed", "State=RESUME")
-        self._poll.forget()
+        if (capability := needed(action)) is not None:
+            self._latest()
+            self.caps.need(capability)
+        if isinstance(action, DrainGpus | ResumeGpus):
+            self._changes.update_nodes(action)
+            self._poll.forget()
+            return ()
+        rows = {job_id: row for job_id, row in self._rows(action.ids) if fits(action, row)}
+        try:
+            return self._changes.act(action, rows) if rows else ()
+        finally:
+            if rows:
+                self._poll.forget()
 
     def job(self, job_id: JobId) -> Job:
         """Return a job that Slurm remembers, else one from our records or Slurm's accounts."""
@@ -247,17 +195,15 @@ class SlurmCluster:
         row = self._own_row(job)
         return place_words(row, self._step_place(row))
 
-    def execute(self, job: Job, request: ExecRequest) -> CommandChannel:
-        """Run a command in the job's container, or on its node beside a job without one."""
-        row = self._own_row(job)
-        return self._steps.execute(row, request, self._step_place(row))
+    def enter(self, job: Job, request: Entry) -> CommandChannel:
+        from gputui.ports.backend import Attach
 
-    def attach(self, job: Job, detach_keys: str) -> CommandChannel:
-        """Attach to the streams of a job that was submitted with a terminal or input, here or on another machine."""
         row = self._own_row(job)
+        if not isinstance(request, Attach):
+            return self._steps.execute(row, request, self._step_place(row))
         if job.spec.interactive is None:
             raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
-        return self._steps.attach(row, job.spec.interactive, detach_keys)
+        return self._steps.attach(row, job.spec.interactive, request.detach_keys)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes of the job's container, or of all its steps."""
@@ -301,10 +247,6 @@ class SlurmCluster:
         self._polled = self._poll.latest()
         return self._polled
 
-    def _need(self, capability: Capability) -> None:
-        self._latest()
-        self.caps.need(capability)
-
     def _rows(self, chosen: Iterable[JobId]) -> list[tuple[JobId, JobRow]]:
         """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know."""
         known: dict[JobId, JobRow] = {}
@@ -317,44 +259,6 @@ class SlurmCluster:
                 raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}; it forgets jobs minutes after their end")
             pairs.append((job_id, known[job_id]))
         return pairs
-
-    def _change(
-        self,
-        chosen: Iterable[JobId],
-        may: Callable[[JobRow], bool],
-        change: Callable[[Iterable[JobId]], tuple[JobId, ...]],
-    ) -> tuple[JobId, ...]:
-        """Change those jobs whose state allows it."""
-        fitting = [job_id for job_id, row in self._rows(chosen) if may(row)]
-        if not fitting:
-            return ()
-        try:
-            return change(fitting)
-        finally:
-            self._poll.forget()
-
-    def _signalled(self, chosen: Iterable[JobId], number: int, may: Callable[[JobRow], bool]) -> tuple[JobId, ...]:
-        pairs = [(job_id, row) for job_id, row in self._rows(chosen) if may(row)]
-        contained = {job_id: row for job_id, row in pairs if self._is_contained(row)}
-        others = [job_id for job_id, row in pairs if job_id not in contained]
-        done = self._changes.signal(contained, number, whole=False)
-        return done + self._changes.signal(others, number, whole=True)
-
-    def _paused(
-        self,
-        chosen: Iterable[JobId],
-        is_on: bool,
-        number: int,
-        change: Callable[[Iterable[JobId]], tuple[JobId, ...]],
-    ) -> tuple[JobId, ...]:
-        pairs = [(job_id, row) for job_id, row in self._rows(chosen) if row.life.is_active]
-        contained = {job_id: row for job_id, row in pairs if self._is_contained(row)}
-        done = self._changes.signal(contained, number, whole=False)
-        self._suspensions.set([(job_id, contained[job_id].run_key) for job_id in done], is_on)
-        try:
-            return done + change([job_id for job_id, _ in pairs if job_id not in contained])
-        finally:
-            self._poll.forget()
 
     def _is_ours(self, row: JobRow) -> bool:
         """Return whether it was submitted from here."""
@@ -425,23 +329,6 @@ class SlurmCluster:
         except ClusterError:
             return False  # Slurm does not answer, but the job may run on
         return found is None or found.state.is_terminal
-
-
-def _is_waiting(row: JobRow) -> bool:
-    return row.life is JobState.PENDING
-
-
-def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
-    """Yield records of elements that never started: Slurm itself forgets them as soon as they are cancelled."""
-    from gputui.cluster.slurm.details import JobDetail
-    from gputui.cluster.slurm.ended import Ended
-
-    now = str(int(time.time()))
-    for job_id, row in rows.items():
-        _, index = ids.parts(job_id)
-        if index is not None and _is_waiting(row):
-            ended = replace(row, index=str(index), state="CANCELLED", reason="None", started=now, ended=now, nodes="")
-            yield Ended(ended, JobDetail(ended.run_key, ended.state))
 
 
 def _merged(ended: Ended, recorded: dict[JobId, Ended]) -> Ended:

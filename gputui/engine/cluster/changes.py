@@ -1,8 +1,8 @@
-"""Changes of jobs and nodes by a cluster: what each action needs, and which method of the engine it calls."""
+"""Changes of jobs and nodes by a cluster: what each action needs, and what can be undone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputui.domain.action import (
     Action,
@@ -24,13 +24,14 @@ from gputui.domain.action import (
     Unsuspend,
 )
 from gputui.domain.cluster import Capability
+from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, NotFoundError
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.submit_action import Done
 from gputui.domain.verbs import VERBS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gputui.engine.cluster.store import ClusterStore
 
@@ -54,22 +55,17 @@ class ClusterChanges:
 
     def act(self, action: Action) -> Done:
         """Carry out an action; raises CapabilityError with the engine's sentence for what it cannot do."""
-        cluster = self._cluster
         if type(action) in NEEDS:
             self._cluster.caps.need(NEEDS[type(action)])
         match action:
             case EditJobs():
                 return self._edit(action)
-            case Hold():
-                return self._set(lambda ids, _: cluster.hold(ids), action.ids, "hold", True)
-            case Release():
-                return self._set(lambda ids, _: cluster.release(ids), action.ids, "hold", False)
+            case Hold() | Release():
+                return self._set(action, "hold", isinstance(action, Hold))
             case SetPriority():
                 return self._set_priority(action)
-            case Cancel() | Requeue() | Suspend() | Unsuspend() | Top():
-                return Done(self._call(getattr(cluster, action.verb), action.ids))
-            case Signal():
-                return Done(self._call(cluster.signal, action.ids, action.number))
+            case Cancel() | Requeue() | Suspend() | Unsuspend() | Top() | Signal():
+                return Done(self._call(action))
             case DrainGpus() | ResumeGpus():
                 return self._drain(action)
         raise self._refusal()
@@ -97,7 +93,8 @@ class ClusterChanges:
         ids, edit = action.ids, action.edit
         parts: list[Done] = []
         if "time_limit" in edit.spec:
-            parts.append(self._set(self._cluster.set_time_limit, ids, "time limit", edit.spec["time_limit"]))
+            limit = edit.spec["time_limit"]
+            parts.append(self._set(EditJobs(ids, Edit({"time_limit": limit})), "time limit", limit))
         if "priority" in edit.spec:
             parts.append(self.act(SetPriority(ids, edit.spec["priority"])))
         if edit.held is not None:
@@ -121,13 +118,12 @@ class ClusterChanges:
     def _set_priority(self, action: SetPriority) -> Done:
         self._check_priority(action)
         if not action.relative:
-            return self._set(self._cluster.set_priority, action.ids, "priority", action.value)
+            return self._set(action, "priority", action.value)
         by_value: dict[int, list[JobId]] = {}
         for job_id in action.ids:
             by_value.setdefault(_after(action, self._store.get(job_id).priority), []).append(job_id)
-        return _joined(
-            [self._set(self._cluster.set_priority, alike, "priority", value) for value, alike in by_value.items()]
-        )
+        parts = (self._set(SetPriority(tuple(ids), value), "priority", value) for value, ids in by_value.items())
+        return _joined(list(parts))
 
     def _check_priority(self, action: SetPriority) -> None:
         for before in {self._store.get(job_id).priority for job_id in action.ids}:
@@ -141,10 +137,7 @@ class ClusterChanges:
 
         nodes, drains = self._nodes(action.uuids), isinstance(action, DrainGpus)
         before = drains_of_nodes(self._store, nodes)
-        if isinstance(action, DrainGpus):
-            self._cluster.drain(nodes, action.reason)
-        else:
-            self._cluster.resume(nodes)
+        self._cluster.act(action)
         self._store.refresh()
         changed = {node: drain for node, drain in before.items() if (drain is not None) != drains}
         return Done(changes=tuple(NodeChange(node, drain, drains) for node, drain in changed.items()))
@@ -163,28 +156,24 @@ class ClusterChanges:
                 raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
         return chosen
 
-    def _call(self, call: Callable[..., tuple[JobId, ...]], ids: Iterable[JobId], *more: object) -> tuple[JobId, ...]:
-        """Call a method of the cluster; what was read before is out of date then, also after an error.
+    def _call(self, action: JobAction) -> tuple[JobId, ...]:
+        """Have the cluster change jobs; what was read before is out of date then, also after an error.
 
         Raises NotFoundError, with no job changed, if one of them does not exist.
         """
-        chosen = tuple(ids)
-        for job_id in chosen:
+        for job_id in action.ids:
             self._store.get(job_id)
         try:
-            return call(chosen, *more) if chosen else ()
+            return self._cluster.act(action) if action.ids else ()
         finally:
             self._store.refresh()
 
-    def _set(
-        self, call: Callable[[Sequence[JobId], Any], tuple[JobId, ...]], ids: Iterable[JobId], name: str, value: object
-    ) -> Done:
-        """Set a value of jobs by a method of the cluster."""
+    def _set(self, action: JobAction, name: str, value: object) -> Done:
+        """Have the cluster set a value of jobs."""
         from gputui.engine.cluster.undo import job_changes
 
-        chosen = tuple(ids)
-        before = {job_id: self._store.get(job_id) for job_id in chosen}
-        done = self._call(call, chosen, value)
+        before = {job_id: self._store.get(job_id) for job_id in action.ids}
+        done = self._call(action)
         return Done(done, tuple(job_changes(before, done, name, value)))
 
     def _refusal(self) -> CapabilityError:

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from gputui.domain.action import Cancel
 from gputui.domain.errors import GputuiError
 from gputui.domain.idle_gpus import IdleSpells
 from gputui.domain.snapshot import Notice
@@ -78,7 +79,7 @@ class IdleEnds:
         try:
             if started_at is not None:
                 self._notes.note_end(job.id, started_at, cause.text)
-            self._cluster.cancel((job.id,))
+            self._cluster.act(Cancel((job.id,)))
             log.info("job %s is ended: %s", job.shown_id, cause.text)
         except (GputuiError, OSError) as error:
             log.warning("job %s cannot be ended: %s", job.shown_id, error)

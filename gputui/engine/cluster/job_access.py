@@ -9,6 +9,7 @@ from gputui.domain.container import Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.state import JobState
 from gputui.engine.job_exec import SHELL, not_running
+from gputui.ports.backend import Attach
 
 if TYPE_CHECKING:
     from gputui.domain.container import ExecRequest, ProcessRow
@@ -37,12 +38,12 @@ class ClusterJobAccess:
     def execute(self, job: Job, request: ExecRequest) -> Channel:
         """Run a command in the running job. Raises GputuiError."""
         self._check(job)
-        return self._cluster.execute(job, request)
+        return self._cluster.enter(job, request)
 
     def attach(self, job: Job, detach_keys: str = "") -> Channel:
         """Attach to a running job with a terminal or input. Raises GputuiError."""
         self._check(job, Capability.STREAMS)
-        return self._cluster.attach(job, detach_keys)
+        return self._cluster.enter(job, Attach(detach_keys))
 
     def _check(self, job: Job, capability: Capability = Capability.INSIDE) -> None:
         self._cluster.caps.need(capability)

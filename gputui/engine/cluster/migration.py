@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel
 from gputui.domain.audit import Actor, AuditEntry, target_of, targets_of
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.cluster import Capability, array_of, index_of
@@ -158,7 +159,7 @@ class Migration(Struct, frozen=True):
     def _cancelled_there(self, job: Job, new_ids: Collection[JobId]) -> str:
         engine = self.cluster.caps.engine
         try:
-            self.cluster.cancel(new_ids)
+            self.cluster.act(Cancel(tuple(new_ids)))
         except ClusterRefusedError as error:
             return f"job {job.shown_id} was changed here meanwhile, and {engine} did not cancel it: {error.what}"
         return f"job {job.shown_id} was changed here meanwhile: cancelled in {engine}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
+from gputui.domain.action import DrainGpus, EditJobs, Hold, Release, ResumeGpus, SetPriority
+from gputui.domain.edit import Edit
 from gputui.domain.errors import ClusterError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
@@ -68,11 +70,11 @@ class ClusterJobChange(Struct, frozen=True):
     def revert(self, cluster: Cluster) -> None:
         """Set the value back; raises ClusterError."""
         if self.name == "hold":
-            (cluster.hold if self.before else cluster.release)(self.ids)
+            cluster.act(Hold(self.ids) if self.before else Release(self.ids))
         elif self.name == "priority":
-            cluster.set_priority(self.ids, self.before)
+            cluster.act(SetPriority(self.ids, self.before))
         else:
-            cluster.set_time_limit(self.ids, self.before)
+            cluster.act(EditJobs(self.ids, Edit({"time_limit": self.before})))
 
 
 class NodeChange(Struct, frozen=True):
@@ -100,10 +102,8 @@ class NodeChange(Struct, frozen=True):
 
     def revert(self, cluster: Cluster) -> None:
         """Drain or resume the node; raises ClusterError."""
-        if self.before is None:
-            cluster.resume((self.node,))
-        else:
-            cluster.drain((self.node,), self.before.reason)
+        nodes = (self.node,)
+        cluster.act(ResumeGpus(nodes) if self.before is None else DrainGpus(nodes, self.before.reason))
 
 
 ClusterChange: TypeAlias = ClusterJobChange | NodeChange
