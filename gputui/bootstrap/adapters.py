@@ -69,8 +69,7 @@ def make_probe(options: Options, store_id: str = "", *, once: bool = False) -> G
 
 def simulated_probe(options: Options, store_id: str) -> SimulatedProbe:
     """Return the simulated probe of `--probe sim`, not started."""
-    from gputui.gpus.simulated import SimulatedProbe
-    from gputui.gpus.simulated_models import DEFAULT
+    from gputui.gpus.simulated import DEFAULT, SimulatedProbe
 
     model = (options.probe.model or DEFAULT).upper()
     count, machine = options.probe.simulated or 0, options.probe.machine
@@ -87,7 +86,7 @@ def silence_probe_log() -> None:
 def check_probe(options: Options) -> None:
     """Raise InputError for an unknown model or an impossible number of simulated GPUs."""
     if options.probe.simulated is not None:
-        from gputui.gpus.simulated_models import parse_simulated
+        from gputui.gpus.simulated import parse_simulated
 
         parse_simulated(str(replace(options.probe, machine=0)))
 

@@ -125,7 +125,7 @@ class DemoMachine:
     def foreign_use(self) -> ForeignUse:
         """Return the values of its processes, which get no signals, and actions on its foreign containers."""
         from gputui.engine.actions.foreign_use import ForeignUse
-        from gputui.gpus.simulated_processes import SimulatedProcesses
+        from gputui.gpus.simulated import SimulatedProcesses
 
         clock = bootstrap.clock()
         processes = SimulatedProcesses(lambda: self._latest(), clock)

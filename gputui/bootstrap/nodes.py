@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gputui.cluster.ssh import SshConnection
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.node_readings import NodeReader
-    from gputui.gpus.node_probe import NodeCommand
+    from gputui.gpus.node_probes import NodeCommand
     from gputui.ports import NodeProbes
 
 SSH = (

@@ -1,23 +1,308 @@
-"""Probes of the nodes of a cluster, all read by one thread. They end with stdin: a killed console leaves none."""
+"""Probes of the nodes of a cluster, all read by one thread. They end with stdin: a killed console leaves none.
+
+The process of a probe is one such as ssh, whose output is trusted no more than any node's."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import re
 import selectors
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
+import msgspec
+from msgspec.structs import replace
+
+from gputui.domain.consumption import Consumption
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu import ProbeCode, ProbeReading
+from gputui.domain.gpu import GpuProcess, Link, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.text import plain
-from gputui.gpus.node_probe import NodeCommand, NodeOutput, NodeProcess, ProbeFault
+from gputui.gpus.readings import (
+    DECODER,
+    MOST_BYTES,
+    Facts,
+    Failed,
+    GpuFacts,
+    Reading,
+    ReadingAssembler,
+    Sweep,
+    describe_failure,
+    within,
+)
 from gputui.ports import Clock
+
+MOST_GPUS = 128
+"""Maximum number of GPUs and MIG instances of a node."""
+MOST_PROCESSES = 512
+"""Maximum number of processes on a GPU that are kept."""
+_MOST_LINKS = MOST_GPUS
+_MOST_XIDS = 100
+_HIGHEST_XID = 1000
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{1,80}", re.ASCII)
+_CONTAINER = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_MOST_PID = 2**22
+_USED: Mapping[str, float] = {
+    "cpu": 1e12,
+    "memory": MOST_BYTES,
+    "memory_peak": MOST_BYTES,
+    "io_read": 2**60,
+    "io_written": 2**60,
+}
+"""Highest value of each count of a control group."""
+_MOST_AGE = 60.0
+"""Highest age of such a reading, in seconds."""
+
+
+class UntrustedError(ValueError):
+    """A line that no probe would write."""
+
+
+def checked_facts(facts: Facts) -> Facts:
+    """Return the facts with figures and texts that do no harm; raises UntrustedError."""
+    if len(facts.gpus) > MOST_GPUS:
+        raise UntrustedError(f"it lists {len(facts.gpus)} GPUs")
+    facts.gpus = tuple(map(_checked_gpu, facts.gpus))
+    if len({gpu.uuid for gpu in facts.gpus}) != len(facts.gpus):
+        raise UntrustedError("it lists a GPU twice")
+    facts.driver = _text(facts.driver, 40)
+    return facts
+
+
+def checked_sweep(sweep: Sweep, known: Collection[str]) -> Sweep:
+    """Return the sweep without readings of unknown GPUs, and with figures and texts that do no harm."""
+    sweep.samples = tuple(_cleaned(reading) for reading in sweep.samples[:MOST_GPUS] if reading.uuid in known)
+    sweep.xids = tuple(
+        (uuid, code)
+        for uuid, code in sweep.xids[:_MOST_XIDS]
+        if 0 < code < _HIGHEST_XID and (uuid is None or uuid in known)
+    )
+    sweep.host = None  # the console shows no hosts of a cluster
+    return sweep
+
+
+def _checked_gpu(gpu: GpuFacts) -> GpuFacts:
+    if not _UUID.fullmatch(gpu.uuid) or not 0 <= gpu.index < MOST_GPUS:
+        raise UntrustedError(f"it lists a GPU {_short(gpu.uuid, 20)!r} with index {gpu.index}")
+    if gpu.mig_parent is not None and not _UUID.fullmatch(gpu.mig_parent):
+        raise UntrustedError("it lists an instance of no GPU")
+    return replace(
+        gpu,
+        error=_short(gpu.error, 100),
+        model=_text(gpu.model, 60),
+        mig_profile=_text(gpu.mig_profile, 16),
+        pci_bus_id=_text(gpu.pci_bus_id, 20),
+        mig_index=within(gpu.mig_index, MOST_GPUS),
+        links=tuple(map(_link, gpu.links[:_MOST_LINKS])),
+    )
+
+
+def _link(link: Link) -> Link:
+    return Link(link.peer[:100], _short(link.kind, 8), within(link.lanes, 1000) or 0)
+
+
+def _cleaned(reading: Reading) -> Reading:
+    processes = reading.processes
+    return replace(
+        reading,
+        error=_short(reading.error, 100),
+        unidentified=_short(reading.unidentified, 100),
+        processes=tuple(map(_process, processes[:MOST_PROCESSES])) if isinstance(processes, tuple) else processes,
+    )
+
+
+def _process(process: GpuProcess) -> GpuProcess:
+    is_container = process.container_id is not None and _CONTAINER.fullmatch(process.container_id)
+    return replace(
+        process,
+        pid=within(process.pid, _MOST_PID) or 0,
+        user=_text(process.user, 40),
+        command=_text(process.command, 200),
+        container_id=process.container_id if is_container else None,
+        session=None,
+        attempt=None,
+        ticks=None,
+        used=_used(process.used) if process.used is not None else None,
+        used_age=within(process.used_age, _MOST_AGE) or 0.0,
+    )
+
+
+def _used(used: Consumption) -> Consumption:
+    return Consumption(**{name: within(getattr(used, name), most) for name, most in _USED.items()})
+
+
+def _text(text: str | None, most: int) -> str | None:
+    return None if text is None else _short(text, most) or None
+
+
+def _short(text: str, most: int) -> str:
+    return plain(text[: 4 * most], most)  # cut first: making a long text plain takes long
+
+
+MOST_OF_A_LINE = 2 * 1024**2
+"""Maximum number of bytes of a line."""
+MOST_WITHIN = 8 * 1024**2
+"""Maximum number of bytes within `WINDOW`."""
+WINDOW = 10.0
+"""Seconds."""
+_GARBLED = 20
+"""Maximum number of lines before the first of the probe that are none of it: a login shell may write some."""
+_COMPLAINT = 500
+_CODES = {str(code): code for code in ProbeCode}
+NodeCommand = Callable[[str, timedelta], Sequence[str]]
+"""Returns the command that runs the probe on a node, which reads once in that time; raises GputuiError."""
+
+
+class ProbeFault(Exception):  # noqa: N818 - most are faults of the node
+    """Reason why the process of a probe is of no more use."""
+
+    def __init__(self, code: ProbeCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NodeProcess:
+    """Process that reads a node, in a session of its own. Only `wait` blocks."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        pipe = subprocess.PIPE
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.out, self.err = self._process.stdout.fileno(), self._process.stderr.fileno()
+        self._in = self._process.stdin.fileno()
+        for pipe_end in (self.out, self.err, self._in):
+            os.set_blocking(pipe_end, False)
+        self.complaints = b""
+
+    def send(self, command: str) -> None:
+        """Send the probe a command, from any thread; it is dropped if the process has ended or does not read."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._is_closed:
+                os.write(self._in, command.encode() + b"\n")
+
+    def read_complaints(self) -> bool:
+        """Keep the end of what it writes on stderr; return False at its end."""
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self.err, 65536)
+            self.complaints = (self.complaints + data)[-_COMPLAINT:]
+            return bool(data)
+        return True
+
+    def read(self) -> bytes | None:
+        """Return new output; None at its end."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.out, 1 << 18) or None
+        return b""
+
+    def wait(self, seconds: float) -> None:
+        """Wait for its end, no longer than that."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+
+    @property
+    def code(self) -> int | None:
+        """Exit code; None while it lives."""
+        return self._process.poll()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal to the process and its children."""
+        if self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, number)
+
+    def close(self) -> None:
+        """Close its pipes, at which a probe ends by itself."""
+        with self._lock:
+            self._is_closed = True
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+class NodeOutput:
+    """Makes readings of the output of a node's probes. Keeps what it read while one follows the other."""
+
+    def __init__(self, now: datetime) -> None:
+        self.status = ProbeStatus(ProbeCode.STARTING, "no readings yet: connecting", now)
+        self.has_begun = False
+        """True once the present process has sent a sweep."""
+        self._readings = ReadingAssembler()
+        self._known: frozenset[str] = frozenset()
+        self._buffer = b""
+        self._garbled = 0
+        self._window, self._bytes = 0.0, 0
+
+    @property
+    def reading(self) -> ProbeReading:
+        """Return the latest reading."""
+        return self._readings.reading(self.status)
+
+    def begin(self) -> None:
+        """Expect the output of another process."""
+        self.has_begun, self._buffer, self._garbled, self._bytes = False, b"", 0, 0
+
+    def take(self, data: bytes, now: datetime, seconds: float) -> bool:
+        """Take output at a time, also given in seconds; return whether it has a new reading. Raises ProbeFault."""
+        if seconds - self._window > WINDOW:
+            self._window, self._bytes = seconds, 0
+        self._bytes += len(data)
+        if self._bytes > MOST_WITHIN:
+            raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too much")
+        *lines, self._buffer = (self._buffer + data).split(b"\n") if b"\n" in data else (self._buffer + data,)
+        if max(map(len, (*lines, self._buffer))) > MOST_OF_A_LINE:
+            raise ProbeFault(ProbeCode.UNREACHABLE, "no readings: it sends too long a line")
+        found = [self._take_line(line, now) for line in lines if line.strip()]
+        return any(found)
+
+    def fail(self, fault: ProbeFault, now: datetime) -> None:
+        """Note why there are no new readings."""
+        text = str(fault)
+        if (fault.code, text) != (self.status.code, self.status.text):
+            self.status = ProbeStatus(fault.code, text, now)
+
+    def _take_line(self, data: bytes, now: datetime) -> bool:
+        try:
+            line = DECODER.decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            self._garbled += 1
+            if self.has_begun or self._garbled > _GARBLED:
+                shown = plain(data[:80].decode(errors="replace"), 60)
+                raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
+            return False
+        try:
+            return self._ingest(line, now)
+        except UntrustedError as error:
+            raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}") from None
+
+    def _ingest(self, line: Facts | Sweep | Failed, now: datetime) -> bool:
+        if isinstance(line, Failed):
+            code = _CODES.get(line.code, ProbeCode.FAILED)
+            raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
+        if isinstance(line, Facts):
+            self._readings.ingest(checked_facts(line), now)
+            self._known = frozenset(gpu.uuid for gpu in line.gpus)
+            if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
+                self._readings, self._known = ReadingAssembler(), frozenset()
+                raise UntrustedError("its GPUs change all the time")
+            return False
+        self._readings.ingest(checked_sweep(line, self._known), now)
+        if line.samples:
+            self.has_begun = True
+            self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
+        return bool(line.samples)
+
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from msgspec import Struct
 
 from gputui.domain.decoding import decode_msgpack, msgpack_decoder
 from gputui.domain.gpu import ProbeCode, ProbeReading
-from gputui.gpus.node_probe import NodeOutput
-from gputui.gpus.node_probes import interval_of
+from gputui.gpus.node_probes import NodeOutput, interval_of
 from gputui.ports import Clock, NodeProbes
 
 LOOKS_LAST = 30.0

@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.attempt import Attempt
-from gputui.domain.container import ForeignContainer
+from gputui.domain.container import ForeignContainer, ProcessRow
+from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import (
     ALL_SHARES,
     CAP,
@@ -29,14 +30,83 @@ from gputui.domain.gpu import (
     ProbeStatus,
 )
 from gputui.domain.gpu_history import STEP, TakenStep, mean
+from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
 from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.gpus.health import FATAL_XIDS, LOST, SteadyReasons, health_of
+from gputui.gpus.readings import FATAL_XIDS, LOST, SlowReadings, SteadyReasons, health_of
 from gputui.gpus.simulated_containers import UPTIME
-from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
-from gputui.gpus.wire import SlowReadings
 from gputui.ports import Clock
+
+MIB = 1024**2
+MOST = 256
+DEFAULT = "H100"
+
+
+class Model(Struct, frozen=True):
+    """Properties of a GPU model, from its data sheet; power in watts, clocks in MHz."""
+
+    name: str
+    memory: int
+    """Memory in bytes as the driver reports it."""
+    idle_power: float
+    power_limit: float
+    idle_clock: int
+    boost_clock: int
+    memory_clock: int
+    lanes: int = 0
+    """NVLink lanes to each neighbour."""
+    pairs: bool = False
+    """True if NVLink bridges join pairs of GPUs instead of a whole board of eight."""
+    has_fan: bool = False
+    has_counters: bool = False
+    """True if the driver reports the activity of multiprocessors and memory; from Hopper on."""
+
+
+MODELS = {
+    "H100": Model("NVIDIA H100 80GB HBM3", 81559 * MIB, 70, 700, 345, 1980, 2619, lanes=18, has_counters=True),
+    "H200": Model("NVIDIA H200", 143771 * MIB, 76, 700, 345, 1980, 3201, lanes=18, has_counters=True),
+    "A100": Model("NVIDIA A100-SXM4-80GB", 81920 * MIB, 60, 400, 210, 1410, 1593, lanes=12),
+    "L40S": Model("NVIDIA L40S", 46068 * MIB, 35, 350, 210, 2520, 9001),
+    "A6000": Model("NVIDIA RTX A6000", 49140 * MIB, 22, 300, 210, 1800, 8001, lanes=4, pairs=True, has_fan=True),
+    "RTX4090": Model("NVIDIA GeForce RTX 4090", 24564 * MIB, 20, 450, 210, 2520, 10501, has_fan=True),
+}
+
+
+class SimulatedGpus(Struct, frozen=True):
+    """Simulated GPUs as requested by `sim:N[:MODEL]`."""
+
+    count: int
+    model: str = DEFAULT
+    """Key of MODELS."""
+
+
+def parse_simulated(text: str, *, where: str = "--probe") -> SimulatedGpus | None:
+    """Return the GPUs to simulate; None for `nvml`, the real GPUs. Raises InputError."""
+    kind, *rest = text.strip().split(":")
+    if kind.lower() == "nvml" and not rest:
+        return None
+    if kind.lower() != "sim" or not 1 <= len(rest) <= 2:
+        raise InputError(f"{_quoted(text)} is not a probe", where=where, hint="write nvml, sim:8 or sim:8:H200")
+    return SimulatedGpus(_count(rest[0], where), _model(rest[1], where) if len(rest) == 2 else DEFAULT)
+
+
+def _count(text: str, where: str) -> int:
+    count = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    if not 1 <= count <= MOST:
+        raise InputError(f"{_quoted(text)} is not a number of GPUs", where=where, hint=f"1 to {MOST}, as in sim:8")
+    return count
+
+
+def _model(text: str, where: str) -> str:
+    named = text.strip().upper()
+    if named not in MODELS:
+        raise InputError(f"{_quoted(text)} cannot be simulated", where=where, hint=f"one of {', '.join(MODELS)}")
+    return named
+
+
+def _quoted(text: str) -> str:
+    return ascii(text if len(text) <= 40 else text[:37] + "...")
 
 
 def chance(*key: object) -> float:
@@ -497,3 +567,50 @@ def _running(job: Job) -> Job:
     """Return the job as it was while running."""
     attempt = replace(job.attempts[-1], ended_at=None, cause=None, exit_code=None)
     return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)
+
+
+"""Seconds for which the values stay."""
+_LOADED = timedelta(seconds=20)
+"""Age at which a process has loaded its data, and its memory no longer grows."""
+
+
+class SimulatedProcesses:
+    """HostProcesses of simulated GPUs. They get no signals and have no environment."""
+
+    def __init__(self, latest: Callable[[], ProbeReading], clock: Clock) -> None:
+        self._latest = latest
+        self._clock = clock
+
+    def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
+        """Return the processes that are on GPUs, by pid; none has a parent."""
+        del with_parents
+        samples, now = self._latest().samples.values(), self._clock.now()
+        listed = {each.pid: (each, sample) for sample in samples for each in sample.processes or ()}
+        return {pid: _row(*listed[pid], now) for pid in pids if pid in listed}
+
+    def environment(self, target: ProcessTarget) -> tuple[str, ...]:
+        """Raise GputuiError."""
+        raise GputuiError(f"pid {target.pid} is simulated: it has no environment")
+
+    def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
+        """Raise GputuiError."""
+        del number, patience, before
+        raise GputuiError(f"pid {target.pid} is simulated: it gets no signals")
+
+
+def _row(process: GpuProcess, sample: GpuSample, now: datetime) -> ProcessRow:
+    """Return the values of a process: a few cores that feed its GPU, and memory that grows while it loads its data."""
+    began = started_at(process)
+    age = None if began is None else max(timedelta(0), now - began)
+    loaded = 1.0 if age is None else min(1.0, 0.1 + age / _LOADED)
+    at = now.timestamp() // _EVERY * _EVERY
+    cores = 1.1 + 2.5 * chance(process.pid, "cores") if sample.utilization else 0.0  # none while its job is suspended
+    return ProcessRow(
+        process.pid,
+        user=process.user or "",
+        command=process.command or "",
+        cpu=round(cores * (1 + 0.25 * wave(f"{process.pid} cores", at, 8)), 2),
+        memory=round((3 + 15 * chance(process.pid, "memory")) * loaded * _GIB),
+        age=age,
+        ticks=process.ticks,
+    )

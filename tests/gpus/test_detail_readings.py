@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui.domain.gpu import ALL_SHARES, GpuSample, ProbeReading
-from gputui.gpus.probe import sweeps
+from gputui.gpus.probe.__main__ import ALL_SHARES as ALL_OF_PROBE
 from tests.factories import running
 from tests.gpus.conftest import Start
 from tests.gpus.standin import SOURCE, StandIn, build, uuid
@@ -109,7 +109,7 @@ def test_shares_of_all_gpus_come_without_throughput(standin: StandIn, watch: Sta
     watcher.probe.want_pcie(ALL_SHARES)
     reading = watcher.until(lambda reading: sm_of(of(reading, 0)) + sm_of(of(reading, 1)) == [0.62, 0.17])
     assert (of(reading, 0).nvlink_tx, of(reading, 0).pcie_tx) == (None, None)
-    assert sweeps.ALL_SHARES == ALL_SHARES
+    assert ALL_OF_PROBE == ALL_SHARES
 
 
 @pytest.mark.parametrize("code", [3, 6, 13, 999])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.gpus.reading_assembler import GpuRegistry
-from gputui.gpus.wire import GpuFacts
+from gputui.gpus.readings import GpuFacts, GpuRegistry
 
 
 def listing(*uuids: str) -> tuple[GpuFacts, ...]:

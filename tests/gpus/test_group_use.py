@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.gpus.probe.group_use import EVERY, GroupUse
+from gputui.gpus.probe.host import EVERY, GroupUse
 
 CONTAINER = "c" * 64
 

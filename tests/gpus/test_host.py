@@ -11,9 +11,8 @@ import pytest
 
 from gputui.domain.gpu import ProbeStatus
 from gputui.domain.host import DOCKER, STATE, DiskUse
-from gputui.gpus import wire
 from gputui.gpus.probe.host import DiskReader, HostReader
-from gputui.gpus.reading_assembler import HostAssembler, ReadingAssembler
+from gputui.gpus.readings import DECODER, HostAssembler, HostReading, ReadingAssembler, Sweep
 from gputui.gpus.simulated import simulated_host
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -116,12 +115,12 @@ def test_disks_by_mount_point(tmp_path: Path) -> None:
 
 def test_peers_of_earlier_and_later_versions_are_understood() -> None:
     assembler = ReadingAssembler()
-    old = wire.DECODER.decode(b'{"kind":"sweep","samples":[],"xids":[],"lists":true}')
-    assert isinstance(old, wire.Sweep)
+    old = DECODER.decode(b'{"kind":"sweep","samples":[],"xids":[],"lists":true}')
+    assert isinstance(old, Sweep)
     assembler.ingest(old, NOW)
     assert assembler.reading(ProbeStatus()).host is None
-    new = wire.DECODER.decode(b'{"kind":"sweep","host":{"load":3.5,"fans":[1,2]},"more":1}')
-    assert isinstance(new, wire.Sweep)
+    new = DECODER.decode(b'{"kind":"sweep","host":{"load":3.5,"fans":[1,2]},"more":1}')
+    assert isinstance(new, Sweep)
     assembler.ingest(new, NOW)
     host = assembler.reading(ProbeStatus()).host
     assert host is not None
@@ -132,7 +131,7 @@ def full_in(*readings: tuple[float, float]) -> timedelta | None:
     """Return the time until the disk is full, after readings of (minutes, free GiB)."""
     assembler = HostAssembler()
     for minutes, free in readings:
-        reading = wire.HostReading(disks=(DiskUse("/data", (STATE,), 100 * GIB, round(free * GIB)),))
+        reading = HostReading(disks=(DiskUse("/data", (STATE,), 100 * GIB, round(free * GIB)),))
         assembler.ingest(reading, NOW + timedelta(minutes=minutes))
     assert assembler.sample is not None
     return assembler.sample.disks[0].full_in
@@ -150,8 +149,8 @@ def test_time_until_a_disk_is_full() -> None:
 
 def test_disks_stay_known_between_their_readings() -> None:
     assembler = HostAssembler()
-    assembler.ingest(wire.HostReading(disks=(DiskUse("/", (STATE,), 100, 25),)), NOW)
-    assembler.ingest(wire.HostReading(load=2.0), NOW + timedelta(seconds=2))
+    assembler.ingest(HostReading(disks=(DiskUse("/", (STATE,), 100, 25),)), NOW)
+    assembler.ingest(HostReading(load=2.0), NOW + timedelta(seconds=2))
     assert assembler.sample is not None
     assert [disk.used for disk in assembler.sample.disks] == [0.75]
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from gputui.domain.gpu import GpuState, ProbeCode, ProbeReading
 from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.settings import SchedulerSettings
-from gputui.gpus.hung_calls import HungCalls
-from gputui.gpus.supervisor import NvmlProbe, first_reading
+from gputui.gpus.supervisor import HungCalls, NvmlProbe, first_reading
 from gputui.gpus.supervisor import is_whole as is_complete
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, nvlinks, uuid

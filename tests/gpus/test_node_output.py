@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from gputui.domain.gpu import ProbeCode
-from gputui.gpus.node_probe import MOST_OF_A_LINE, MOST_WITHIN, WINDOW, NodeOutput, ProbeFault
-from gputui.gpus.untrusted import MOST_GPUS, MOST_PROCESSES
+from gputui.gpus.node_probes import (
+    MOST_GPUS,
+    MOST_OF_A_LINE,
+    MOST_PROCESSES,
+    MOST_WITHIN,
+    WINDOW,
+    NodeOutput,
+    ProbeFault,
+)
 from tests.factories import GIB, NOW
 from tests.gpus.standin import uuid
 

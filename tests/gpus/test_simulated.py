@@ -14,8 +14,7 @@ from gputui.domain.gpu import ALL_SHARES, GpuProcess, HealthCode, ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
-from gputui.gpus.simulated import SimulatedProbe
-from gputui.gpus.simulated_models import MODELS, SimulatedGpus, parse_simulated
+from gputui.gpus.simulated import MODELS, SimulatedGpus, SimulatedProbe, parse_simulated
 from tests.factories import GIB, NOW, FakeClock, running
 from tests.gpus.watching import Watcher
 

@@ -8,7 +8,7 @@ import pytest
 
 from gputui.domain.conditions import conditions
 from gputui.domain.steady import HOLD
-from gputui.gpus.health import SteadyReasons, throttle_reasons
+from gputui.gpus.readings import SteadyReasons, throttle_reasons
 from tests.factories import NOW, gpu, sample, snapshot, uuid, view
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn

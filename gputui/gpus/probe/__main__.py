@@ -2,11 +2,13 @@
 
 The first three and PATIENCE are seconds.
 It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
-`failed` (why it ends); `gputui.gpus.wire` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
+`failed` (why it ends); `gputui.gpus.readings` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
 detail), `shares UUID...` (GPUs whose processes are told apart), and `disks {ROLE: PATH}` (paths whose file systems are
 read, as JSON). Others, such as `alive`, do nothing. It ends when stdin does, or after PATIENCE without a command: the
 end of a connection that was cut may not be told. It is a process of its own because a call stuck in the driver can be
 neither cancelled nor waited for, and it imports as little as possible because every start of a console waits for it.
+GPUs have performance counters from Hopper on. The driver compares two samples, so a reading of them is the mean over
+the time between them.
 """
 
 from __future__ import annotations
@@ -22,13 +24,379 @@ import time
 import pynvml
 
 from gputui.gpus.probe.calls import CALLS
-from gputui.gpus.probe.group_use import GroupUse
-from gputui.gpus.probe.nvml import LostError, call, error_text, read
-from gputui.gpus.probe.sweeps import Probe, ProbeFailedError, RestartRequired, emit
+from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
+from gputui.gpus.probe.gpu_processes import ProcessFacts, cannot_list, list_other_processes, list_processes
+from gputui.gpus.probe.host import GroupUse, HostReader
+from gputui.gpus.probe.nvml import (
+    DetailReadings,
+    LostError,
+    call,
+    error_text,
+    light_readings,
+    pcie_throughput,
+    read,
+    slow_readings,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gputui.gpus.probe.group_use import ReadGroup
+    from collections.abc import Iterator
+    from typing import Any
+
+    from gputui.gpus.probe.enumerate import Device
+    from gputui.gpus.probe.host import ReadGroup
+
+
+_SM, _MEMORY = 2, 10
+"""NVML_GPM_METRIC_SM_UTIL and NVML_GPM_METRIC_DRAM_BW_UTIL, both in percent."""
+
+_UNKNOWN = {"sm_activity": None, "memory_activity": None}
+
+
+class ActivityReader:
+    """Reader of one GPU or MIG instance."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._whole = device.parent or device
+        self._instance = read("nvmlDeviceGetGpuInstanceId", device.handle) if device.parent else None
+        self._last: Any = None
+        self._spare: Any = None
+        support = read("nvmlGpmQueryDeviceSupport", self._whole.handle)
+        is_known = device.parent is None or self._instance is not None
+        self._is_supported = bool(support and support.isSupportedDevice and is_known)
+
+    def read(self) -> dict[str, object]:
+        """Return the means since the last call, 0 to 1, None at the first; empty if the GPU has no counters."""
+        if not self._is_supported:
+            return {}
+        taken = self._take(self._spare or read("nvmlGpmSampleAlloc"))
+        self._last, self._spare, before = taken, self._last, self._last
+        return dict(_UNKNOWN) if taken is None or before is None else _metrics(before, taken)
+
+    def close(self) -> None:
+        """Free the samples."""
+        for sample in filter(None, (self._last, self._spare)):
+            read("nvmlGpmSampleFree", sample)
+        self._last = self._spare = None
+
+    def _take(self, sample: Any) -> Any:
+        """Return the filled sample; None if the driver provides none."""
+        if sample is None:
+            return None
+        if self._instance is None:
+            return read("nvmlGpmSampleGet", self._whole.handle, sample)
+        return read("nvmlGpmMigSampleGet", self._whole.handle, self._instance, sample)
+
+
+def _metrics(before: Any, after: Any) -> dict[str, object]:
+    wanted = pynvml.c_nvmlGpmMetricsGet_t()
+    wanted.version, wanted.numMetrics = pynvml.NVML_GPM_METRICS_GET_VERSION, 2
+    wanted.sample1, wanted.sample2 = before, after
+    wanted.metrics[0].metricId, wanted.metrics[1].metricId = _SM, _MEMORY
+    if read("nvmlGpmMetricsGet", wanted) is None:
+        return dict(_UNKNOWN)
+    return {"sm_activity": _share(wanted.metrics[0]), "memory_activity": _share(wanted.metrics[1])}
+
+
+def _share(metric: Any) -> float | None:
+    value = float(metric.value)
+    is_known = metric.nvmlReturn == pynvml.NVML_SUCCESS and value >= 0  # a NaN compares as False
+    return min(1.0, value / 100) if is_known else None
+
+
+class Activity:
+    """Readers of all devices."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, ActivityReader] = {}
+
+    def read(self, device: Device) -> dict[str, object]:
+        """Return the activity of a reachable device; raises LostError."""
+        reader = self._readers.get(device.uuid)
+        if reader is None:
+            reader = self._readers[device.uuid] = ActivityReader(device)
+        return reader.read()
+
+    def close(self) -> None:
+        """Free everything, since handles may change."""
+        for reader in self._readers.values():
+            try:
+                reader.close()
+            except LostError:
+                continue
+        self._readers.clear()
+
+
+ALL_SHARES = "GPU-all"
+"""Same value as in `domain.gpu`, which takes long to import."""
+
+
+class ProbeFailedError(Exception):
+    """Failure that ends the probe: a code of domain.gpu.ProbeCode and the driver's text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class RestartRequired(Exception):  # noqa: N818 - nothing went wrong
+    """The kernel module drives other GPUs than when NVML was initialised, which counts them only then."""
+
+
+_FIRST_LINKS, _MORE_LINKS = 1.0, 0.1
+"""Seconds for which links are read before the first regular sweep, and after each later one."""
+
+
+class Due:
+    """Interval timer without drift; fires up to `slack` seconds early rather than a whole sweep late."""
+
+    def __init__(self, interval: float, slack: float = 0.0) -> None:
+        self.interval = interval
+        self.slack = min(slack, interval / 2)
+        self.at = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Return whether the interval has passed; if so, start the next one."""
+        if now < self.at - self.slack:
+            return False
+        on_time = self.at + self.interval
+        self.at = on_time if now < on_time else now + self.interval
+        return True
+
+
+class Probe:
+    """Sweeps over all GPUs, written as lines to stdout."""
+
+    def __init__(
+        self, sample: float, process: float, seldom: float, directory: str, groups: GroupUse | None = None
+    ) -> None:
+        """`groups` adds to processes what their control groups have used."""
+        self._groups = groups
+        self._directory = directory
+        self._driven = driven_gpus(directory)
+        self.sample = Due(sample)
+        self.process = Due(process, slack=sample / 2)
+        self.slow = Due(seldom, slack=sample / 2)
+        self._devices: list[Device] = []
+        self._processes = ProcessFacts()
+        self._others: dict[str, dict[int, tuple[int | None, bool]]] = {}
+        self._links: dict[str, list[dict[str, object]]] = {}
+        self._linking: Iterator[dict[str, list[dict[str, object]]] | None] = iter(())
+        self._xids = Xids([])
+        self._focus = DetailReadings()
+        self._activity = Activity()
+        self._sharing: dict[str, DetailReadings] = {}
+        """Readings of the GPUs with wanted process shares, except the GPU in focus."""
+        self.shared: frozenset[str] = frozenset()
+        """UUIDs of GPUs that several jobs hold; shares of their processes are always wanted."""
+        self.host = HostReader()
+
+    def begin(self) -> None:
+        """Write the GPUs and their light readings first, then the slower readings."""
+        self._relist(_list_cards())
+        emit(self._sweep(lists=False, seldom=False))
+        emit(self._sweep(lists=True, seldom=True))
+        self._read_links(_FIRST_LINKS)
+        now = time.monotonic()
+        for due in (self.sample, self.process, self.slow):
+            due.is_due(now)
+
+    def step(self, now: float, *, refresh: bool, pcie_of: str | None) -> None:
+        """Write a requested sweep, with process lists but without slow readings; then the sweep that is due."""
+        if pcie_of != self._focus.uuid:
+            self._focus, self._sharing = DetailReadings(pcie_of), {}
+        if refresh:
+            emit(self._sweep(lists=True, seldom=False))
+        if not self.sample.is_due(now):
+            return
+        seldom = self.slow.is_due(now)
+        if seldom:
+            self._check_for_changes()
+        emit(self._sweep(lists=self.process.is_due(now), seldom=seldom, pcie_of=pcie_of))
+        self._read_links(_MORE_LINKS)
+
+    def watch_disks(self, paths: dict[str, str]) -> None:
+        """Read the file systems of these paths from now on, at once the first time."""
+        self.host.disks.paths = paths
+        self.host.disks.request()
+
+    def _check_for_changes(self) -> None:
+        """Write the list of GPUs again if it changed: plugged in, lost, back, or partitioned."""
+        if driven_gpus(self._directory) != self._driven:
+            raise RestartRequired
+        devices = _list_cards()
+        if [device.identity for device in devices] != [device.identity for device in self._devices]:
+            self._relist(devices)
+
+    def _relist(self, devices: list[Device]) -> None:
+        pending = self._xids.collect()
+        self._xids.close()
+        self._activity.close()
+        self._devices = devices
+        self._xids = Xids(devices)
+        self._links, self._linking = {}, links_of(devices)
+        self._others = {}
+        self._send_facts()
+        if pending:
+            emit({"kind": "sweep", "xids": pending})
+
+    def _read_links(self, seconds: float) -> None:
+        """Go on reading the links for so long, and write them once all are known."""
+        until = time.monotonic() + seconds
+        for found in self._linking:
+            if found is not None and any(found.values()):
+                self._links = found
+                self._send_facts()
+            if time.monotonic() >= until:
+                return
+
+    def _send_facts(self) -> None:
+        result = [device_facts(device, self._links.get(device.uuid, [])) for device in self._devices]
+        versions = {"driver": read("nvmlSystemGetDriverVersion"), "cuda": read("nvmlSystemGetCudaDriverVersion_v2")}
+        emit({"kind": "facts", **versions, "gpus": result})
+
+    def _sweep(self, *, lists: bool, seldom: bool, pcie_of: str | None = None) -> dict[str, object]:
+        result: dict[str, object] = {
+            "kind": "sweep",
+            "samples": [self._reading(device, lists=lists, seldom=seldom, pcie_of=pcie_of) for device in self._devices],
+            "xids": self._xids.collect(),
+        }
+        if lists:
+            result["lists"] = True
+            result["hosts_pids"] = self._processes.is_hosts_namespace()
+            self._processes.forget_unseen()
+            if self._groups is not None:
+                self._groups.forget_unseen()
+            result["host"] = self.host.read(time.monotonic(), seldom=seldom)
+        return result
+
+    def _reading(self, device: Device, *, lists: bool, seldom: bool, pcie_of: str | None) -> dict[str, object]:
+        result: dict[str, object] = {"uuid": device.uuid, "unidentified": device.error}
+        if device.handle is None:
+            return {"uuid": device.uuid, "error": device.error}
+        try:
+            result.update(light_readings(device.handle))
+            if device.unified:  # what the driver reports, if anything, is the machine's
+                result |= {"memory_used": None, "memory_total": None}
+            if device.uuid == pcie_of:
+                result.update(pcie_throughput(device.handle))
+            if device.uuid == self._focus.uuid:
+                result.update(self._focus.nvlink(device.handle))
+            if seldom:
+                result["slow"] = slow_readings(device.handle)
+                self._others[device.uuid] = list_other_processes(device.handle)
+            if lists:
+                result.update(self._activity.read(device))
+                result["processes"] = processes = self._list(device)
+                result["lists_processes"] = processes is not None or not cannot_list(device.handle)
+        except LostError:
+            return {"uuid": device.uuid, "error": "lost"}
+        return result
+
+    def _list(self, device: Device) -> list[dict[str, object]] | None:
+        found = list_processes(device.handle, self._others.get(device.uuid, {}))
+        if found is None:
+            return None
+        details = self._details_of(device.uuid)
+        shares = details.shares(device.handle) if details is not None else {}
+        return [
+            {"pid": pid, "memory": memory, "compute": compute}
+            | ({"sm": shares[pid]} if pid in shares else {})
+            | self._facts(pid)
+            for pid, memory, compute in found
+        ]
+
+    def _facts(self, pid: int) -> dict[str, object]:
+        facts = self._processes.facts(pid)
+        if self._groups is None or not facts.get("visible", True):
+            return facts
+        container_id = facts["container_id"]
+        found = self._groups.of(pid, str(container_id) if container_id else None, time.monotonic())
+        return facts | {"used": found[0], "used_age": round(found[1], 3)} if found is not None else facts
+
+    def _details_of(self, uuid: str) -> DetailReadings | None:
+        """Return the detail readings of a GPU with wanted process shares."""
+        if uuid == self._focus.uuid:
+            return self._focus
+        is_wanted = self._focus.uuid == ALL_SHARES or uuid in self.shared
+        return self._sharing.setdefault(uuid, DetailReadings(uuid)) if is_wanted else None
+
+
+def driven_gpus(directory: str) -> frozenset[str] | None:
+    """Return the GPUs that the kernel module drives; None if it does not report them."""
+    try:
+        return frozenset(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return None
+
+
+def _list_cards() -> list[Device]:
+    try:
+        devices = list_devices()
+    except (pynvml.NVMLError, LostError) as error:
+        raise ProbeFailedError("CountFailed", error_text(error)) from None
+    if not devices:
+        raise ProbeFailedError("NoGpus", "")
+    return devices
+
+
+def emit(line: dict[str, object]) -> None:
+    """Write one complete line to stdout."""
+    data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    while data:
+        data = data[os.write(1, data) :]
+
+
+class Xids:
+    """Event set with all GPUs that support events."""
+
+    def __init__(self, devices: list[Device]) -> None:
+        self._set: object = read("nvmlEventSetCreate")
+        self._uuids: dict[int, str] = {}
+        for device in devices:
+            if self._set is not None and device.parent is None and device.handle is not None:
+                self._uuids[_address(device.handle)] = device.uuid
+                self._register(device.handle)
+
+    def _register(self, handle: object) -> None:
+        try:
+            read("nvmlDeviceRegisterEvents", handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except LostError:
+            return
+
+    def collect(self) -> list[tuple[str | None, int]]:
+        """Return UUID (None if the driver does not name it) and code of each event since the last call."""
+        found: list[tuple[str | None, int]] = []
+        while self._set is not None and len(found) < 100:
+            try:
+                event = call("nvmlEventSetWait_v2", self._set, 0)
+            except (pynvml.NVMLError, LostError):
+                break  # no event, or a lost GPU, which the sweep reports itself
+            found.append((self._uuid(event.device), int(event.eventData)))
+        return found
+
+    def _uuid(self, handle: object) -> str | None:
+        known = self._uuids.get(_address(handle))
+        if known is not None or not handle:
+            return known
+        try:
+            named = read("nvmlDeviceGetUUID", handle)
+        except LostError:
+            return None
+        return None if named is None else str(named)
+
+    def close(self) -> None:
+        """Free the event set."""
+        if self._set is not None:
+            read("nvmlEventSetFree", self._set)
+            self._set = None
+
+
+def _address(handle: object) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
+
 
 _PR_SET_PDEATHSIG = 1
 _DRIVERS_LIST = "/proc/driver/nvidia/gpus"
