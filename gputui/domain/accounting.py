@@ -211,7 +211,10 @@ class _Books:
         """Return the account of all jobs."""
         total = UsageAccount(self._overall.jobs, self._overall.attempts, self._overall.ended, waits=self._overall.waits)
         for each in self.groups.values():
-            _add_sums(total, each)
+            for name, seconds in each.gpu_time.items():
+                total.gpu_time[name] = total.gpu_time.get(name, 0.0) + seconds
+            for name in ("suspended", "known", "busy_known", "idle_known", "powered", "joules"):
+                setattr(total, name, getattr(total, name) + getattr(each, name))
         return total
 
     def add(self, job: JobRecord) -> None:
@@ -260,7 +263,11 @@ class _Books:
 
     def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
         """Add the part of an attempt that lies in the period."""
-        part = _part_of(attempt, start, end)
+        width = attempt.gpu_count * attempt.gpu_share
+        stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
+        standing = _overlap(stopped, start, end) if stopped else 0.0
+        found = measured(attempt, (end - start) * width)
+        part = _Whole(outcome(attempt), end - start, width, stopped, standing, found)
         pieces = self._pieces(attempt, max(start, self._low), min(end, self._high), key)
         for group, low, high, share in pieces:
             _add_piece(self.groups[group], part, low, high, share)
@@ -272,14 +279,6 @@ class _Books:
 
 def _count(target: UsageAccount, end: str, jobs: int) -> None:
     target.ended[end] = target.ended.get(end, 0) + jobs
-
-
-def _part_of(attempt: AttemptRecord, start: float, end: float) -> _Whole:
-    width = attempt.gpu_count * attempt.gpu_share
-    stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
-    standing = _overlap(stopped, start, end) if stopped else 0.0
-    found = measured(attempt, (end - start) * width)
-    return _Whole(outcome(attempt), end - start, width, stopped, standing, found)
 
 
 def _add_piece(target: UsageAccount, whole: _Whole, low: float, high: float, share: float) -> None:
@@ -298,14 +297,6 @@ def _add_piece(target: UsageAccount, whole: _Whole, low: float, high: float, sha
     target.idle_known += max(0.0, figures.idle - whole.standing * whole.width) * of_work
     target.powered += figures.powered * of_time
     target.joules += figures.joules * of_time
-
-
-def _add_sums(target: UsageAccount, other: UsageAccount) -> None:
-    """Add the GPU time and energy of a group."""
-    for name, seconds in other.gpu_time.items():
-        target.gpu_time[name] = target.gpu_time.get(name, 0.0) + seconds
-    for name in ("suspended", "known", "busy_known", "idle_known", "powered", "joules"):
-        setattr(target, name, getattr(target, name) + getattr(other, name))
 
 
 def _overlap(times: Iterable[tuple[float, float]], low: float, high: float) -> float:

@@ -454,7 +454,7 @@ def _terms(text: str, where: str | None) -> Iterator[Term]:
         bare, quoted = match["bare"], match["quoted"]
         term = _word(quoted) if bare is None else _bare(bare, where)
         if term is not None:
-            yield _turned(term) if match["not"] else term
+            yield Term(term.field or "not", negated(term.holds), term.word) if match["not"] else term
 
 
 def _bare(word: str, where: str | None) -> Term | None:
@@ -488,7 +488,3 @@ def _near(name: str) -> str:
 def _word(word: str) -> Term | None:
     needle = word.casefold()
     return Term("", lambda seen: needle in seen.text, needle) if needle else None
-
-
-def _turned(term: Term) -> Term:
-    return Term(term.field or "not", negated(term.holds), term.word)

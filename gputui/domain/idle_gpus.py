@@ -262,16 +262,12 @@ class IdleSpells:
         for job in jobs:
             spell = self._spells.get((job.id, job.attempts[-1].number))
             if spell is not None and not job.suspended and self._may_end(job) and self._is_over(spell, at):
-                found[job.id] = idle_cause(now - spell.since)
+                idle = now - spell.since
+                words = f"its GPUs were idle for {format_duration(idle)}: no use, and no change of memory"
+                found[job.id] = Cause(CauseCode.TIME_LIMIT, f"{words} (scheduler.idle_gpus_end)")
         return found
 
     def _is_over(self, spell: IdleSpell, at: BootTime) -> bool:
         if self._ends_after is None or not spell.is_whole or spell.told_at.boot != at.boot:
             return False
         return at.seconds - spell.told_at.seconds >= self._ends_after.total_seconds()
-
-
-def idle_cause(idle: timedelta) -> Cause:
-    """Return the cause of a job that was ended because it left its GPUs idle."""
-    words = f"its GPUs were idle for {format_duration(idle)}: no use, and no change of memory"
-    return Cause(CauseCode.TIME_LIMIT, f"{words} (scheduler.idle_gpus_end)")

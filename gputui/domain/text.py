@@ -122,32 +122,22 @@ def plain_log(line: str) -> str:
     if _COLOUR.sub("", line).isprintable() and line.isascii():
         return line
     if "\r" in line:
-        line = _last_shown(line)
+        parts = line.split("\r")
+        line = next((part for part in reversed(parts) if _SEQUENCES.sub("", part).strip()), "")
     line = _SEQUENCES_BUT_COLOUR.sub(r"\1", line)
     if "\t" in line:
-        line = _expand(line)
+        *cells, last = line.split("\t")
+        done = []
+        for cell in cells:
+            used = width(_COLOUR.sub("", cell)) if not cell.isascii() or "\x1b" in cell else len(cell)
+            done.append(cell + " " * (8 - used % 8))
+        line = "".join(done) + last
     return _LONE_JOINER.sub("", line.translate(_clean_log()))
 
 
 def plain_bytes(raw: bytes) -> str:
     """Return a job's output as text that is safe to show; bytes that are not UTF-8 become �."""
     return plain_log(raw.decode("utf-8", "replace"))
-
-
-def _last_shown(line: str) -> str:
-    """Return the text that stays visible when each carriage return restarts the line."""
-    parts = line.split("\r")
-    return next((part for part in reversed(parts) if _SEQUENCES.sub("", part).strip()), "")
-
-
-def _expand(line: str) -> str:
-    """Return the line with tabs expanded to multiples of eight cells; colours take no cells."""
-    *cells, last = line.split("\t")
-    done = []
-    for cell in cells:
-        used = width(_COLOUR.sub("", cell)) if not cell.isascii() or "\x1b" in cell else len(cell)
-        done.append(cell + " " * (8 - used % 8))
-    return "".join(done) + last
 
 
 def fit(text: str, cells: int, align: Literal["left", "right", "center"] = "left") -> str:

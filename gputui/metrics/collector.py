@@ -73,7 +73,11 @@ class SnapshotCollector(Collector):
         page.add(families.BUILD_INFO, 1, {"version": __version__, "python": platform.python_version()})
         if snapshot is EMPTY:
             return page.metrics()
-        _add_scheduler(page, snapshot)
+        leader = snapshot.leader
+        if leader is not None:
+            page.add(families.SCHEDULER_INFO, 1, {"kind": leader.kind, "host": plain(leader.host)})
+            page.add(families.SCHEDULER_START, leader.started_at)
+        page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
         _add_conditions(page, self._conditions.shown)
         if snapshot.is_of_cluster:
             self._add_cluster(page, snapshot, jobs, now)
@@ -109,21 +113,19 @@ class SnapshotCollector(Collector):
         add_gpu_counts(page, snapshot.gpus)
         for node in snapshot.nodes:
             self._add_gpus(page, node, Holders(jobs, self._tenants, ""))
-            _add_node_of_cluster(page, node, now)
+            labels = {"hostname": node.name}
+            page.add(families.NODE_UP, not node.down, labels)
+            page.add(families.NODE_DRAINED, node.drain is not None, labels)
+            if node.probe.code not in {ProbeCode.NO_PROBE, ProbeCode.STARTING}:
+                is_read = node.probe.code is ProbeCode.OK and any(view.current is not None for view in node.gpus)
+                page.add(families.NODE_PROBE_UP, is_read, labels)
+            page.add(families.NODE_PROBE_AGE, _age(node, now), labels)
 
 
 def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
     """Return the jobs that hold GPUs by id."""
     wanted = (job_id for view in snapshot.gpus for job_id in view.job_ids)
     return {job_id: jobs[job_id] for job_id in wanted if job_id in jobs}
-
-
-def _add_scheduler(page: SeriesPage, snapshot: Snapshot) -> None:
-    leader = snapshot.leader
-    if leader is not None:
-        page.add(families.SCHEDULER_INFO, 1, {"kind": leader.kind, "host": plain(leader.host)})
-        page.add(families.SCHEDULER_START, leader.started_at)
-    page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
 
 
 def _add_conditions(page: SeriesPage, found: Iterable[Condition]) -> None:
@@ -133,17 +135,6 @@ def _add_conditions(page: SeriesPage, found: Iterable[Condition]) -> None:
         counts[condition.severity] += condition.count
     for severity, count in counts.items():
         page.add(families.NOTICES, count, {"severity": severity})
-
-
-def _add_node_of_cluster(page: SeriesPage, node: Node, now: datetime) -> None:
-    """Add whether the engine can use a node, and whether its GPUs are read."""
-    labels = {"hostname": node.name}
-    page.add(families.NODE_UP, not node.down, labels)
-    page.add(families.NODE_DRAINED, node.drain is not None, labels)
-    if node.probe.code not in {ProbeCode.NO_PROBE, ProbeCode.STARTING}:
-        is_read = node.probe.code is ProbeCode.OK and any(view.current is not None for view in node.gpus)
-        page.add(families.NODE_PROBE_UP, is_read, labels)
-    page.add(families.NODE_PROBE_AGE, _age(node, now), labels)
 
 
 def _read_at(node: Node) -> datetime | None:

@@ -91,7 +91,12 @@ class JobMapping:
         """Write the files whose contents have changed."""
         if not snapshot.gpus:
             return
-        wanted = _contents(snapshot)
+        shown = {job.id: job.shown_id for job in snapshot.jobs if job.state.is_active}
+        whole = (view for view in snapshot.gpus if view.gpu.mig_parent is None)
+        wanted = {
+            str(view.gpu.index): "".join(f"{shown[job_id]}\n" for job_id in view.job_ids if job_id in shown)
+            for view in whole
+        }
         try:
             self._make_directory()
             for name, content in wanted.items():
@@ -109,16 +114,6 @@ class JobMapping:
         with suppress(FileExistsError):
             self._directory.mkdir(parents=True)
             self._directory.chmod(0o755)
-
-
-def _contents(snapshot: Snapshot) -> dict[str, str]:
-    """Return the content of each file by its name."""
-    shown = {job.id: job.shown_id for job in snapshot.jobs if job.state.is_active}
-    whole = (view for view in snapshot.gpus if view.gpu.mig_parent is None)
-    return {
-        str(view.gpu.index): "".join(f"{shown[job_id]}\n" for job_id in view.job_ids if job_id in shown)
-        for view in whole
-    }
 
 
 def _replace(path: Path, content: str) -> None:

@@ -199,7 +199,8 @@ class MetricsRecorder:
         for attempt in change.started:
             self._counters[families.STARTED].labels(tenant).inc()
             if attempt.number == 1:
-                waited = _waited(job, attempt)
+                since = max(job.submitted_at, job.spec.begin_at or job.submitted_at)
+                waited = max(0.0, (attempt.started_at - since).total_seconds()) if attempt.started_at else 0.0
                 self._histograms[families.WAIT].observe(waited)
                 self._summaries[families.TENANT_WAIT].labels(tenant).observe(waited)
         for attempt in change.over:
@@ -221,11 +222,6 @@ class MetricsRecorder:
 def _is_tried_again(job: Job, attempt: Attempt, cause: Cause) -> bool:
     is_latest = job.attempts[-1].number == attempt.number
     return cause.blame in _TRIED_AGAIN and not (is_latest and job.state.is_terminal)
-
-
-def _waited(job: Job, attempt: Attempt) -> float:
-    since = max(job.submitted_at, job.spec.begin_at or job.submitted_at)
-    return max(0.0, (attempt.started_at - since).total_seconds()) if attempt.started_at else 0.0
 
 
 _COUNTERS = (

@@ -74,23 +74,19 @@ def add_gpus(page: SeriesPage, node: Node, holders: Holders) -> None:
     """Add the series about each GPU of a node."""
     for view in node.gpus:
         labels = gpu_labels(view, node.name)
-        _add_state(page, view, labels, node)
+        info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": node.driver_version or ""}
+        page.add(families.GPU_INFO, 1, labels | info)
+        code = view.health.code
+        page.add(families.GPU_UP, None if node.probe.code is ProbeCode.NO_PROBE else view.current is not None, labels)
+        page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
+        page.add(families.GPU_HEALTH, 1, labels | {"code": code})
+        page.add(families.GPU_IDLE, view.idle_since, labels)
+        page.add(families.GPU_STATE, 1, labels | {"state": view.state})
         for job_id in view.job_ids:
             if (job := holders.jobs.get(job_id)) is not None:
                 page.add(families.GPU_JOB, 1, labels | holders.labels(job))
         if view.current is not None:
             _add_readings(page, view.current, labels)
-
-
-def _add_state(page: SeriesPage, view: GpuView, labels: dict[str, str], node: Node) -> None:
-    info = {"pci_bus_id": view.gpu.pci_bus_id or "", "driver_version": node.driver_version or ""}
-    page.add(families.GPU_INFO, 1, labels | info)
-    code = view.health.code
-    page.add(families.GPU_UP, None if node.probe.code is ProbeCode.NO_PROBE else view.current is not None, labels)
-    page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
-    page.add(families.GPU_HEALTH, 1, labels | {"code": code})
-    page.add(families.GPU_IDLE, view.idle_since, labels)
-    page.add(families.GPU_STATE, 1, labels | {"state": view.state})
 
 
 def _add_readings(page: SeriesPage, sample: GpuSample, labels: dict[str, str]) -> None:
@@ -204,7 +200,7 @@ class JobSeries:
     def add(self, page: SeriesPage, snapshot: Snapshot, now: datetime) -> None:
         """Add all series about jobs and tenants. Those about fair shares and caps are left out of a cluster's."""
         gated = gated_jobs(snapshot.reasons)
-        waiting = _gated_waiting(snapshot, gated)
+        waiting = [job for job in snapshot.jobs if job.id in gated] if gated else []
         with self._lock:
             states, eligible, backlog, held = self._by_label(waiting, _gpus_of(snapshot))
             used = self._sums.used(now)
@@ -279,11 +275,6 @@ class JobSeries:
 def _gpus_of(snapshot: Snapshot) -> int:
     """Return the number of GPUs, without MIG instances."""
     return sum(view.gpu.mig_parent is None for view in snapshot.gpus)
-
-
-def _gated_waiting(snapshot: Snapshot, gated: Mapping[JobId, Reason]) -> list[Job]:
-    """Return the jobs and entries that cannot start even on free GPUs."""
-    return [job for job in snapshot.jobs if job.id in gated] if gated else []
 
 
 def _by_reason(waiting: list[Job], gated: Mapping[JobId, Reason]) -> Counter[str]:

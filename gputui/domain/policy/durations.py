@@ -104,16 +104,13 @@ def predict_seconds(took: Sequence[float]) -> float | None:
     return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
 
 
-def longest_of(limits: Iterable[float]) -> float:
-    """Return the planned seconds of a job without a limit, given the stated limits of others."""
-    return max(LONGEST.total_seconds(), max(limits, default=0.0))
-
-
 def _longest_stated(jobs: Iterable[Job]) -> float:
     """Return the longest time allowed if the site sets none: the longest limit of live jobs that are not held."""
     long = [job for job in jobs if (limit := job.spec.time_limit) is not None and limit > LONGEST]
     live = (job.spec.time_limit for job in long if not job.state.is_terminal and not job.held)
-    return longest_of(limit.total_seconds() for limit in live if limit is not None)
+    return max(
+        LONGEST.total_seconds(), max((limit.total_seconds() for limit in live if limit is not None), default=0.0)
+    )
 
 
 def _extended(jobs: Iterable[Job], allowed: timedelta) -> float:

@@ -68,7 +68,8 @@ class FastFailureGuard(Struct, frozen=True):
         released: dict[str, datetime] = {}
         for job in jobs:
             if job.released_at is not None:
-                _release(released, job, job.released_at)
+                for key in (f"image {job.spec.image}", f"tenant {job.spec.tenant}"):
+                    released[key] = max(job.released_at, released.get(key, job.released_at))
             if job.attempts and (outcome := _outcome(job, settings)):
                 images[job.spec.image or ""].append(outcome)
                 tenants[job.spec.tenant].append(outcome)
@@ -84,11 +85,6 @@ class FastFailureGuard(Struct, frozen=True):
     def reason(self, job: Job) -> str | None:
         """Return why the job waits with its image or its tenant; None when it does not."""
         return self.images.get(job.spec.image or "") or self.tenants.get(job.spec.tenant)
-
-
-def _release(released: dict[str, datetime], job: Job, at: datetime) -> None:
-    for key in (f"image {job.spec.image}", f"tenant {job.spec.tenant}"):
-        released[key] = max(at, released.get(key, at))
 
 
 def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
@@ -112,13 +108,10 @@ def _paused(
         latest = heapq.nlargest(many, outcomes, key=lambda outcome: (outcome.at, outcome.job.id))
         since = released.get(f"{kind} {name}")
         if all(outcome.is_fast and (since is None or outcome.at > since) for outcome in latest):
-            paused[name] = _sentence(kind, name, latest[0], settings)
+            last = latest[0]
+            cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
+            paused[name] = (
+                f"{kind} {name} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
+                f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
+            )
     return paused
-
-
-def _sentence(kind: str, name: str, last: _Outcome, settings: SchedulerSettings) -> str:
-    cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
-    return (
-        f"{kind} {name} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
-        f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
-    )

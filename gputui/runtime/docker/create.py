@@ -43,7 +43,9 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     if not launch.spec.image:
         raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
     options = launch.spec.options
-    _check_api(options, facts)
+    for name, api, docker in _NEEDED_API:
+        if getattr(options, name) and facts.api and facts.api < api:
+            raise bad_spec(f"--{name.replace('_', '-')}", f"{facts.name} does not know it: it needs Docker {docker}")
     cpus, cpu_notes = _cpus(options, facts)
     account = None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
     env, env_notes = _env(launch, facts, account.account if account else None)
@@ -78,13 +80,6 @@ _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
     ("health_start_interval", (1, 44), "25"),
 )
 """Options that older engines ignore without a word, the API version that has them, and its engine."""
-
-
-def _check_api(options: ContainerOptions, facts: EngineFacts) -> None:
-    """Raise RuntimeFault for an option that the engine would ignore."""
-    for name, api, docker in _NEEDED_API:
-        if getattr(options, name) and facts.api and facts.api < api:
-            raise bad_spec(f"--{name.replace('_', '-')}", f"{facts.name} does not know it: it needs Docker {docker}")
 
 
 def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:

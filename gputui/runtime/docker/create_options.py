@@ -184,14 +184,12 @@ def _health(options: ContainerOptions) -> dict[str, Any] | None:
         "StartPeriod": options.health_start_period,
         "StartInterval": options.health_start_interval,
     }
-    fields: dict[str, Any] = {name: _nanoseconds(length) for name, length in times.items() if length is not None}
+    fields: dict[str, Any] = {
+        name: length // timedelta(microseconds=1) * 1000 for name, length in times.items() if length is not None
+    }
     fields |= {"Test": ["CMD-SHELL", options.health_cmd]} if options.health_cmd else {}
     fields |= {} if options.health_retries is None else {"Retries": options.health_retries}
     return fields or None
-
-
-def _nanoseconds(length: timedelta) -> int:
-    return length // timedelta(microseconds=1) * 1000
 
 
 def _pairs(texts: tuple[str, ...]) -> dict[str, str]:

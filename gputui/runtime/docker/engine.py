@@ -195,12 +195,8 @@ def _names_in(file: Path) -> list[str]:
     with suppress(OSError):
         if file.stat().st_size <= _LARGEST:
             text = file.read_text(errors="replace")
-            return _names_in_json(text) if file.suffix == ".json" else _names_in_yaml(text)
+            return _names_in_json(text) if file.suffix == ".json" else _NAME.findall(text) if _KIND.search(text) else []
     return []
-
-
-def _names_in_yaml(text: str) -> list[str]:
-    return _NAME.findall(text) if _KIND.search(text) else []
 
 
 def _names_in_json(text: str) -> list[str]:
@@ -248,20 +244,16 @@ def is_local(connection: Connection, info: Mapping[str, Any]) -> bool:
 def runs_here(info: Mapping[str, Any], endpoint: Endpoint, tunnel: Tunnel | None) -> bool:
     """Return whether the engine with that `/info` runs on this machine; False when uncertain."""
     if tunnel is not None:
-        return _has_our_boot_id(tunnel)
+        told = tunnel.run("cat", BOOT_ID)
+        with suppress(OSError):
+            return bool(told) and (told or "").strip() == Path(BOOT_ID).read_text().strip()
+        return False
     engine, here = MachineFacts.of_engine(info), MachineFacts.here()
     if engine.contradicts(here):
         return False
     if endpoint.socket_path:
         return engine == here or _listener(endpoint.socket_path) not in _FORWARDERS
     return engine.is_complete and engine == here and _is_own_address(endpoint)
-
-
-def _has_our_boot_id(tunnel: Tunnel) -> bool:
-    told = tunnel.run("cat", BOOT_ID)
-    with suppress(OSError):
-        return bool(told) and (told or "").strip() == Path(BOOT_ID).read_text().strip()
-    return False
 
 
 def _memory() -> int | None:

@@ -71,7 +71,8 @@ class AttemptIndex:
             return None
         folder = AttemptFolder(self._root / name)
         try:
-            stamp = _stamp(folder)
+            status = folder.path.stat()
+            stamp = status.st_ino, status.st_ctime_ns
             known = self._ended.get(name)
             return known[1] if known and known[0] == stamp else self._read(folder, stamp, *place)
         except (FileNotFoundError, NotADirectoryError):
@@ -150,18 +151,13 @@ class AttemptIndex:
         return is_watched or bool(self._members(folder, records))
 
     def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
-        leader = records.start.leader if records.start else _unknown()
+        leader = records.start.leader if records.start else ProcessIdentity(-1, 0, host_processes.boot_id())
         grouped = cgroup.members(folder.cgroups())
         return host_processes.attempt_members(leader, records.runner, self._tag(folder.path.name), grouped)
 
     def _tag(self, name: str) -> str:
         job_id, attempt = parse_name(name, self._store_id) or (0, 0)
         return f"{self._store_id}:{job_id}:{attempt}"
-
-
-def _unknown() -> ProcessIdentity:
-    """Return an identity that matches no process, so that only the tag decides."""
-    return ProcessIdentity(-1, 0, host_processes.boot_id())
 
 
 def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None) -> ContainerRecord:
@@ -185,9 +181,3 @@ def _lost(records: Records) -> Cause:
         return Cause(CauseCode.CONTAINER_LOST, "its wrapper was killed before its command began")
     why = "its record is damaged" if start is None or records.is_damaged else "its wrapper was killed"
     return Cause(CauseCode.END_UNKNOWN, f"{why}, so its end is unknown: it may have finished its work")
-
-
-def _stamp(folder: AttemptFolder) -> Stamp:
-    """Return the stamp of a directory; it differs for a later directory of the same name."""
-    status = folder.path.stat()
-    return status.st_ino, status.st_ctime_ns
