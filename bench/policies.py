@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gputui.replay.metrics import Figures, allocation_bound
 from gputui.replay.policies import POLICIES, dealt, measure
+from gputui.replay.simulation import Figures, allocation_bound
 from gputui.replay.trace import Site, TraceJob, digest, generate, prepare, read
 
 LOADS = (0.9, 1.0, 1.2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputui.metrics.document import updated
+from gputui.metrics.provisioning import updated
 
 if __name__ == "__main__":
     path = Path(__file__).parent.parent / "docs" / "observe.md"

@@ -28,7 +28,7 @@ from gputui.domain.units import format_duration, parse_time_span, plural
 if TYPE_CHECKING:
     from gputui.domain.job import Job
     from gputui.replay.history import JobHistory
-    from gputui.replay.metrics import Figures
+    from gputui.replay.simulation import Figures
     from gputui.replay.trace import Site, TraceJob
 
 MANY = 5000

@@ -27,7 +27,7 @@ from gputui.domain.units import format_duration, plural
 if TYPE_CHECKING:
     from gputui.domain.job import Job
     from gputui.replay.history import JobHistory
-    from gputui.replay.metrics import Figures
+    from gputui.replay.simulation import Figures
     from gputui.replay.trace import TraceJob
 
 
@@ -183,7 +183,7 @@ def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings
 
 def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
     """Return the figures of the real past, by name."""
-    from gputui.replay.metrics import figures
+    from gputui.replay.simulation import figures
 
     return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
 

@@ -31,7 +31,7 @@ from gputui.domain.units import format_duration
 from gputui.request import times
 
 if TYPE_CHECKING:
-    from gputui.replay.metrics import Figures
+    from gputui.replay.simulation import Figures
 
 
 USUAL = timedelta(days=30)

@@ -13,8 +13,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from gputui.domain.settings import PolicySettings
-from gputui.replay.metrics import Figures, figures, mean_figures
-from gputui.replay.simulation import TraceReplay
+from gputui.replay.simulation import Figures, TraceReplay, figures, mean_figures
 from gputui.replay.trace import HOUR, Ran, Site, TraceJob
 
 Started: TypeAlias = tuple[TraceJob, float, float, int]

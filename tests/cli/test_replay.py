@@ -20,7 +20,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 from gputui.replay import policies, trace
-from gputui.replay.metrics import figures
+from gputui.replay.simulation import figures
 from gputui.replay.trace import Ran, TraceJob
 from tests.factories import ACTOR, spec, uuid
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from gputui.metrics.recorder import BUCKETS
+from gputui.metrics.exporter import BUCKETS
 from tests.gpus.standin import uuid
 from tests.metrics.real_run import CORRECTED, GPUS, HELD, LIMIT, POWER_LIMIT, TENANTS, readings
 from tests.metrics.recounted import Ran, Recount

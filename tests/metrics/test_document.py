@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputui.metrics.document import updated
 from gputui.metrics.families import FAMILIES
+from gputui.metrics.provisioning import updated
 
 PATH = Path(__file__).parents[2] / "docs" / "observe.md"
 

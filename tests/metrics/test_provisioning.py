@@ -14,10 +14,9 @@ import pytest
 
 from gputui.cli.main import run as run_command
 from gputui.domain.settings import MetricsSettings
-from gputui.metrics.alerts import ALERTS
 from gputui.metrics.families import FAMILIES, Kind
 from gputui.metrics.panels import DASHBOARDS, Query
-from gputui.metrics.provisioning import COLUMNS, files, model, rules_text
+from gputui.metrics.provisioning import ALERTS, COLUMNS, files, model, rules_text
 from tests.metrics.prometheus import Prometheus
 from tests.metrics.test_serve import PATIENCE, Served, served
 from tests.metrics.test_server import HASH

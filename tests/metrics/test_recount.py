@@ -9,7 +9,7 @@ import pytest
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.metrics.recorder import COMPLETED
+from gputui.metrics.exporter import COMPLETED
 from gputui.store import TinyJobStore
 from tests.metrics.scraped import Scrape
 from tests.metrics.test_serve import Served, served

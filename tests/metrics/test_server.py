@@ -26,8 +26,8 @@ from gputui.config import listen_address, load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import MetricsSettings, Settings
 from gputui.metrics import server
-from gputui.metrics.access import Users, read_users, tls_context
 from gputui.metrics.exporter import Exporter
+from gputui.metrics.server import Users, read_users, tls_context
 from tests.factories import snapshot
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

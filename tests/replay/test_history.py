@@ -14,8 +14,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.replay import history
-from gputui.replay.metrics import figures
 from gputui.replay.policies import plan
+from gputui.replay.simulation import figures
 from gputui.replay.trace import HOUR, Site, generate, prepare
 from tests.factories import NOW, job, uuid
 

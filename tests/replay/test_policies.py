@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from bench.policies import Gates
-from gputui.replay.metrics import (
+from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
+from gputui.replay.simulation import (
     allocation_bound,
     allocation_ratio,
     bounded_slowdown,
@@ -17,7 +18,6 @@ from gputui.replay.metrics import (
     mean_figures,
     percentile,
 )
-from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
 from gputui.replay.trace import HOUR, Site, TraceJob, parse, prepare
 from tests.lane import in_the_long_lane
 from tests.replay.traces import HAS_REAL, real, synthetic

@@ -23,8 +23,7 @@ from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.replay.metrics import figures
-from gputui.replay.simulation import Predictions, TraceReplay
+from gputui.replay.simulation import Predictions, TraceReplay, figures
 from gputui.replay.trace import HOUR, Ran, Site, TraceJob
 from tests.factories import NOW, job, uuid, view
 

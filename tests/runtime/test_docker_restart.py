@@ -19,7 +19,7 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
-from gputui.runtime.docker.interrupted import made_success_up
+from gputui.runtime.docker.records import made_success_up
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive, processes_of

@@ -15,7 +15,7 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker import create_options
+from gputui.runtime.docker import create
 from gputui.runtime.docker.container_cache import ContainerCache, Outages
 from gputui.runtime.docker.create import create_request
 from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
@@ -162,7 +162,7 @@ def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
     ],
 )
 def test_mounts_are_converted(text: str, mount: dict[str, Any]) -> None:
-    assert create_options.mount(text) == mount
+    assert create.mount(text) == mount
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_mounts_are_converted(text: str, mount: dict[str, Any]) -> None:
 )
 def test_invalid_mounts_are_refused(text: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        create_options.mount(text)
+        create.mount(text)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
     assert "--mount" in fault.value.cause.text
 

@@ -19,8 +19,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
 from gputui.runtime import host_processes
 from gputui.runtime.process import wrapper
-from gputui.runtime.process.attempt_folder import AttemptFolder
-from gputui.runtime.process.attempt_index import AttemptIndex
+from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex
 from gputui.runtime.process.runtime import ProcessRuntime
 from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell, until

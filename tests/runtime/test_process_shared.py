@@ -189,7 +189,7 @@ def test_an_attempt_that_the_leader_cannot_read_counts_as_running(harness: Harne
 LIST = """
 import os, sys
 from pathlib import Path
-from gputui.runtime.process.attempt_index import AttemptIndex
+from gputui.runtime.process.attempt_folder import AttemptIndex
 import pwd
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 state, store, name = sys.argv[1:]

@@ -15,18 +15,22 @@ from gputui.domain.container import ContainerRecord, ContainerState, ForeignCont
 from gputui.runtime.docker.create import GPUS, STORE
 from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of_init
-from gputui.runtime.docker.interrupted import (
+from gputui.runtime.docker.records import (
     END_NOT_SEEN,
     MAY_HAVE_RUN,
     SUCCESS_NOT_SEEN,
     UNKNOWN_EXIT,
+    by_name,
+    container_record,
+    foreign_of,
+    labelled_gpus,
     made_success_up,
     never_ran,
     remembers,
     saw_end,
+    state_of,
     was_stopped_with,
 )
-from gputui.runtime.docker.records import by_name, container_record, foreign_of, labelled_gpus, state_of
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -2,22 +2,323 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from gputui.domain import docker_args
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.container import DEFAULT_ENVIRONMENT, Launch
+from gputui.domain.container import DEFAULT_ENVIRONMENT, HeldMount, Launch
 from gputui.domain.container_options import ContainerOptions
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.docker_args import MountSpec
+from gputui.domain.errors import InputError, RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
+from gputui.domain.units import parse_size
 from gputui.runtime.accounts import Account, ContainerUser, container_user
-from gputui.runtime.docker import create_options
 from gputui.runtime.docker.engine import EngineFacts, GpuMode
 from gputui.runtime.docker.faults import bad_spec
+
+T = TypeVar("T")
+_AS_THEY_ARE = {
+    "BlkioWeight": "blkio_weight",
+    "CgroupParent": "cgroup_parent",
+    "CgroupnsMode": "cgroupns",
+    "CpuPeriod": "cpu_period",
+    "CpuQuota": "cpu_quota",
+    "CpuRealtimePeriod": "cpu_rt_period",
+    "CpuRealtimeRuntime": "cpu_rt_runtime",
+    "CpuShares": "cpu_shares",
+    "CpusetCpus": "cpuset_cpus",
+    "CpusetMems": "cpuset_mems",
+    "DeviceCgroupRules": "device_cgroup_rule",
+    "Dns": "dns",
+    "DnsOptions": "dns_option",
+    "DnsSearch": "dns_search",
+    "ExtraHosts": "add_host",
+    "GroupAdd": "group_add",
+    "IpcMode": "ipc",
+    "Links": "link",
+    "Memory": "memory",
+    "MemoryReservation": "memory_reservation",
+    "MemorySwap": "memory_swap",
+    "MemorySwappiness": "memory_swappiness",
+    "OomScoreAdj": "oom_score_adj",
+    "PidMode": "pid",
+    "Runtime": "runtime",
+    "ShmSize": "shm_size",
+    "UTSMode": "uts",
+    "UsernsMode": "userns",
+    "VolumeDriver": "volume_driver",
+    "VolumesFrom": "volumes_from",
+}
+_FLAGS = {
+    "OomKillDisable": "oom_kill_disable",
+    "Privileged": "privileged",
+    "PublishAllPorts": "publish_all",
+    "ReadonlyRootfs": "read_only",
+}
+_PAIRS = {"Annotations": "annotation", "StorageOpt": "storage_opt", "Sysctls": "sysctl"}
+_RATES: dict[str, tuple[str, Callable[[str], int]]] = {
+    "BlkioDeviceReadBps": ("device_read_bps", parse_size),
+    "BlkioDeviceReadIOps": ("device_read_iops", int),
+    "BlkioDeviceWriteBps": ("device_write_bps", parse_size),
+    "BlkioDeviceWriteIOps": ("device_write_iops", int),
+}
+HELD = "gputui.source"
+"""Label of a volume that is a directory of the host: its path."""
+_UNMASKED = "systempaths=unconfined"
+
+
+def host_fields(options: ContainerOptions) -> dict[str, Any]:
+    """Return the fields of HostConfig that the options set."""
+    fields: dict[str, Any] = {name: _plain(getattr(options, field)) for name, field in _AS_THEY_ARE.items()}
+    fields |= {name: True for name, field in _FLAGS.items() if getattr(options, field)}
+    fields |= {name: _pairs(getattr(options, field)) for name, field in _PAIRS.items() if getattr(options, field)}
+    fields |= {name: _rates(options, *rate) for name, rate in _RATES.items()}
+    fields["CapAdd"], fields["CapDrop"] = _capabilities(options)
+    fields["BlkioWeightDevice"] = [{"Path": path, "Weight": weight} for path, weight in _split(options, int)]
+    fields["Tmpfs"] = {path: rest for path, _, rest in (text.partition(":") for text in options.tmpfs)} or None
+    fields["Devices"] = [_device(spec) for spec in _devices(options) if not spec.cdi]
+    fields["PortBindings"] = _bindings(options) or None
+    fields["NetworkMode"] = _parse("--network", docker_args.network, options.network).name if options.network else None
+    fields["SecurityOpt"] = [text for text in options.security_opt if text != _UNMASKED]
+    return fields
+
+
+def _capabilities(options: ContainerOptions) -> tuple[list[str], list[str]]:
+    """Return the capabilities added and dropped, with the names and in the order of docker's client."""
+    added, dropped = ({_capability(name) for name in names} for names in (options.cap_add, options.cap_drop))
+    kept = {"ALL"} if "ALL" in dropped else dropped - added
+    return sorted({"ALL"} if "ALL" in added else added), sorted(kept)
+
+
+def _capability(name: str) -> str:
+    name = name.upper()
+    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
+
+
+def unmasked(options: ContainerOptions) -> dict[str, Any]:
+    """Return empty lists of masked and read-only paths if system paths are not to be masked."""
+    return {"MaskedPaths": [], "ReadonlyPaths": []} if _UNMASKED in options.security_opt else {}
+
+
+def other_devices(options: ContainerOptions) -> list[dict[str, Any]]:
+    """Return requests for devices by CDI names, other than GPUs."""
+    names = [spec.cdi for spec in _devices(options) if spec.cdi]
+    return [{"Driver": "cdi", "DeviceIDs": names}] if names else []
+
+
+def config_fields(options: ContainerOptions) -> dict[str, Any]:
+    """Return the fields of Config that the options set."""
+    ports: dict[str, dict[str, str]] = {port.key: {} for port in published(options)}
+    for text in options.expose:
+        ports |= {key: {} for key in _parse("--expose", docker_args.exposed_ports, text)}
+    return {
+        "Hostname": options.hostname,
+        "Domainname": options.domainname,
+        "ExposedPorts": ports or None,
+        "StopSignal": options.stop_signal,
+        "StopTimeout": options.stop_timeout,
+        "MacAddress": options.mac_address,
+        "Healthcheck": _health(options),
+    }
+
+
+def networking(options: ContainerOptions) -> dict[str, Any] | None:
+    """Return NetworkingConfig; None if the options give no more than the network's name."""
+    found = _parse("--network", docker_args.network, options.network or "")
+    aliases = [*found.aliases, *options.network_alias]
+    if not found.is_user_defined and not (aliases or options.ip or options.ip6 or options.link_local_ip):
+        return None
+    addresses: dict[str, Any] = {
+        "IPv4Address": found.ip or options.ip,
+        "IPv6Address": found.ip6 or options.ip6,
+        "LinkLocalIPs": [*found.link_local_ips, *options.link_local_ip],
+    }
+    addresses = {key: value for key, value in addresses.items() if value}
+    endpoint = {
+        "Aliases": aliases,
+        "IPAMConfig": addresses,
+        "Links": list(options.link) if found.is_user_defined else [],
+        "MacAddress": found.mac_address,
+        "DriverOpts": dict(found.driver_options),
+    }
+    kept = {key: value for key, value in endpoint.items() if value}
+    return {"EndpointsConfig": {found.name or "default": kept}}
+
+
+def published(options: ContainerOptions) -> tuple[docker_args.PortSpec, ...]:
+    """Return the ports of `--publish`."""
+    return tuple(port for text in options.publish for port in _parse("--publish", docker_args.published_ports, text))
+
+
+def _bindings(options: ContainerOptions) -> dict[str, list[dict[str, str]]]:
+    found: dict[str, list[dict[str, str]]] = {}
+    for port in published(options):
+        found.setdefault(port.key, []).append({"HostIp": port.host_ip, "HostPort": port.host_port})
+    return found
+
+
+def _devices(options: ContainerOptions) -> list[docker_args.DeviceSpec]:
+    return [_parse("--device", docker_args.device, text) for text in options.device]
+
+
+def _device(spec: docker_args.DeviceSpec) -> dict[str, str]:
+    return {"PathOnHost": spec.host, "PathInContainer": spec.inside, "CgroupPermissions": spec.permissions}
+
+
+def _rates(options: ContainerOptions, field: str, read: Callable[[str], int]) -> list[dict[str, Any]]:
+    option = "--" + field.replace("_", "-")
+    parts = [text.rpartition(":") for text in getattr(options, field)]
+    return [{"Path": path, "Rate": _parse(option, read, rate)} for path, _, rate in parts]
+
+
+def _split(options: ContainerOptions, read: Callable[[str], int]) -> list[tuple[str, int]]:
+    parts = [text.rpartition(":") for text in options.blkio_weight_device]
+    return [(path, _parse("--blkio-weight-device", read, weight)) for path, _, weight in parts]
+
+
+def _health(options: ContainerOptions) -> dict[str, Any] | None:
+    """Return Healthcheck, with durations in nanoseconds; None keeps the image's."""
+    if options.no_healthcheck:
+        return {"Test": ["NONE"]}
+    times = {
+        "Interval": options.health_interval,
+        "Timeout": options.health_timeout,
+        "StartPeriod": options.health_start_period,
+        "StartInterval": options.health_start_interval,
+    }
+    fields: dict[str, Any] = {
+        name: length // timedelta(microseconds=1) * 1000 for name, length in times.items() if length is not None
+    }
+    fields |= {"Test": ["CMD-SHELL", options.health_cmd]} if options.health_cmd else {}
+    fields |= {} if options.health_retries is None else {"Retries": options.health_retries}
+    return fields or None
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _parse(option: str, read: Callable[[str], T], text: str) -> T:
+    """Parse the text; raises BAD_SPEC, since a store may contain values that no command would accept."""
+    try:
+        return read(text)
+    except (ValueError, InputError) as error:
+        raise bad_spec(option, str(error)) from error
+
+
+def mount(text: str) -> dict[str, Any]:
+    """Return the API's Mount of `type=bind,source=/a,target=/b,readonly`."""
+    try:
+        spec = docker_args.mount(text)
+        special = _SPECIAL[spec.kind](spec)
+    except ValueError as error:
+        raise bad_spec("--mount", f"{text!r}: {error}") from error
+    made: dict[str, Any] = {"Type": spec.kind, "Target": spec.target}
+    if spec.source:
+        made["Source"] = spec.source
+    if spec.readonly:
+        made["ReadOnly"] = True
+    if special:
+        made[f"{spec.kind.capitalize()}Options"] = special
+    return made
+
+
+def held_mount(held: HeldMount) -> dict[str, Any]:
+    """Return the API's Mount of a directory that the scheduler holds open.
+
+    The engine itself mounts the device of a volume, so it may be a descriptor. The source of a bind mount may not: runc
+    mounts that in the container's mount namespace, to which the descriptor does not belong.
+    """
+    how = "rbind,ro" if held.is_readonly else "rbind"  # the API takes no ReadOnly for a volume without a name
+    driver = {"Name": "local", "Options": {"type": "none", "o": how, "device": held.descriptor}}
+    volume = {"NoCopy": True, "Labels": {HELD: held.path}, "DriverConfig": driver}
+    return {"Type": "volume", "Target": held.target, "VolumeOptions": volume}
+
+
+def _bind(spec: MountSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if propagation := spec.get("bind-propagation"):
+        options["Propagation"] = propagation
+    recursive = spec.get("bind-recursive")
+    if docker_args.is_true(spec.get("bind-nonrecursive") or "false") or recursive == "disabled":
+        options["NonRecursive"] = True
+    options |= {"ReadOnlyNonRecursive": True} if recursive == "writable" else {}
+    options |= {"ReadOnlyForceRecursive": True} if recursive == "readonly" else {}
+    if recursive not in {"", "enabled", "disabled", "writable", "readonly"}:
+        raise ValueError(f"bind-recursive is enabled, disabled, writable or readonly, not {recursive!a}")
+    return options
+
+
+def _volume(spec: MountSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if docker_args.is_true(spec.get("volume-nocopy") or "false"):
+        options["NoCopy"] = True
+    if labels := spec.every("volume-label"):
+        options["Labels"] = _pairs(labels)
+    if subpath := spec.get("volume-subpath"):
+        options["Subpath"] = subpath
+    driver: dict[str, Any] = {}
+    if name := spec.get("volume-driver"):
+        driver["Name"] = name
+    if own := spec.every("volume-opt"):
+        driver["Options"] = _pairs(own)
+    return options | ({"DriverConfig": driver} if driver else {})
+
+
+def _tmpfs(spec: MountSpec) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    try:
+        if size := spec.get("tmpfs-size"):
+            options["SizeBytes"] = parse_size(size)
+    except InputError as error:
+        raise ValueError(f"tmpfs-size: {error}") from error
+    if mode := spec.get("tmpfs-mode"):
+        if not mode.isascii() or not mode.isdigit() or set(mode) & {"8", "9"}:
+            raise ValueError("tmpfs-mode is an octal number")
+        options["Mode"] = int(mode, 8)
+    return options
+
+
+def _image(spec: MountSpec) -> dict[str, Any]:
+    return {"Subpath": spec.get("image-subpath")} if spec.get("image-subpath") else {}
+
+
+_SPECIAL = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs, "image": _image}
+
+
+def is_anonymous(volume: str) -> bool:
+    """Return whether a `--volume` specifies only its mount point."""
+    return ":" not in volume
+
+
+def bind(volume: str) -> str:
+    """Return a `--volume` with a source; raises BAD_SPEC unless that is an absolute path or a volume's name."""
+    source = volume.partition(":")[0]
+    if not source or source.startswith((".", "~")):
+        raise bad_spec("--volume", f"the source is an absolute path or a volume's name, not {source!r}")
+    return volume
+
+
+def ulimit(text: str) -> dict[str, Any]:
+    """Return the API's Ulimit of `name=soft[:hard]`; raises BAD_SPEC."""
+    name, _, limits = text.partition("=")
+    soft, _, hard = limits.partition(":")
+    try:
+        low = int(soft)
+        return {"Name": name, "Soft": low, "Hard": int(hard) if hard else low}
+    except ValueError as error:
+        raise bad_spec("--ulimit", f"{text!r} is not name=soft[:hard]") from error
+
 
 STORE = "gputui.store"
 JOB = "gputui.job"
@@ -49,19 +350,19 @@ def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings
     cpus, cpu_notes = _cpus(options, facts)
     account = None if launch.run_as is None else container_user(options.user, launch.run_as, options.group_add)
     env, env_notes = _env(launch, facts, account.account if account else None)
-    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | create_options.unmasked(options)
+    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | unmasked(options)
     if account is not None:
         host |= _given({"GroupAdd": list(account.groups)}) | _powerless(account, host)
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
         "Labels": _labels(launch),
-        "Volumes": {path: {} for path in options.volumes if create_options.is_anonymous(path)},
+        "Volumes": {path: {} for path in options.volumes if is_anonymous(path)},
         "HostConfig": host,
         **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir}),
         **_given({"User": account.user if account else options.user}),
-        **_given(create_options.config_fields(options)),
-        **_given({"NetworkingConfig": create_options.networking(options)}),
+        **_given(config_fields(options)),
+        **_given({"NetworkingConfig": networking(options)}),
     }
     if (interactive := launch.spec.interactive) is not None:
         # as docker run does: the input ends with the first client, unless it is a terminal
@@ -84,20 +385,20 @@ _NEEDED_API: tuple[tuple[str, tuple[int, int], str], ...] = (
 
 def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     options = launch.spec.options
-    return create_options.host_fields(options) | {
+    return host_fields(options) | {
         # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
         "Init": None if options.no_init else True,
         # the exit code would be lost with the container if the event were missed
         "AutoRemove": False,
         "LogConfig": _log_config(options, settings),
         "PidsLimit": _pids_limit(options, settings),
-        "Ulimits": [create_options.ulimit(text) for text in options.ulimits],
-        "Binds": [create_options.bind(text) for text in options.volumes if not create_options.is_anonymous(text)],
+        "Ulimits": [ulimit(text) for text in options.ulimits],
+        "Binds": [bind(text) for text in options.volumes if not is_anonymous(text)],
         "Mounts": [
-            *(create_options.mount(text) for text in options.mounts),
-            *(create_options.held_mount(mount) for mount in launch.held),
+            *(mount(text) for text in options.mounts),
+            *(held_mount(mount) for mount in launch.held),
         ],
-        "DeviceRequests": [*_device_requests(launch, facts), *create_options.other_devices(options)],
+        "DeviceRequests": [*_device_requests(launch, facts), *other_devices(options)],
     }
 
 
@@ -131,13 +432,13 @@ def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]
             "Driver": request.driver or "",
             "DeviceIDs": list(launch.gpus),
             # as docker's own --gpus: the engine sets NVIDIA_DRIVER_CAPABILITIES to whatever else is listed
-            "Capabilities": [[*_capabilities(launch), "gpu"]],
+            "Capabilities": [[*_create_capabilities(launch), "gpu"]],
             "Options": dict(request.driver_options),
         }
     ]
 
 
-def _capabilities(launch: Launch) -> tuple[str, ...]:
+def _create_capabilities(launch: Launch) -> tuple[str, ...]:
     """Return the driver capabilities to request; none if the job's environment names them."""
     return () if _CAPABILITIES in dict(launch.spec.options.env) else launch.spec.gpus.capabilities
 
@@ -170,7 +471,7 @@ def _env(launch: Launch, facts: EngineFacts, account: Account | None) -> tuple[l
     given |= {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
     dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
     notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
-    if launch.gpus and launch.spec.gpus.capabilities and not _capabilities(launch):
+    if launch.gpus and launch.spec.gpus.capabilities and not _create_capabilities(launch):
         notes += (f"the capabilities of --gpus were left out: {_CAPABILITIES} of the job names others",)
     ours = {
         "GPUTUI_ATTEMPT": launch.tag,

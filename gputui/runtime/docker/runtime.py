@@ -43,10 +43,9 @@ from gputui.runtime.docker.engine import (
 )
 from gputui.runtime.docker.events import EventWatcher
 from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
-from gputui.runtime.docker.interrupted import was_cut_short
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
 from gputui.runtime.docker.pull_process import PullProcess
-from gputui.runtime.docker.records import adoptable, by_name
+from gputui.runtime.docker.records import adoptable, by_name, was_cut_short
 
 if TYPE_CHECKING:
     from docker import APIClient

@@ -23,8 +23,7 @@ from gputui.ports import Channel, Permit
 from gputui.runtime.accounts import account_name
 from gputui.runtime.host_processes import ProcessSampler
 from gputui.runtime.process.attach import PipesChannel, attach_to_terminal
-from gputui.runtime.process.attempt_folder import AttemptFolder, OpenFolder
-from gputui.runtime.process.attempt_index import AttemptIndex
+from gputui.runtime.process.attempt_folder import AttemptFolder, AttemptIndex, OpenFolder
 
 _PIECE = 65536
 _LOOK_EVERY = 0.5

@@ -34,9 +34,10 @@ from gputui.ports import Clock, LogStream
 from gputui.runtime import host_processes
 from gputui.runtime.accounts import account_name
 from gputui.runtime.consumption import ConsumptionReader
-from gputui.runtime.process import attempt_index, cgroup, plan, wrapper
+from gputui.runtime.process import attempt_folder, cgroup, plan, wrapper
 from gputui.runtime.process.attempt_folder import (
     AttemptFolder,
+    AttemptIndex,
     Manifest,
     attempts_in,
     parse_name,
@@ -44,7 +45,6 @@ from gputui.runtime.process.attempt_folder import (
     publish,
     remove_stale,
 )
-from gputui.runtime.process.attempt_index import AttemptIndex
 from gputui.runtime.process.exit_watch import ExitWatch
 from gputui.runtime.process.log import FileLogStream, save
 
@@ -126,7 +126,7 @@ class ProcessRuntime:
                 raise _unknown(container_id)
             time.sleep(0.002)  # another wrapper is about to write its start record
         record = self._there(container_id)
-        if record.cause is not None and record.cause.code in attempt_index.REFUSALS:
+        if record.cause is not None and record.cause.code in attempt_folder.REFUSALS:
             raise RuntimeFault(record.cause)
         self._notice(record)
 
