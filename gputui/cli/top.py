@@ -109,8 +109,7 @@ def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
 
 def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Callable[[Cell], None]:
     """Return a function that writes lines to stdout; without colours if that is not a terminal."""
-    from gputui.tui.themes.look import ascii_of
-    from gputui.tui.themes.terminal import wants_ascii
+    from gputui.tui.themes.palette import ascii_of, wants_ascii
 
     tty = sys.stdout.isatty()
     ascii_only = ascii_only or settings.ascii == "always" or (tty and wants_ascii(settings.ascii, os.environ))
@@ -130,9 +129,7 @@ def painter(settings: ConsoleSettings) -> Callable[[Style, str], str]:
     """Return a function that colours a text, by the theme of the settings and the colours of the terminal."""
     from rich.color import ColorSystem
 
-    from gputui.tui.themes.look import exchange
-    from gputui.tui.themes.palette import ANSI, DARK, OWN
-    from gputui.tui.themes.terminal import has_few_colours
+    from gputui.tui.themes.palette import ANSI, DARK, OWN, exchange, has_few_colours
 
     few = has_few_colours(os.environ)
     palette = ANSI if few else OWN.get(settings.theme, DARK)

@@ -26,8 +26,9 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.ports.actions import Performer
 from gputui.tui.actions import ActionThread
-from gputui.tui.commands import ANYWHERE_COMMANDS, APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
-from gputui.tui.commands.refusal import READ_ONLY_HINT, why_key_does_nothing
+from gputui.tui.commands.command import bindings, place_of
+from gputui.tui.commands.places import CHANGING, READ_ONLY_HINT, why_key_does_nothing
+from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
 from gputui.tui.keymap import Keymap
 from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested, ExitChoice, SnapshotTaken, StoreWaits
@@ -40,15 +41,15 @@ from gputui.tui.services import Pages, Services, ShowsSnapshot
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance, Theming
-from gputui.tui.widgets.message_line import Messages
+from gputui.tui.widgets.status_bars import Messages
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gputui.domain.conditions import Condition
-    from gputui.tui.commands import Command
+    from gputui.tui.commands.command import Command
     from gputui.tui.notifications import Notification
-    from gputui.tui.screens.alarms import AlarmPages
+    from gputui.tui.screens.notices import AlarmPages
 
 LEAVING = "leaving"
 """Name of the question whether to quit."""
@@ -348,7 +349,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def action_alarm(self) -> None:
         """Open the page of the worst alarm, then of the next."""
-        from gputui.tui.screens.alarms import AlarmPages
+        from gputui.tui.screens.notices import AlarmPages
 
         main, now = self.screen_stack[0], self.services.clock.now()
         if not isinstance(main, Main) or self.screen.is_modal:
@@ -364,8 +365,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        from gputui.tui.commands.palette import offers
-        from gputui.tui.screens.palette import CommandFinder
+        from gputui.tui.screens.menu import CommandFinder, offers
 
         if isinstance(self.screen, CommandFinder):
             return

@@ -21,11 +21,10 @@ from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles
 from gputui.tui.present.gpu_rows import GpuLook, GpuNode, Labels, gpu_picture, node_rows
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words, status_line
+from gputui.tui.present.status import no_gpu_words, status_line, summary_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
-from gputui.tui.present.summary import summary_line
 from gputui.tui.queue.columns import ChosenColumns
-from gputui.tui.queue.ended import EndedRows
+from gputui.tui.queue.folding import EndedRows
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.tab_models import QueueTab
 

@@ -37,7 +37,7 @@ from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title
 from gputui.tui.present.times import clock
 from gputui.tui.queue import tabs
-from gputui.tui.queue.marks import Marks
+from gputui.tui.queue.folding import Marks
 
 _SOON = timedelta(seconds=30)
 """Reservations that begin within this time begin now, since the snapshot is slightly older than the input."""

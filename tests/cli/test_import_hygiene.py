@@ -191,7 +191,7 @@ LATER = frozenset(
         "gputui.domain.policy.cluster_state", "gputui.domain.policy.timeline", "gputui.request.job_options",
         "gputui.tui.present.detail", "gputui.tui.present.what_if", "gputui.tui.present.timeline",
         "gputui.tui.screens.detail", "gputui.tui.screens.gpu", "gputui.tui.screens.help", "gputui.tui.screens.submit",
-        "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.palette",
+        "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.menu",
         "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web.server",
     }
 )  # fmt: skip

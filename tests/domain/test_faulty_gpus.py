@@ -18,8 +18,8 @@ from gputui.metrics.tenant_labels import TenantLabels
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.job import JobContext, job_cells
+from gputui.tui.present.status import summary_line
 from gputui.tui.present.style import RED
-from gputui.tui.present.summary import summary_line
 from gputui.tui.queue.rows import job_loads
 from tests.factories import NOW, running, snapshot, uuid, view
 

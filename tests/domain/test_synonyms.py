@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gputui.cli.lazy import COMMANDS as SHELL
 from gputui.cli.main import cli
 from gputui.domain.synonyms import MEANINGS, Meaning, suggestion, words_of
-from gputui.tui.commands import BY_NAME, by_group
-from gputui.tui.commands.palette import Offer, find_commands
+from gputui.tui.commands.places import by_group
+from gputui.tui.commands.table import BY_NAME
 from gputui.tui.screens.help import matching
+from gputui.tui.screens.menu import Offer, find_commands
 
 OFFERS = [Offer(command) for command in BY_NAME.values() if command.in_palette]
 WANTED = {

@@ -22,7 +22,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from gputui.tui.app import PAGES
-from gputui.tui.commands import COMMANDS
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
 from tests.torture.busy_server import BusyServer, Floods

@@ -9,7 +9,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.timeline import LEAST, agenda_lines
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 from tests.factories import NOW
 from tests.tui import plans, sample
 from tests.tui.foresight import timeline_of, watched

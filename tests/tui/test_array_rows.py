@@ -10,8 +10,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.tui.present.job import JobContext
 from gputui.tui.queue.columns import ChosenColumns, Sorting
-from gputui.tui.queue.folding import RowKeys
-from gputui.tui.queue.marks import Marks
+from gputui.tui.queue.folding import Marks, RowKeys
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.tab_models import QueueTab
 from gputui.tui.widgets.job_table import JobTable

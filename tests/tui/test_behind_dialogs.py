@@ -24,9 +24,8 @@ from gputui.tui.screens.foreign import ProcessPage
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPrompt
-from gputui.tui.screens.menu import Menu, Pointed
+from gputui.tui.screens.menu import CommandFinder, Menu, Pointed
 from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.palette import CommandFinder
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.submit import Submit

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands import COMMANDS, Command
-from gputui.tui.commands.command import DIALOG
-from gputui.tui.commands.document import keys_document
+from gputui.tui.commands.command import DIALOG, Command
+from gputui.tui.commands.places import keys_document
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen

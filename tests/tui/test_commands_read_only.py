@@ -7,8 +7,9 @@ from collections.abc import Callable
 from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
 from gputui.ports.actions import Act
-from gputui.tui.commands import COMMANDS, bindings
+from gputui.tui.commands.command import bindings
 from gputui.tui.commands.places import places
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.messages import ActionRequested
 from tests.tui.console import Console
 from tests.tui.sample import viewer

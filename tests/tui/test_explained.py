@@ -10,9 +10,8 @@ from gputui.domain.job import Job
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
-from gputui.tui.present.detail import ExplanationState, job_lines
+from gputui.tui.present.detail import ExplanationState, job_lines, standing_lines
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.standing import standing_lines
 from gputui.tui.screens import detail
 from tests.factories import NOW, uuid
 from tests.tui import plans

@@ -18,8 +18,18 @@ from gputui.domain.snapshot import Controls, Leader, Node, Snapshot, WindowState
 from gputui.request import further_options
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.preferences import Preferences
-from gputui.tui.submission.drafts import MOST_KEPT, describe_drafts, keep_submission, recent_submissions
-from gputui.tui.submission.form import FIELDS, HINTS, Origin, draft_submission, faults, gpus_alone
+from gputui.tui.submission.form import (
+    FIELDS,
+    HINTS,
+    MOST_KEPT,
+    Origin,
+    describe_drafts,
+    draft_submission,
+    faults,
+    gpus_alone,
+    keep_submission,
+    recent_submissions,
+)
 from gputui.tui.submission.preview import Prospect, gpu_line, prospect, start_line, submitted_jobs
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.request.docker_values import GOOD as DOCKER_OPTIONS

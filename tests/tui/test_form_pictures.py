@@ -14,7 +14,7 @@ from textual.widgets import Input
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.drafts import keep_submission
+from gputui.tui.submission.form import keep_submission
 from tests.tui.console import Console
 from tests.tui.foresight import judged, select, watched
 

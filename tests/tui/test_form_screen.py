@@ -25,9 +25,8 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Choose, Confirm
 from gputui.tui.screens.submit import Submit
 from gputui.tui.services import FormSources
-from gputui.tui.submission.drafts import keep_submission, recent_submissions
 from gputui.tui.submission.fields import FieldRow
-from gputui.tui.submission.form import label
+from gputui.tui.submission.form import keep_submission, label, recent_submissions
 from tests.factories import GIB
 from tests.tui.console import Console
 from tests.tui.foresight import edit, judged, until

@@ -15,7 +15,7 @@ from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.domain.text import width
-from gputui.tui.present.telemetry import telemetry_lines
+from gputui.tui.present.detail import telemetry_lines
 from tests.factories import GIB, NOW, sample
 from tests.tui.console import Console
 from tests.tui.foresight import until

@@ -16,10 +16,10 @@ from textual.widgets import Input
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.commands import BY_NAME
+from gputui.tui.commands.table import BY_NAME
 from gputui.tui.messages import ExitChoice, SnapshotTaken
 from gputui.tui.present.cells import Cell
-from gputui.tui.queue.ended import FOLD
+from gputui.tui.queue.folding import FOLD
 from gputui.tui.queue.tab_models import Key
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.help import Context, Help

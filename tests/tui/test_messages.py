@@ -12,7 +12,7 @@ from textual.screen import Screen
 
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.screens.help import Help
-from gputui.tui.widgets.message_line import MessageLine
+from gputui.tui.widgets.status_bars import MessageLine
 from tests.factories import NOW
 from tests.tui import sample
 from tests.tui.console import Console, steady, text_of

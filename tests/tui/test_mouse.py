@@ -11,11 +11,11 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.commands import COMMANDS
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.palette import CommandFinder
+from gputui.tui.screens.menu import CommandFinder
 from gputui.tui.screens.questions import LeaveDialog
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.widgets.filter_line import FilterLine

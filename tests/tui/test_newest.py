@@ -11,8 +11,8 @@ from textual.message import Message
 
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionThread
-from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.messages import ActionDone
+from gputui.tui.progress import IsWanted, LatestWorker
 from tests.factories import ACTOR, FakeClock
 from tests.memory_store import MemoryJobStore
 

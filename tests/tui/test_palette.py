@@ -10,10 +10,9 @@ from msgspec.structs import replace
 from textual import events
 from textual.widgets import Input
 
-from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.palette import Offer, find_commands
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.palette import CommandFinder
+from gputui.tui.screens.menu import CommandFinder, Offer, find_commands
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
 from tests.tui.test_turns import burst

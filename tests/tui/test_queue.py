@@ -22,7 +22,7 @@ from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.job import job_title
 from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
-from gputui.tui.queue.ended import FOLD
+from gputui.tui.queue.folding import FOLD
 from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.submit import Submit

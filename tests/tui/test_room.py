@@ -14,7 +14,7 @@ from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.tui.commands.document import keys_document
+from gputui.tui.commands.places import keys_document
 from gputui.tui.keys import key_name, key_of
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.cells import Cell, Column, lay_out, split_at_word

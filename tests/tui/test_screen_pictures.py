@@ -28,9 +28,8 @@ from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPrompt
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.menu import Menu
+from gputui.tui.screens.menu import CommandFinder, Menu
 from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.palette import CommandFinder
 from gputui.tui.screens.processes import ProcessesScreen
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve

@@ -13,8 +13,8 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.steady import Steady
 from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.cells import Cell, width_of
+from gputui.tui.present.status import summary_line
 from gputui.tui.present.style import AMBER, PLAIN, RED
-from gputui.tui.present.summary import summary_line
 from tests.factories import GIB, NOW, gpu, sample, snapshot, uuid, view
 from tests.tui.console import Console
 from tests.tui.sample import HOST, rich_snapshot

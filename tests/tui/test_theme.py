@@ -20,9 +20,25 @@ from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
 from gputui.tui.present import style
-from gputui.tui.themes.derived import as_shown, blended, contrast, palette_of, rounded
-from gputui.tui.themes.look import ThemeFilter
-from gputui.tui.themes.palette import ANSI, BARS, CONTRAST, DARK, GROUNDS, LIGHT, TEXTS, TOLD_APART, Palette
+from gputui.tui.themes.palette import (
+    ANSI,
+    BARS,
+    CONTRAST,
+    DARK,
+    GROUNDS,
+    LIGHT,
+    TEXTS,
+    TOLD_APART,
+    Palette,
+    ThemeFilter,
+    as_shown,
+    blended,
+    contrast,
+    has_few_colours,
+    palette_of,
+    rounded,
+    wants_ascii,
+)
 from gputui.tui.themes.selection import (
     AS_DESIGNED,
     Appearance,
@@ -33,7 +49,6 @@ from gputui.tui.themes.selection import (
     theme_of,
     themes,
 )
-from gputui.tui.themes.terminal import has_few_colours, wants_ascii
 from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
 

@@ -10,7 +10,7 @@ from gputui.domain.text import plain, width
 from gputui.tui.present.bars import ASCII as MARKS
 from gputui.tui.present.graphs import block_bar
 from gputui.tui.present.style import PLAIN
-from gputui.tui.themes.look import ascii_of
+from gputui.tui.themes.palette import ascii_of
 from gputui.tui.themes.selection import Appearance
 from tests.tui import sample
 from tests.tui.console import Console

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from gputui.domain.gpu import GpuState
 from gputui.domain.policy.timeline import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
-from gputui.tui.latest_worker import Throttle
 from gputui.tui.log.follower import LogOf
+from gputui.tui.progress import Throttle
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main

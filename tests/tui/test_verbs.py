@@ -22,8 +22,8 @@ from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.tui.actions import Undo, call_of
-from gputui.tui.commands import CHANGING, COMMANDS
-from gputui.tui.commands.places import MENUS
+from gputui.tui.commands.places import CHANGING, MENUS
+from gputui.tui.commands.table import COMMANDS
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
 from tests.memory_store import MemoryJobStore
 

@@ -16,7 +16,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.messages import ExitChoice
-from gputui.tui.queue.ended import FOLD
+from gputui.tui.queue.folding import FOLD
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, job
 from tests.lane import examples

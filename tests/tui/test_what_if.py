@@ -23,15 +23,15 @@ from gputui.domain.policy.timeline import Bar, BarKind, Timeline
 from gputui.domain.policy.whatif import Comparison, change_of, compared, what_if
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
-from gputui.tui.latest_worker import Throttle
 from gputui.tui.present.what_if import Outlook, Subject, scale_of, what_if_lines
+from gputui.tui.progress import Throttle
 from gputui.tui.proposals import JobProposal, WindowProposal
 from gputui.tui.screens import what_if as module
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.line_table import CellLines
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
 from tests.tui.console import Console

@@ -1,11 +1,23 @@
-"""Groups commands by the places where their keys are pressed; two in one place share a key only by declaration."""
+"""Where commands work: the places of their keys, the menus of panes, and why a command or key does nothing now."""
 
 from __future__ import annotations
 
-from gputui.tui.commands import (
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from textual.dom import DOMNode
+from textual.screen import Screen
+
+from gputui.domain.cluster import Capability
+from gputui.domain.keyed import with_keys
+from gputui.tui.commands.command import Command, place_of
+from gputui.tui.commands.table import (
     ANYWHERE_COMMANDS,
     APP_COMMANDS,
     BACK,
+    BY_NAME,
     CLOSE,
     COLUMN_COMMANDS,
     COMMANDS,
@@ -45,9 +57,9 @@ from gputui.tui.commands import (
     TIMELINE_SCREEN,
     WHAT_IF_COMMANDS,
     YES,
-    Command,
 )
-from gputui.tui.keys import key_name
+from gputui.tui.keys import key_name, order_words
+from gputui.tui.textual_internals import bindings_to
 
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
 _PLACES = {
@@ -116,6 +128,22 @@ _PLACES = {
 }
 
 
+CAPABILITIES = {
+    (command.action_name, command.argument): command.capability for command in COMMANDS if command.capability
+}
+"""Capability that a cluster needs for an action, by its name and argument."""
+CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
+"""Actions that change more than the screen."""
+
+
+def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
+    """Return the commands by their headings."""
+    groups: dict[str, list[Command]] = {}
+    for command in commands:
+        groups.setdefault(command.group, []).append(command)
+    return groups
+
+
 def places() -> dict[str, tuple[Command, ...]]:
     """Return the commands by the place of their keys; those not named above belong to their group's place."""
     found = {place: (*commands, *ANYWHERE_COMMANDS) for place, commands in _PLACES.items()}
@@ -169,3 +197,102 @@ def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
     rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
     names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)
+
+
+READ_ONLY = "Not here: this console is read-only."
+READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
+
+_places = cache(places)
+"""Places of commands, cached: they never change, and each unavailable command needs them."""
+
+
+Lacking: TypeAlias = Mapping[Capability, str]
+"""Sentence for each capability that the cluster lacks."""
+ALL_THERE: Lacking = MappingProxyType({})
+
+
+def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> str:
+    """Return a sentence on why a command is unavailable now; empty if it is available."""
+    if sentence := _lack(command, lacking):
+        return sentence
+    place = place_of(command, screen)
+    if place is not None and command.works_at(place):
+        return ""
+    if only_looks and command.changes:
+        return READ_ONLY
+    if place is None:
+        return f"Not here: it works {_where(command)}."
+    return _not_now(command)
+
+
+def _not_now(command: Command) -> str:
+    return f"Not now: it needs {command.needs}."
+
+
+def _where(command: Command) -> str:
+    if command in LOG_COMMANDS:
+        return "in a log that has the focus"
+    return next(f"on the {place}" for place, commands in _places().items() if command in commands)
+
+
+def _lack(command: Command, lacking: Lacking) -> str:
+    """Return a sentence on what the cluster lacks for a command; empty if nothing."""
+    sentence = lacking.get(command.capability, "") if command.capability else ""
+    return f"Not in this cluster: {sentence.rstrip('.')}." if sentence else ""
+
+
+def why_key_does_nothing(
+    key: str, screen: Screen[Any], lacking: Lacking = ALL_THERE, *, only_looks: bool = False
+) -> str:
+    """Return a sentence on why a key does nothing now; empty if it does something, or if no command has it here.
+
+    `only_looks`: the console is read-only. Escape leaves whatever there is to leave, and needs no explanation.
+    """
+    if key == "escape":
+        return ""
+    bound = {binding.id for node in _chain(screen) for binding in bindings_to(node, key)}
+    told = ""
+    for command in (command for name, command in BY_NAME.items() if name in bound):
+        place = place_of(command, screen)
+        if place is None or command.works_at(place):  # without a place, the key is bound to another action here
+            return ""
+        if only_looks and command.changes:
+            told = told or f"{command.title}: {READ_ONLY} {READ_ONLY_HINT.capitalize()}."
+        elif reason := _lack(command, lacking) or (_not_now(command) if command.needs else ""):
+            told = told or f"{command.title}: {reason}"
+    return told
+
+
+def _chain(screen: Screen[Any]) -> list[DOMNode]:
+    """Return the nodes whose keys work now: the focused pane, those around it, screen and app."""
+    return [*(screen.focused or screen).ancestors_with_self]
+
+
+def keys_document() -> str:
+    """Return the text of docs/keys.md."""
+    lines = [
+        "# Keys",
+        "",
+        "Written by `python scripts/keys.py` from `gputui/tui/commands/`; `?` in the console shows the same.",
+        "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
+        "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
+        "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",
+        "queue and that above the log dragged, and lines of a log picked by dragging. The last column is what the",
+        "settings file calls a command: see docs/console.md, Custom keys. The right button lists what can be",
+        "done to the row under it.",
+    ]
+    lines += ["", with_keys(order_words(), lambda name: f"`{key_name(_by_name[name].keys[0])}`")]
+    for group, commands in by_group().items():
+        lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
+        lines += [
+            f"| {_quoted(command)} | {command.title} | {command.help} | `{command.name}` |" for command in commands
+        ]
+    return "\n".join(lines) + "\n"
+
+
+_by_name = {command.name: command for commands in by_group().values() for command in commands}
+
+
+def _quoted(command: Command) -> str:
+    names = (key_name(key).replace("|", "\\|") for key in command.keys)  # `|` ends a table cell
+    return " ".join(f"`{name}`" for name in names)

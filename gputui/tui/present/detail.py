@@ -1,11 +1,11 @@
-"""All facts about a job, as lines of a label and a cell."""
+"""All facts about a job, as lines of a label and a cell; its telemetry, and its standing in the queue."""
 
 from __future__ import annotations
 
 import platform
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,22 +16,26 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import ENGINES
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.queue_columns import elapsed, gpus_wanted
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec
-from gputui.domain.text import plain
+from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry_series import Measured, Series
+from gputui.domain.telemetry_words import summary_lines
+from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.request.job_options import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow, slowed_cell, slowed_style
-from gputui.tui.present.graphs import bar, load_style
-from gputui.tui.present.job import JobContext, gpu_list, state_words, why
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED
-from gputui.tui.present.times import in_full, second
+from gputui.tui.present.graphs import bar, graph, load_style
+from gputui.tui.present.job import JobContext, gpu_list, job_title, state_words, why
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED, STRONG
+from gputui.tui.present.times import clock, in_full, second
 
 if TYPE_CHECKING:
     from gputui.domain.policy.explain import Explanation, TermWords
@@ -437,3 +441,174 @@ def _all_of_them(rows: Sequence[GpuRow]) -> Line:
 
 def _apart(parts: Sequence[Cell]) -> Cell:
     return tuple(span for i, part in enumerate(parts) for span in ((_GAP, *part) if i else part))
+
+
+LEAST = 3
+"""Lines from which it is shown."""
+_TITLE, _TENANT, _GPUS, _WHEN = 24, 9, 9, 12
+"""Cells of the columns."""
+
+
+def standing_lines(
+    job: Job, snapshot: Snapshot, context: JobContext, told: ExplanationState, most: int
+) -> Sequence[Line]:
+    """Return the running jobs that it waits for and its neighbours in the queue, in at most so many lines."""
+    found = told.explanation
+    if most < LEAST or (found is None and not snapshot.is_of_cluster):  # an engine tells only its order
+        return ()
+    awaited = [each for each in found.waits_for if each != job.id] if found is not None else []
+    order = snapshot.order
+    place = order.index(job.id) if job.id in order else None
+    others = 0 if place is None else min(len(order), most // 2)
+    awaited = awaited[: max(1, most - 1 - others)]
+    rest = most - 1 - len(awaited)
+    near = () if place is None or rest < LEAST else _around(order, place, rest - 1)
+    jobs = _found(snapshot, {*awaited, *near})
+    running = sorted((jobs[each] for each in awaited if each in jobs), key=_end)
+    lines: list[Line] = [("", ())]
+    lines += [("" if n else "waits for", _running(each, context)) for n, each in enumerate(running)]
+    lines += [("", ())] if near else []
+    lines += [
+        ("" if n else "queue", _waiting(jobs[each], job, order.index(each) + 1, context))
+        for n, each in enumerate(each for each in near if each in jobs)
+    ]
+    return lines if len(lines) > 1 else ()
+
+
+def _around(order: Sequence[JobId], place: int, most: int) -> Sequence[JobId]:
+    """Return so many jobs of the queue with this one among them: most of them are before it."""
+    first = max(0, min(place - most * 3 // 4, len(order) - most))
+    return order[first : first + most]
+
+
+def _found(snapshot: Snapshot, wanted: Iterable[JobId]) -> Mapping[JobId, Job]:
+    """Return these jobs by id, in one pass through the queue."""
+    ids = frozenset(wanted)
+    return {each.id: each for each in snapshot.jobs if each.id in ids}
+
+
+def _end(job: Job) -> tuple[bool, float, JobId]:
+    return (job.limit_at is None, job.limit_at.timestamp() if job.limit_at else 0.0, job.id)
+
+
+def _head(job: Job, gpus: str, lead: tuple[Span, ...] = ()) -> Cell:
+    number, space, name = fit(job_title(job), _TITLE).partition(" ")
+    shown = ((number, BLUE), (space + name, PLAIN))
+    return (*lead, *shown, (f" {fit(plain(job.spec.tenant, 40), _TENANT)} ", DIM), (fit(gpus, _GPUS) + " ", PLAIN))
+
+
+def _running(job: Job, context: JobContext) -> Cell:
+    """Return `#101 llama  alice  GPU 0,1  until 17:46:00 (in 5h46m), by its limit`."""
+    if job.limit_at is None:
+        return (*_head(job, gpu_list(job, context.gpu_names)), ("no time limit", AMBER))
+    until = f"until {clock(job.limit_at, context.now)}"
+    left = f" (in {format_duration(job.limit_at - context.now)})" if job.limit_at > context.now else ""
+    return (*_head(job, gpu_list(job, context.gpu_names)), (until + left, PLAIN), (" by its limit", DIM))
+
+
+def _waiting(job: Job, subject: Job, place: int, context: JobContext) -> Cell:
+    """Return `▸ 3 #107 whisper  carol  2-4 GPUs  ~12:38  job 106 is before it`."""
+    is_it = job.id == subject.id
+    mark: Span = (f"{'▸' if is_it else ' '}{place:>3} ", STRONG if is_it else DIM)
+    start = context.expected_starts.get(job.id)
+    when = cell(fit(f"~{clock(start, context.now)}" if start else "", _WHEN) + " ", PLAIN)
+    return (*_head(job, _wanted(job), (mark,)), *when, *why(job, context))
+
+
+def _wanted(job: Job) -> str:
+    """Return `2-4 GPUs`, `1 GPU` or `no GPU`."""
+    words = gpus_wanted(job.spec.gpus)
+    return "no GPU" if words == "-" else f"{words} GPU{'' if words == '1' else 's'}"
+
+
+_READINGS = {
+    "GPU use": "utilization",
+    "SMs": "sm_activity",
+    "bandwidth": "memory_activity",
+    "GPU mem": "gpu_memory",
+    "power": "power",
+    "heat": "temperature",
+    "slowed": "throttled",
+    "CPU": "cpus",
+    "memory": "memory",
+}
+"""Reading that is drawn beside each line of the summary."""
+_SHARES = frozenset({"utilization", "sm_activity", "memory_activity", "throttled"})
+_HOT = 100.0
+"""Top of the graph of temperatures, in degrees Celsius."""
+_LEAST, _MOST = 16, 96
+"""Cells of a graph."""
+_SPACE = 2
+
+
+def telemetry_lines(
+    attempt: Attempt, measured: Measured, room: int, *, has_graphs: bool = True, is_tall: bool = False
+) -> list[tuple[str, Cell]]:
+    """Return labels and cells of at most `room` cells, or text to be wrapped; empty if nothing is known.
+
+    Graphs are beside the text; if there is no room for that, above it on a tall page.
+    """
+    summary, series = measured.summary, measured.series
+    if summary is None:
+        return []
+    told = list(summary_lines(summary))
+    cells = min(_MOST, room - _SPACE - max((width(words) for _, words in told), default=0))
+    is_stacked = cells < _LEAST and is_tall
+    if not has_graphs or series is None or _is_short(series) or not (cells >= _LEAST or is_stacked):
+        return [("measured", _heading(attempt, summary)), *((label, cell(words)) for label, words in told)]
+    lines = [("measured", _heading(attempt, summary, series))]
+    for label, words in told:
+        drawn = _series_graph(label, summary, series, min(room, _MOST) if is_stacked else cells)
+        if is_stacked:
+            lines += [(label, ((drawn, GRAPH),)), ("", cell(words))] if drawn else [(label, cell(words))]
+        else:
+            lines.append((label, ((drawn or " " * cells, GRAPH), (" " * _SPACE + words, PLAIN))))
+    return lines
+
+
+def _is_short(series: Series) -> bool:
+    """Return whether there are too few readings for a graph."""
+    return all(len(means) < 2 for means in series.means.values())
+
+
+def _heading(attempt: Attempt, summary: AttemptTelemetry, series: Series | None = None) -> Cell:
+    """Return `attempt 2, for 58m00s`, and the time that the graphs cover."""
+    read = f", GPUs for {format_duration(timedelta(seconds=summary.seconds))}" if summary.seconds is not None else ""
+    span = f" · graphs of {format_duration(timedelta(seconds=series.end - series.begin))}" if series else ""
+    return ((f"attempt {attempt.number}{read}", PLAIN), (span, DIM))
+
+
+def _series_graph(label: str, summary: AttemptTelemetry, series: Series, cells: int) -> str:
+    """Return the graph of the reading of a line; empty if it has none."""
+    name = _READINGS.get(label, "")
+    means = series.means.get(name, ())
+    return graph(_shares(name, _stretched(means, cells), summary), cells) if means else ""
+
+
+def _stretched(means: Sequence[float | None], cells: int) -> list[float | None]:
+    """Return a value for each cell: the mean of its columns, or the value of the column that contains it."""
+    found: list[float | None] = []
+    for place in range(cells):
+        first = place * len(means) // cells
+        last = max(first + 1, (place + 1) * len(means) // cells)
+        known = [mean for mean in means[first:last] if mean is not None]
+        found.append(sum(known) / len(known) if known else None)
+    return found
+
+
+def _shares(name: str, means: list[float | None], summary: AttemptTelemetry) -> list[float | None]:
+    """Return the values as shares of the top of the graph."""
+    most = _top(name, summary) or max((mean for mean in means if mean is not None), default=0.0) or 1.0
+    return [None if mean is None else mean / most for mean in means]
+
+
+def _top(name: str, summary: AttemptTelemetry) -> float | None:
+    """Return the maximum value of a graph; None: the highest mean."""
+    if name in _SHARES:
+        return 1.0
+    if name == "temperature":
+        return _HOT
+    if name == "gpu_memory" and summary.gpu_memory_total:
+        return float(summary.gpu_memory_total)
+    spread = getattr(summary, name, None)
+    return spread.peak if isinstance(spread, Spread) else None

@@ -1,13 +1,13 @@
-"""A job as a row of cells."""
+"""A job as a row of cells, with its progress."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from msgspec import field
+from msgspec import Struct, field
 from rich.style import Style
 
 from gputui.domain.arrays import elements_word
@@ -21,17 +21,102 @@ from gputui.domain.server_ids import own_id, server_of
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_limit, minute, plural
+from gputui.domain.units import format_duration, format_limit, minute, plural
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.graphs import progress
-from gputui.tui.present.job_progress import (
-    WIDTH,
-    ArrayCounts,
-    array_progress,
-    pull_progress,
-    time_progress,
-)
-from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
+from gputui.tui.present.graphs import bar, progress
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, JOB_STYLES, PLAIN, RED, STRONG, TRACK
+
+WIDTH = QUEUE_COLUMNS["progress"].width
+"""Cells that elapsed time and limit need without a bar."""
+_LEAST_BAR = 4
+_MOST_BAR = 12
+_PERCENT = re.compile(r"\b(\d{1,3})\s?%")
+_NEAR = 0.9
+"""Share of the time limit from which the bar warns."""
+_HOUR = timedelta(hours=1)
+DONE, LEFT = "▰", "▱"
+_ELEMENTS = 10
+"""Cells of an array's bar at most."""
+
+
+def clock_words(taken: timedelta) -> str:
+    """Return `0:42` for less than an hour, else `2h14m`."""
+    if taken >= _HOUR:
+        return format_duration(taken)
+    minutes, seconds = divmod(max(0, int(taken.total_seconds())), 60)
+    return f"{minutes}:{seconds:02}"
+
+
+def elapsed_words(taken: timedelta, limit: timedelta | None) -> str:
+    """Return `0:42 / 16m`, or only the time if there is no limit."""
+    return clock_words(taken) if limit is None else f"{clock_words(taken)} / {format_limit(limit)}"
+
+
+def time_progress(job: Job, taken: timedelta | None, room: int) -> Cell:
+    """Return the elapsed time against the limit; for a job that is not running only one of the two."""
+    limit = job.spec.time_limit
+    if taken is None:
+        return ((f"limit {format_limit(limit)}", DIM),) if limit else ()
+    if not job.state.is_active or job.state is JobState.CONFIGURING:
+        return ((clock_words(taken), DIM),)
+    words = elapsed_words(taken, limit)
+    cells = min(_MOST_BAR, room - WIDTH - 1)  # all rows have bars of the same width
+    if limit is None or cells < _LEAST_BAR:
+        return ((words, PLAIN),)
+    share = taken / limit
+    return (*bar(share, cells, AMBER if share >= _NEAR else GREEN), (f" {words}", PLAIN))
+
+
+def pull_progress(words: str, room: int) -> Cell:
+    """Return a bar of the percentage in the text, else the beginning of the text."""
+    found = _PERCENT.search(words)
+    if found is None:
+        return ((words.split(" ", 1)[0].rstrip(":"), AMBER),)
+    percent = min(100, int(found[1]))
+    return (*bar(percent / 100, max(_LEAST_BAR, min(_MOST_BAR, room - 6)), AMBER), (f" {percent:>2} %", PLAIN))
+
+
+class ArrayCounts(Struct):
+    """Elements of an array by their state."""
+
+    done: int = 0
+    running: int = 0
+    failed: int = 0
+    others: int = 0
+    """Elements that wait, or were cancelled."""
+    past: int = 0
+    """Maximum cells of an array's bar."""
+
+    @property
+    def total(self) -> int:
+        """Number of elements."""
+        return self.done + self.running + self.failed + self.others + self.past
+
+    def add(self, job: Job) -> None:
+        """Count a job, of an entry its elements."""
+        if job.state is JobState.COMPLETED:
+            self.done += job.count
+        elif job.state.is_active:
+            self.running += job.count
+        elif job.state.is_terminal and job.state is not JobState.CANCELLED:
+            self.failed += job.count
+        else:
+            self.others += job.count
+
+
+def array_progress(counts: ArrayCounts, room: int) -> Cell:
+    """Return `▰▰▰▱ 7/20 ✗1`: finished, running and failed elements, of all."""
+    done = counts.done + counts.past
+    words = f" {done:,}/{counts.total:,}"
+    failed = f" ✗{counts.failed:,}" if counts.failed else ""
+    cells = max(0, min(_ELEMENTS, room - len(words) - len(failed)))
+    parts, rest = [], cells
+    for number, style in ((counts.failed, RED), (done, GREEN), (counts.running, AMBER)):
+        filled = min(rest, -(-number * cells // max(1, counts.total)))
+        rest -= filled
+        parts.append((DONE * filled, style))
+    parts = [parts[1], parts[2], parts[0], (LEFT * rest, TRACK)]
+    return (*(part for part in parts if part[0]), (words if cells else words[1:], PLAIN), (failed, RED))
 
 
 def job_title(job: Job) -> str:
@@ -148,7 +233,7 @@ def why(job: Job, context: JobContext) -> Cell:
     if job.state is JobState.COMPLETING and job.stopping is not None:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
     if (words := context.progress.get(job.id)) and "progress" in context.room:
-        return cell(plain(_PERCENT.sub("", words), 200), AMBER)  # the bar has its own column
+        return cell(plain(_PERCENTAGE.sub("", words), 200), AMBER)  # the bar has its own column
     if words:
         image = plain(job.spec.image, 120) if job.spec.image else ""
         told = f"{words} {image}" if words.startswith("pulling") and image not in words else words
@@ -206,7 +291,7 @@ _WORDS = {
     JobState.OUT_OF_MEMORY: "no memory",
     JobState.PREEMPTED: "preempted",
 }
-_PERCENT = re.compile(r",?\s*\d{1,3}\s?%")
+_PERCENTAGE = re.compile(r",?\s*\d{1,3}\s?%")
 
 
 def state_words(job: Job) -> str:

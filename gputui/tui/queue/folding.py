@@ -1,21 +1,191 @@
-"""Rows of the queue: elements of folded arrays share one, and dependents are below the job they wait for."""
+"""Rows of the queue that several jobs share: arrays and dependents, ended jobs; and marks on jobs."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from datetime import datetime
+from enum import Enum
+from itertools import accumulate, chain, starmap
+from types import MappingProxyType
 from typing import TypeAlias, overload
 
 from msgspec import Struct, field
 
+from gputui.domain import runs
 from gputui.domain.arrays import count, folded, likeness
 from gputui.domain.entries import Entries
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.runs import Run, Runs, Spans
 from gputui.domain.state import JobState
-from gputui.tui.queue.marks import runs_of_job
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.style import AMBER, DIM
 from gputui.tui.queue.sections import Section, section_of
+
+
+class Marks(Set[JobId]):
+    """An immutable set of ids that is cheap for long runs of consecutive ids."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, spans: Spans = Spans()) -> None:  # noqa: B008 - frozen
+        self._spans = spans
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Marks:
+        """Return the ids of these jobs, including all elements of entries."""
+        return cls(runs.joined_spans((run.id, run.end) for job in jobs for run in runs_of_job(job)))
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._spans
+
+    def __iter__(self) -> Iterator[JobId]:
+        return chain.from_iterable(starmap(range, self._spans.parts))
+
+    def __len__(self) -> int:
+        return sum(end - start for start, end in self._spans.parts)
+
+    def __repr__(self) -> str:
+        return f"Marks({self._spans!r})"
+
+    def with_all(self, other: Marks) -> Marks:
+        """Return the union of both."""
+        return Marks(runs.joined_spans((*self._spans.parts, *other._spans.parts)))
+
+    def without(self, other: Marks) -> Marks:
+        """Return the marks that the other does not contain."""
+        mine = tuple(Run(start, 0, end - start) for start, end in self._spans.parts)
+        return Marks(runs.joined_spans((run.id, run.end) for run in runs.divided(mine, other._spans)[1]))
+
+    def has_any(self, job: Job) -> bool:
+        """Return whether the job, or an element of the entry, is marked."""
+        return any(True for run in runs_of_job(job) for _ in self._spans.overlaps(run))
+
+    def has_all(self, other: Marks) -> bool:
+        """Return whether it contains every id of the other."""
+        return not other.without(self)
+
+    def part(self, job: Job) -> Job | None:
+        """Return the job if it is marked; of an entry, the marked elements; None if there are none."""
+        if not job.runs:
+            return job if job.id in self._spans else None
+        taken = job.divided(self._spans)[0]
+        return job if taken is not None and taken.count == job.count else taken
+
+
+def runs_of_job(job: Job) -> Runs:
+    """Return the ids that the job represents."""
+    return job.runs or (Run(job.id, 0, 1),)
+
+
+FOLD = 0
+"""Key of the row that ended jobs share; no job has this id."""
+_MOST = 200
+"""Maximum number of viewed failures that are remembered."""
+
+
+class EndedRows(Enum):
+    """Presentation of ended jobs."""
+
+    FOLDED = "folded"
+    """All share one row."""
+    OPEN = "open"
+    """Each has its own row, below that one."""
+    HIDDEN = "hidden"
+    """Not even counted."""
+
+
+class LookedAt:
+    """Failed jobs whose page or log was opened after their end, and the time up to which all are acknowledged."""
+
+    def __init__(self, known: Mapping[str, object] = MappingProxyType({})) -> None:
+        names, until = known.get("jobs"), known.get("until")
+        self._known = dict.fromkeys(str(name) for name in names) if isinstance(names, list | tuple) else {}
+        self._until = float(until) if isinstance(until, int | float) else 0.0
+
+    def has(self, job: Job) -> bool:
+        """Return whether the job was viewed after this end, or acknowledged with all others."""
+        return _end(job)[0].timestamp() <= self._until or _end_of(job) in self._known
+
+    def add(self, job: Job) -> bool:
+        """Record that the job was viewed; return whether that is new."""
+        if not job.state.is_failure or self.has(job):
+            return False
+        self._known[_end_of(job)] = None
+        for oldest in list(self._known)[:-_MOST]:
+            del self._known[oldest]
+        return True
+
+    def add_all(self, jobs: Iterable[Job]) -> int:
+        """Record that all failures among these were seen; return how many of them are new, elements counted."""
+        failed = [job for job in jobs if job.state.is_failure]
+        new = count(job for job in failed if not self.has(job))
+        if new:
+            self._known, self._until = {}, max(_end(job)[0].timestamp() for job in failed)
+        return new
+
+    def values(self) -> dict[str, object]:
+        """Return the values for the preferences."""
+        return {"jobs": list(self._known), "until": self._until}
+
+
+def _end_of(job: Job) -> str:
+    return f"{job.id} {job.ended_at.timestamp():.0f}" if job.ended_at else str(job.id)
+
+
+def _end(job: Job) -> tuple[datetime, JobId]:
+    return job.ended_at or job.submitted_at, job.id
+
+
+class EndedCounts(Struct):
+    """Numbers of ended jobs, elements counted."""
+
+    total: int = 0
+    failed: int = 0
+    new: int = 0
+    """Failures that nobody has acknowledged."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], looked_at: LookedAt) -> EndedCounts:
+        """Count these ended jobs."""
+        found = cls()
+        for job in jobs:
+            found.total += job.count
+            if job.state.is_failure:
+                found.failed += job.count
+                found.new += 0 if looked_at.has(job) else job.count
+        return found
+
+
+def latest_first(ended: Iterable[Job]) -> list[JobId]:
+    """Return the ids of ended jobs, those that ended last first."""
+    return [job.id for job in sorted(ended, key=_end, reverse=True)]
+
+
+def ended_words(counts: EndedCounts, sign: str) -> Cell:
+    """Return `▸ ENDED 138, 22 failed (3 new)`; the failures are amber while one of them is new."""
+    words: Cell = ((f"{sign}ENDED {counts.total:,}", DIM),)
+    if not counts.failed:
+        return words
+    words += ((", ", DIM), (f"{counts.failed:,} failed", AMBER if counts.new else DIM))
+    return (*words, (f" ({counts.new:,} new)", AMBER)) if 0 < counts.new < counts.failed else words
+
+
+def merged(waiting: list[JobId], ended: Iterable[Job], before: Sequence[JobId]) -> list[JobId]:
+    """Return the waiting jobs with ended ones, each after the same waiting job as before."""
+    left = {job.id for job in ended}
+    if not left:
+        return waiting
+    after: dict[JobId, list[JobId]] = {}
+    known, last = set(waiting), 0
+    for job_id in before:
+        if job_id in left:
+            after.setdefault(last, []).append(job_id)
+        elif job_id in known:
+            last = job_id
+    return [*after.get(0, ()), *(found for job_id in waiting for found in (job_id, *after.get(job_id, ())))]
+
 
 RowKey: TypeAlias = int
 """Job id, or a negative number if elements of an array share the row.

@@ -24,9 +24,7 @@ from gputui.tui.present.empty_queue import empty_queue_words
 from gputui.tui.present.job import JobContext, group_cells, job_cells
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN
 from gputui.tui.queue.columns import ENDED, ChosenColumns, fitting, with_server
-from gputui.tui.queue.ended import FOLD
-from gputui.tui.queue.folding import RowKey
-from gputui.tui.queue.marks import Marks
+from gputui.tui.queue.folding import FOLD, Marks, RowKey
 from gputui.tui.queue.rows import QueueRows
 
 Key: TypeAlias = RowKey | str

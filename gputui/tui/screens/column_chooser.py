@@ -11,7 +11,8 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from gputui.domain.queue_columns import QUEUE_COLUMNS
-from gputui.tui.commands import BACK, COLUMN_COMMANDS, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import BACK, COLUMN_COMMANDS
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN
 from gputui.tui.queue.columns import ChosenColumns

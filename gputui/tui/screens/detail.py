@@ -23,8 +23,8 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
-from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
-from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS
 from gputui.tui.log.follower import started_attempt
 from gputui.tui.present.cells import Cell, broken_cell, cell, fitted
 from gputui.tui.present.detail import (
@@ -36,16 +36,17 @@ from gputui.tui.present.detail import (
     gpu_rows_of,
     job_gpu_lines,
     job_lines,
+    standing_lines,
+    telemetry_lines,
 )
 from gputui.tui.present.gpu_detail import several_graph_lines
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import JobContext, job_title
-from gputui.tui.present.standing import standing_lines
 from gputui.tui.present.style import BLUE, DIM, GROUND, STRONG
-from gputui.tui.present.telemetry import telemetry_lines
+from gputui.tui.progress import IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 from gputui.tui.widgets.log_view import JobLog
 from gputui.tui.widgets.status_bars import KeyBar
 

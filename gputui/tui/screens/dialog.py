@@ -12,13 +12,13 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
+from gputui.tui.commands.command import Command, bindings
+from gputui.tui.commands.table import BACK, CLOSE, MOVE_COMMANDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell
 from gputui.tui.textual_internals import SeenThrough, bind_if_free
-from gputui.tui.widgets.cell_lines import CellLines
-from gputui.tui.widgets.hints import edge_key_at, press
-from gputui.tui.widgets.message_line import MessageLine, draw_line
+from gputui.tui.widgets.line_table import CellLines
+from gputui.tui.widgets.status_bars import MessageLine, draw_line, edge_key_at, press
 
 T = TypeVar("T")
 

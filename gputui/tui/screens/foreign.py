@@ -18,18 +18,19 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import LogStream
-from gputui.tui.commands import APP_COMMANDS, BACK, LOG_COMMANDS, STOP_CONTAINER, Command, bindings
-from gputui.tui.latest_worker import LatestWorker
+from gputui.tui.commands.command import Command, bindings
+from gputui.tui.commands.table import APP_COMMANDS, BACK, LOG_COMMANDS, STOP_CONTAINER
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.messages import ActionDone, ActionFailed
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.process import FAULT, container_lines, process_page
 from gputui.tui.present.style import DIM, STRONG
+from gputui.tui.progress import LatestWorker
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 from gputui.tui.widgets.status_bars import KeyBar
 
 

@@ -14,16 +14,17 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, PROCESS_VIEW
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import fitted
 from gputui.tui.present.gpu_detail import GpuPage, gpu_page_lines, holders, is_in_trouble, title
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.style import DIM
-from gputui.tui.queue.gpu_jobs import PastJobs, PastJobsLoader, PastJobsRead
+from gputui.tui.queue.loaders import PastJobs, PastJobsLoader, PastJobsRead
 from gputui.tui.screens.job_screen import OverlayScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines, Page
+from gputui.tui.widgets.line_table import CellLines, Page
 from gputui.tui.widgets.status_bars import KeyBar
 
 

@@ -30,17 +30,10 @@ from gputui.domain.process_filter import PROCESS_FIELDS, ProcessFilter, parse_pr
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.engine.actions.foreign_use import ForeignUse
-from gputui.tui.commands import (
-    APP_COMMANDS,
-    BACK,
-    JOB_COMMANDS,
-    PROCESS_COMMANDS,
-    QUEUE_COMMANDS,
-    bindings,
-)
+from gputui.tui.commands.command import bindings
 from gputui.tui.commands.places import MENUS
+from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS, PROCESS_COMMANDS, QUEUE_COMMANDS
 from gputui.tui.keymap import keymap_of
-from gputui.tui.latest_worker import LatestWorker
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
 from gputui.tui.present.gpu import label_of
 from gputui.tui.present.gpu_detail import several_graph_lines
@@ -55,13 +48,13 @@ from gputui.tui.present.process import (
     view_cell,
 )
 from gputui.tui.present.style import DIM, GROUND
+from gputui.tui.progress import LatestWorker
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage, act, ask_stop
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
 from gputui.tui.widgets.job_table import DOWN, UP, TitleClicked
-from gputui.tui.widgets.line_table import CursorMoved, LineTable
+from gputui.tui.widgets.line_table import CellLines, CursorMoved, LineTable
 from gputui.tui.widgets.mouse import MenuAsked, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar
 

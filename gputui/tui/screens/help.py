@@ -15,20 +15,9 @@ from textual.widgets import Input
 
 from gputui.domain.keyed import with_keys
 from gputui.domain.text import broken, width
-from gputui.tui.commands import (
-    COMMANDS,
-    GPUS,
-    HELP,
-    JOBS,
-    LOGS,
-    QUEUE,
-    SEARCH_HELP,
-    TIMELINE,
-    Command,
-    bindings,
-    bound_to,
-    by_group,
-)
+from gputui.tui.commands.command import GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, bindings, bound_to
+from gputui.tui.commands.places import by_group
+from gputui.tui.commands.table import COMMANDS, HELP, SEARCH_HELP
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import order_words
 from gputui.tui.present.cells import Cell, Span, fitted
@@ -36,7 +25,7 @@ from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.screens.panes import pane_of
 from gputui.tui.textual_internals import bindings_of
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 
 _PANES = {"gpus": ("GPUs", GPUS), "queue": ("queue", JOBS), "log": ("log", LOGS), "rows": ("timeline", TIMELINE)}
 """Title and group of commands of each pane, by the id of its widget."""

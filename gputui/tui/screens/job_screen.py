@@ -23,7 +23,8 @@ from gputui.domain.verb import Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS, RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.tui.actions import call_of
 from gputui.tui.clipboard import copy
-from gputui.tui.commands import CAPABILITIES, CHANGING, place_of
+from gputui.tui.commands.command import place_of
+from gputui.tui.commands.places import CAPABILITIES, CHANGING
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.job import job_title
 from gputui.tui.screens.dialog import ClosedOnce

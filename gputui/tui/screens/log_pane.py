@@ -21,18 +21,18 @@ from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.clipboard import copy
-from gputui.tui.commands import GIVE_UP, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import GIVE_UP
 from gputui.tui.keymap import keymap_of
-from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.log.finder import pattern_of
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
-from gputui.tui.progress import LongTask, TaskCancelledError, TaskStarted
+from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialog import Leavable
-from gputui.tui.widgets.hints import Hints
 from gputui.tui.widgets.log_loader import EarlierLoaded, LogLoader, RegionLoaded, ScanDone, ScanProgressed
 from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.mouse import RIGHT, MenuAsked
+from gputui.tui.widgets.status_bars import Hints
 
 
 def suggested_name(job_id: JobId, attempt: int | None) -> str:

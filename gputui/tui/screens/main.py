@@ -14,15 +14,14 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui.commands import (
+from gputui.tui.commands.command import Command, bindings
+from gputui.tui.commands.table import (
     EDIT_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     MAIN_COMMANDS,
     PANE_COMMANDS,
     QUEUE_COMMANDS,
-    Command,
-    bindings,
 )
 from gputui.tui.pace import Repaints
 from gputui.tui.present.gpu_rows import Labels, holder

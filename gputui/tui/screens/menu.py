@@ -1,27 +1,121 @@
-"""Menu of the commands for a row, at the position of a right click."""
+"""Lists of commands: the menu of a row, at the position of a right click, and the palette of all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-from textual import events
+from msgspec import Struct
+from rich.style import Style
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.fuzzy import FuzzySearch
 from textual.geometry import Offset
 from textual.screen import Screen
+from textual.widgets import Input
 
 from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView
 from gputui.domain.gpu_names import index_of
 from gputui.domain.job import Job
-from gputui.domain.text import width
-from gputui.tui.commands import Command, place_of
-from gputui.tui.commands.places import MENUS, menu_words
+from gputui.domain.text import broken, width
+from gputui.tui.commands.command import Command, place_of
+from gputui.tui.commands.places import ALL_THERE, MENUS, Lacking, menu_words, why_not
+from gputui.tui.commands.table import COMMANDS
 from gputui.tui.keymap import keymap_of
+from gputui.tui.keys import key_name
+from gputui.tui.present.cells import Cell, cell, fitted
 from gputui.tui.present.job import job_title
+from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.questions import Choose
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
+
+
+class Offer(Struct, frozen=True):
+    """A command found by name, on one screen at one moment."""
+
+    command: Command
+    why_not: str = ""
+    """Reason why it is unavailable; empty if it is available."""
+
+    @property
+    def label(self) -> str:
+        """Name with its group before it, since several commands are called `next`."""
+        return f"{self.command.group}: {self.command.title}"
+
+
+def offers(screen: Screen[Any], *, only_looks: bool = False, lacking: Lacking = ALL_THERE) -> list[Offer]:
+    """Return the commands available in the focused pane, on the screen or in the app, followed by the others.
+
+    `only_looks`: the console is read-only. `lacking`: what the cluster cannot do.
+    """
+    found = [
+        Offer(command, why_not(command, screen, only_looks=only_looks, lacking=lacking))
+        for command in COMMANDS
+        if command.in_palette
+    ]
+    return sorted(found, key=lambda offer: bool(offer.why_not))
+
+
+_SEARCH = FuzzySearch()
+_BY_WORDS, _BEGINS_SYNONYM, _BEGINS_TITLE, _SYNONYM, _WHOLE = 0.0, 700.0, 800.0, 900.0, 1000.0
+"""Scores of a command, by the way in which it was found.
+
+By its description, by the beginning of a synonym or of its title, by a synonym, and by its whole name. Letters anywhere
+in the name score between the first two.
+"""
+_LEAST = 3
+"""Minimum number of letters of a title or synonym; fewer begin too many words."""
+
+
+class Match(Struct, frozen=True):
+    """A command that matches a search."""
+
+    offer: Offer
+    letters: frozenset[int] = frozenset()
+    """Positions of the matching letters in the label, from 0."""
+
+
+def find_commands(offers: Sequence[Offer], wanted: str) -> list[Match]:
+    """Return the matches, best first, available ones first among equals; without a text, all available ones."""
+    text = " ".join(wanted.split()).lower()
+    if not text:
+        return [Match(offer) for offer in offers if not offer.why_not]
+    scored = [each for offer in offers if (each := _scored(offer, text)) is not None]
+    scored.sort(key=lambda each: (-each[0], bool(each[1].offer.why_not)))
+    return [found for _, found in scored]
+
+
+def _scored(offer: Offer, text: str) -> tuple[float, Match] | None:
+    name = offer.label
+    if text in {name.lower(), offer.command.title.lower()}:
+        return _WHOLE, Match(offer, _letters(name, text, len(text)))
+    score, letters = _SEARCH.match(text, name)
+    synonyms = [word.lower() for word in offer.command.synonyms]
+    if text in synonyms:
+        return _SYNONYM, Match(offer)
+    if len(text) >= _LEAST and offer.command.title.lower().startswith(text):
+        return _BEGINS_TITLE, Match(offer, _letters(name, offer.command.title, len(text)))
+    if len(text) >= _LEAST and any(word.startswith(text) for word in synonyms):
+        return _BEGINS_SYNONYM, Match(offer)
+    if score > 0:
+        return score, Match(offer, frozenset(letters))
+    return (_BY_WORDS, Match(offer)) if _has_all(_all_words(offer), text.split()) else None
+
+
+def _all_words(offer: Offer) -> str:
+    return f"{offer.label} {offer.command.help} {' '.join(offer.command.synonyms)}".lower()
+
+
+def _letters(name: str, title: str, count: int) -> frozenset[int]:
+    """Return the positions of the first letters of the title, which is the end of the name."""
+    first = len(name) - len(title)
+    return frozenset(range(first, first + count))
+
+
+def _has_all(text: str, words: Iterable[str]) -> bool:
+    return all(word in text for word in words)
 
 
 class Pointed(Choose):
@@ -114,3 +208,107 @@ class Menu(Pointed):
     @property
     def rows(self) -> int:
         return max(1, min(len(self.texts), self.app.size.height - 3))
+
+
+_GAP, _AROUND, _SAID = 2, 9, 2
+"""Cells between columns; rows of the box that are not commands; and rows of the sentence below them."""
+_NONE = "No matching command."
+
+
+class CommandFinder(Pointed):
+    """Palette that returns the index of the chosen command; None for Escape and for a click outside the box."""
+
+    BINDINGS: ClassVar = []
+    DEFAULT_CSS: ClassVar = """
+    CommandFinder {
+        .dialog { width: 96%; max-width: 112; padding: 0 1; }
+        Input { width: 100%; }
+        #sentence { height: 2; margin-bottom: 0; }
+    }
+    """
+
+    def __init__(self, offers: Sequence[Offer]) -> None:
+        super().__init__("Commands", (), none=_NONE)
+        self._offers = offers
+        self._found: list[Match] = []
+
+    def compose(self) -> ComposeResult:
+        """Yield an input line, the commands, and the description of the selected one."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = self._heading
+            box.border_subtitle = f"Enter OK   {self.key('back')} cancel"
+            yield Input(placeholder="letters of the name, or words of the description", compact=True)
+            yield CellLines(id="lines")
+            yield CellLines(id="sentence")
+
+    def on_mount(self) -> None:
+        """Show all that work."""
+        keymap, commands = keymap_of(self), [offer.command for offer in self._offers]
+        self._keys = {each.name: key_name(key) for each in commands for key in keymap.told(each).keys[:1]}
+        self._names_room = max((width(offer.label) for offer in self._offers), default=0)
+        self._keys_room = max(map(width, self._keys.values()), default=0)
+        self.find("")
+
+    def find(self, wanted: str) -> None:
+        """Show the matching commands, with the cursor on the best."""
+        self._found = find_commands(self._offers, wanted)
+        self.texts = [found.offer.label for found in self._found]
+        self.cursor = self.first = 0
+        self.show_lines()
+
+    @on(Input.Changed)
+    def _typed(self, event: Input.Changed) -> None:
+        self.find(event.value)
+
+    @on(Input.Submitted)
+    def _entered(self, event: Input.Submitted) -> None:
+        self.action_take_line()
+
+    def action_take_line(self) -> None:
+        """Choose that command if it is available; the sentence below says why not."""
+        if not self._found:
+            return
+        offer = self._found[self.cursor].offer
+        if offer.why_not:
+            self.app.bell()
+        else:
+            self.dismiss(self._offers.index(offer))
+
+    def show_lines(self) -> None:
+        """Show the visible commands, and the description of the selected one."""
+        super().show_lines()
+        if not self.is_attached:
+            return
+        sentence = self.query_one("#sentence", CellLines)
+        words, style = self._sentence()
+        sentence.show([cell(line, style) for line in broken(words, max(1, sentence.size.width))[:_SAID]])
+
+    def _sentence(self) -> tuple[str, Style]:
+        if not self._found:
+            return "", DIM
+        offer = self._found[self.cursor].offer
+        return (offer.why_not, AMBER) if offer.why_not else (offer.command.help, DIM)
+
+    @property
+    def rows(self) -> int:
+        working = sum(not offer.why_not for offer in self._offers)
+        return max(1, min(working, self.app.size.height - _AROUND))
+
+    @property
+    def _height(self) -> int:
+        return self.rows  # constant, so that the box keeps its size
+
+    def _cell(self, place: int) -> Cell:
+        found, here = self._found[place], place == self.cursor
+        offer = found.offer
+        said = offer.why_not or offer.command.help
+        key, key_style = self._keys.get(offer.command.name, ""), DIM if offer.why_not else BLUE
+        mark = ("▌ ", BLUE) if here else ("  ", DIM)
+        name = fitted(_marked(found, here), self._names_room + _GAP)
+        return (mark, *name, (f"{key:<{self._keys_room + _GAP}}", key_style), (said, DIM))
+
+
+def _marked(found: Match, here: bool) -> Cell:
+    """Return the name with the matching letters highlighted."""
+    plain = DIM if found.offer.why_not else STRONG if here else PLAIN
+    return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

@@ -18,7 +18,8 @@ from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import UNKNOWN, format_duration, format_size, plural
-from gputui.tui.commands import APP_COMMANDS, BACK, COPY, SHELL, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import APP_COMMANDS, BACK, COPY, SHELL
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.detail import gpu_rows_of
 from gputui.tui.present.gpu_detail import several_graph_lines
@@ -26,8 +27,7 @@ from gputui.tui.present.job import job_title
 from gputui.tui.present.style import AMBER, DIM, GREEN, GROUND, PLAIN, RED, STRONG
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines
-from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.line_table import CellLines, LineTable
 from gputui.tui.widgets.status_bars import KeyBar
 
 PROCESS_COLUMNS = (

@@ -16,7 +16,8 @@ from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.swept import element_spec
 from gputui.domain.text import fit, plain, width
-from gputui.tui.commands import (
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import (
     BACK,
     COPY_COMMANDS,
     GIVE_UP,
@@ -26,7 +27,6 @@ from gputui.tui.commands import (
     SAVE_TEMPLATE,
     TAKE_LINE,
     YES,
-    bindings,
 )
 from gputui.tui.keymap import keymap_of
 from gputui.tui.keys import key_name
@@ -35,8 +35,8 @@ from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.job import job_title
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import Dialog
-from gputui.tui.widgets.cell_lines import CellLines
-from gputui.tui.widgets.hints import Hints
+from gputui.tui.widgets.line_table import CellLines
+from gputui.tui.widgets.status_bars import Hints
 
 
 class Confirm(Dialog[bool]):

@@ -15,9 +15,8 @@ from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.present.empty_queue import foreign_use_words
 from gputui.tui.queue.columns import ChosenColumns
-from gputui.tui.queue.ended import FOLD, EndedRows, LookedAt
+from gputui.tui.queue.folding import FOLD, EndedRows, LookedAt, Marks
 from gputui.tui.queue.loaders import HistoryLoader, HistoryRead
-from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.services import Services

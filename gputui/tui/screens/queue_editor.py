@@ -18,8 +18,8 @@ from gputui.domain.state import JobState
 from gputui.domain.verbs import BY_NAME
 from gputui.tui.actions import at_server, call_of
 from gputui.tui.keymap import keymap_of
-from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.messages import ActionRequested
+from gputui.tui.progress import IsWanted, LatestWorker
 from gputui.tui.queue import tabs
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.queue_controller import QueueController

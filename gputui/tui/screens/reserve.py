@@ -19,14 +19,15 @@ from gputui.request import reservation as asked
 from gputui.request.draft import YES
 from gputui.request.times import span
 from gputui.tui.actions import at_server
-from gputui.tui.commands import GIVE_UP, SEND, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import GIVE_UP, SEND
 from gputui.tui.messages import ActionRequested
 from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services
 from gputui.tui.submission.fields import FlagField
-from gputui.tui.widgets.hints import Hints
+from gputui.tui.widgets.status_bars import Hints
 
 USUAL = "8h"
 """Default length of a reservation."""

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from gputui.domain.notices import pressing
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.steady import Steady
-from gputui.tui.commands import (
+from gputui.tui.commands.command import Command
+from gputui.tui.commands.table import (
     APP_COMMANDS,
     EDIT_COMMANDS,
     GPU,
@@ -21,15 +22,12 @@ from gputui.tui.commands import (
     PANE_COMMANDS,
     QUEUE_COMMANDS,
     SUBMIT,
-    Command,
 )
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.status import status_line
-from gputui.tui.present.summary import summary_line
+from gputui.tui.present.status import status_line, summary_line
 from gputui.tui.services import Services
 from gputui.tui.widgets.log_view import LogView
-from gputui.tui.widgets.message_line import line_of
-from gputui.tui.widgets.status_bars import StatusBar, SummaryBar
+from gputui.tui.widgets.status_bars import StatusBar, SummaryBar, line_of
 
 
 class StatusController:

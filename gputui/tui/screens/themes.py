@@ -12,12 +12,13 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from gputui.tui.commands import BACK, MOVE_COMMANDS, TAKE_LINE, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import BACK, MOVE_COMMANDS, TAKE_LINE
 from gputui.tui.keymap import keymap_of
 from gputui.tui.screens.dialog import Leavable
+from gputui.tui.themes.palette import AUTO
 from gputui.tui.themes.selection import theme_names
-from gputui.tui.themes.terminal import AUTO
-from gputui.tui.widgets.hints import edge_key_at, press
+from gputui.tui.widgets.status_bars import edge_key_at, press
 
 
 class Themes(Leavable[None], ModalScreen[None]):

@@ -20,14 +20,15 @@ from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.actions import at_server
-from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
-from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import FURTHER, WHAT_IF_COMMANDS
 from gputui.tui.messages import ActionRequested
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
+from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
 from gputui.tui.screens.dialog import Leavable
 from gputui.tui.services import Services
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 from gputui.tui.widgets.status_bars import KeyBar
 
 _AGED = timedelta(seconds=10)

@@ -23,7 +23,7 @@ from gputui.request import further_options, pasted_line
 from gputui.request.draft import YES, Draft
 from gputui.request.pasted_line import join_lines
 from gputui.tui.commands.command import Command
-from gputui.tui.commands.jobs import MORE_FIELDS
+from gputui.tui.commands.table import MORE_FIELDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped

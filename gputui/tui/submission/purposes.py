@@ -25,9 +25,8 @@ from gputui.request import edits
 from gputui.request.draft import Draft
 from gputui.request.job_options import BY_NAME
 from gputui.tui.actions import Call
-from gputui.tui.commands import SUBMIT_COMMANDS
 from gputui.tui.commands.command import Command
-from gputui.tui.commands.jobs import MORE_FIELDS
+from gputui.tui.commands.table import MORE_FIELDS, SUBMIT_COMMANDS
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.job import job_title
 from gputui.tui.proposals import EditProposal, edit_refusal

@@ -1,11 +1,25 @@
-"""A palette: the colour of each role, in one theme."""
+"""The roles' colours, palettes derived from Textual's themes, and the line filter that draws in them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import locale
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, lru_cache
+from operator import itemgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
+from rich.color import Color, ColorSystem
+from rich.color_triplet import ColorTriplet
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color as Background
+from textual.color import Color as CssColor
+from textual.filter import LineFilter
+from textual.theme import Theme
 
+from gputui.domain.text import JOINER, width
 from gputui.tui.present import style
 
 
@@ -151,3 +165,427 @@ ANSI = Palette(
 """Sixteen colours on a black terminal; of blue and red, only readable ones."""
 OWN = {"gputui": DARK, "gputui-light": LIGHT, "gputui-contrast": CONTRAST, "gputui-16": ANSI}
 """The console's own palettes by the name of their theme."""
+
+
+BLACK, WHITE = "#000000", "#ffffff"
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Return red, green and blue, each 0 to 1, as linear light (sRGB, IEC 61966-2-1)."""
+    red, green, blue = (_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def _light(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
+
+
+@lru_cache(1024)
+def luminance(colour: str) -> float:
+    """Return the luminance, from 0 for black to 1 for white."""
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio, from 1 for equal colours to 21 for black on white."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def blended(colour: str, other: str, share: float) -> str:
+    """Return the blend at that share of the way from one colour to the other."""
+    parts = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
+
+
+def readable(colour: str, grounds: Iterable[str], least: float) -> str:
+    """Return the colour, lightened or darkened until it is readable on each of these grounds."""
+    behind = tuple(grounds)
+    towards = WHITE if min(contrast(WHITE, ground) for ground in behind) >= _least_of_black(behind) else BLACK
+    for step in range(21):
+        tried = blended(colour, towards, step / 20)
+        if min(contrast(tried, ground) for ground in behind) >= least:
+            return tried
+    return towards
+
+
+def _least_of_black(grounds: tuple[str, ...]) -> float:
+    return min(contrast(BLACK, ground) for ground in grounds)
+
+
+_LEAST = 4.5
+"""Minimum contrast of text on any ground (WCAG's AA)."""
+_APART = 1.06
+"""Minimum contrast of a raised or selected ground to the plain one, so that it is visible."""
+
+
+def palette_of(theme: Theme) -> Palette:
+    """Return a theme's colours in gputui's roles."""
+    if own := OWN.get(theme.name):
+        return own
+    if theme.ansi:
+        return ANSI if theme.dark else _ON_DEFAULT
+    return _derived(theme.name, tuple(sorted(theme.to_color_system().generate().items())))
+
+
+_ON_DEFAULT = Palette(
+    ground="default",
+    raised="default",
+    picked="blue",
+    picked_faint="default",
+    ink="default",
+    quiet="default",
+    faint="bright_black",
+    accent="blue",
+    good="green",
+    warn="magenta",
+    bad="red",
+    other="cyan",
+    history="blue",
+    runs="default",
+    overrun="default",
+    planned="default",
+    head="default",
+    calm="green",
+    sick="red",
+    logs=("black", "red", "green", "yellow", "blue", "magenta", "cyan", "default") * 2,
+    on_picked="bright_white",
+)
+"""The dark ones of sixteen colours, for the light default ground of a terminal."""
+
+
+@lru_cache(32)
+def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
+    del name
+    found = {key: _hex(value) for key, value in variables if key in _WANTED}
+    ground, ink = found["background"], found["foreground"]
+    raised = _apart(found["surface"], ground, ink)
+    picked = blended(ground, found["primary"], 0.28)
+    picked_faint = blended(ground, found["primary"], 0.14)
+    grounds = (ground, raised, picked, picked_faint)
+    ink = readable(ink, grounds, 1.2 * _LEAST)
+
+    def word(colour: str) -> str:
+        return readable(colour, grounds, _LEAST)
+
+    good, warn, bad = word(found["success"]), word(found["warning"]), word(found["error"])
+    logs = _logs(found, ink, ground, word)
+    return Palette(
+        ground=ground,
+        raised=raised,
+        picked=picked,
+        picked_faint=picked_faint,
+        ink=ink,
+        quiet=word(blended(ink, ground, 0.35)),
+        faint=blended(ink, ground, 0.7),
+        accent=word(found["primary"]),
+        good=good,
+        warn=warn,
+        bad=bad,
+        other=word(found["secondary"] if found["secondary"] != found["primary"] else found["accent"]),
+        history=blended(word(found["primary"]), ground, 0.35),
+        runs=blended(ground, good, 0.08),
+        overrun=blended(ground, bad, 0.08),
+        planned=blended(ground, ink, 0.06),
+        head=blended(ground, warn, 0.08),
+        calm=blended(good, ground, 0.4),
+        sick=_alarming(ground, bad, ink),
+        logs=logs,
+    )
+
+
+_WANTED = frozenset(
+    {"background", "foreground", "surface", "primary", "secondary", "accent", "success", "warning", "error"}
+)
+
+
+def _hex(colour: str) -> str:
+    return CssColor.parse(colour).hex6.lower()
+
+
+def _apart(raised: str, ground: str, ink: str) -> str:
+    """Return the raised ground, if the theme has a visible one."""
+    return raised if contrast(raised, ground) >= _APART else blended(ground, ink, 0.06)
+
+
+def _alarming(ground: str, bad: str, ink: str) -> str:
+    """Return a ground as red as possible with readable text."""
+    shares = (share / 20 for share in range(12, 0, -1))
+    return next((red for share in shares if contrast(ink, red := blended(ground, bad, share)) >= _LEAST), ground)
+
+
+def _logs(found: dict[str, str], ink: str, ground: str, word: Callable[[str], str]) -> tuple[str, ...]:
+    names = [found[key] for key in ("error", "success", "warning", "primary", "secondary", "accent")]
+    plain = (blended(ink, ground, 0.5), *map(word, names), ink)
+    bright = (blended(ink, ground, 0.35), *(word(blended(name, ink, 0.3)) for name in names), ink)
+    return (*plain, *bright)
+
+
+_LEVELS = (0, 95, 135, 175, 215, 255)
+_CUBE = [(red, green, blue) for red in _LEVELS for green in _LEVELS for blue in _LEVELS]
+_GREYS = [(8 + 10 * step,) * 3 for step in range(24)]
+_WORDS = ("bad", "warn", "good", "other", "accent", "ink", "quiet", "history", "calm", "faint")
+"""Roles of text and drawings; those that must be distinct come first."""
+_ENOUGH = 7.0
+"""Contrast (WCAG's AAA) that is always sufficient."""
+
+
+@cache
+def colours() -> dict[str, ColorTriplet]:
+    """Return the colours that Rich rounds to themselves; the first sixteen differ between users."""
+    every = (ColorTriplet(*each) for each in (*_CUBE, *_GREYS))
+    return {colour.hex: colour for colour in every if colour == _rounded_by_rich(colour)}
+
+
+def as_shown(colour: str) -> str:
+    """Return the colour that Rich shows instead."""
+    return _rounded_by_rich(_parts(colour)).hex
+
+
+def _rounded_by_rich(colour: ColorTriplet) -> ColorTriplet:
+    return Color.from_triplet(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+
+
+@lru_cache(32)
+def rounded(palette: Palette) -> Palette:
+    """Return the palette in such colours; a sixteen-colour palette is unchanged."""
+    if not palette.ground.startswith("#"):
+        return palette
+    grounds: dict[str, str] = {}
+    for role in GROUNDS:
+        grounds[role] = _nearest(getattr(palette, role), (), but=grounds.values())
+    behind = tuple((getattr(palette, role), ground) for role, ground in grounds.items())
+    roles: dict[str, str] = {}
+    for role in _WORDS:
+        roles[role] = _nearest(getattr(palette, role), behind, but=roles.values())
+    bars = {bar: _nearest(getattr(palette, bar), ((getattr(palette, word), roles[word]),)) for word, bar in BARS}
+    plain = behind[:1]
+    logs = tuple(_nearest(colour, plain) for colour in palette.logs)
+    return replace(palette, **grounds, **roles, **bars, logs=logs)
+
+
+def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] = ()) -> str:
+    """Return the most similar colour that is as readable as before beside each of `beside`, old and new."""
+    needed = [(now, min(_ENOUGH, contrast(colour, before))) for before, now in beside]
+    taken = set(but)
+    free = [one for one in _by_distance(*_parts(colour)) if one not in taken]
+    able = (one for one in free if all(contrast(one, now) >= least for now, least in needed))
+    return next(able, free[0])
+
+
+def _by_distance(red: int, green: int, blue: int) -> list[str]:
+    """Return the colours by approximate perceived distance: red and blue are weighted by how red both are."""
+    distances = [
+        (2 + (red_ + red) / 512) * (red_ - red) ** 2
+        + 4 * (green_ - green) ** 2
+        + (3 - (red_ + red) / 512) * (blue_ - blue) ** 2
+        for red_, green_, blue_ in colours().values()
+    ]  # written out: the console rounds some 9,000 times before its first frame
+    return [word for _, word in sorted(zip(distances, colours(), strict=True), key=itemgetter(0))]
+
+
+def _parts(colour: str) -> ColorTriplet:
+    return ColorTriplet(*(int(colour[at : at + 2], 16) for at in (1, 3, 5)))
+
+
+_PAIRS = (
+    ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # eighths of a cell, from the bottom
+    ("▏▎▍▌▋▊▉▐", "||||####"),
+    ("░▒▓▔▀▙▛▜▟", ":%#######"),
+    ("━╸╺═╍╌≈─│", "=--#~.!-|"),
+    ("┣┫├┤╞╡", "[](){}"),  # beginnings and ends of timeline bars
+    ("▸▶▾◂▲▼△▽←→↑↓↩⇒↳↵", ">>v<^v^v<>^v<>`<"),
+    ("●○◐◑◉•·■□◆✓✔✗✘✕×‖⚠★☆", "*ooo@*.#o*vvxxxx=!**"),
+    ("▰▱", "#-"),
+    ("…–—−‐‑°±µμ", "~----- +uu"),
+    ("“”„‘’«»≤≥≠", '"""\'\'<><>!'),
+    ("\u00a0\u2007\u2009\u202f�ßøØæ", "    ?soOa"),
+)
+_CURSOR = {"▌": ">", "▌ ": "> "}
+"""Marks of the cursor's row, each a text of its own; within a longer text the same character ends a bar."""
+_SINGLE = {shown: plain for many, plains in _PAIRS for shown, plain in zip(many, plains, strict=True)}
+
+
+def ascii_of(text: str) -> str:
+    """Return the text in ASCII, with the same width in cells."""
+    return text if text.isascii() else _CURSOR.get(text) or _translated(text)
+
+
+@lru_cache(4096)
+def _translated(text: str) -> str:
+    found: list[str] = []
+    joined = False
+    for character in text:
+        if not joined:
+            found.append(_of(character))
+        joined = character == JOINER
+    return "".join(found)
+
+
+@lru_cache(2048)
+def _of(character: str) -> str:
+    if character.isascii():
+        return character
+    cells = width(character)
+    if (known := _SINGLE.get(character)) is not None and cells == 1:
+        return known
+    return (_drawn(ord(character)) or _letter(character) or "?").ljust(cells, "?")[:cells]
+
+
+def _drawn(code: int) -> str:
+    """Return the replacement of box lines, and of braille by its highest dot."""
+    if 0x2500 <= code < 0x2580:
+        words = unicodedata.name(chr(code))
+        is_across, is_upright = "HORIZONTAL" in words, "VERTICAL" in words
+        return "-" if is_across and not is_upright else "|" if is_upright and not is_across else "+"
+    if 0x2800 <= code < 0x2900:
+        dots = code - 0x2800
+        heights = ((0x09, "#"), (0x12, "="), (0x24, "-"), (0xC0, "."))
+        return next((shown for mask, shown in heights if dots & mask), " ")
+    return "#" if 0x2580 <= code < 0x25A0 else ""
+
+
+def _letter(character: str) -> str:
+    """Return the letter without diacritics."""
+    plain = unicodedata.normalize("NFKD", character)
+    return "".join(part for part in plain if part.isascii() and part.isprintable())[:1]
+
+
+_PICKED, _PICKED_FAINT = Color.parse(DARK.picked), Color.parse(DARK.picked_faint)
+_SICK = Color.parse(DARK.sick)
+_LOUD = 3.0
+"""Contrast from which a background has a meaning, and is reversed if there are no colours."""
+
+
+def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
+    """Return the function that replaces styles; each style is computed once."""
+    return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
+
+
+class _Coloured:
+    """Replaces role colours with a palette's; other colours stay."""
+
+    def __init__(self, palette: Palette) -> None:
+        pairs = zip(DARK.colours(), palette.colours(), strict=True)
+        self._colours = {Color.parse(role): Color.parse(shown) for role, shown in pairs}
+        self._on_picked = Style(color=palette.on_picked) if palette.on_picked else None
+        same = palette.picked_faint == palette.ground
+        self._on_picked_faint = Style(underline=True) if same else None
+        self._on_raised = Style(bold=True) if palette.raised == palette.ground else None
+        self._raised = Color.parse(DARK.raised)
+        self._is_settled = not palette.ground.startswith("#") and palette.ground != "default"
+        self._ink, self._ground = Color.parse(palette.ink), Color.parse(palette.ground)
+
+    def style(self, style: Style) -> Style:
+        colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
+        return self._settled(style + colours + (self._mark(style.bgcolor) or Style.null()))
+
+    def _settled(self, style: Style) -> Style:
+        """Return the style with the palette's own two of the sixteen colours in place of terminal defaults."""
+        if not self._is_settled:
+            return style
+        ink = self._ink if style.color is None or style.color.is_default else None
+        ground = self._ground if style.bgcolor is None or style.bgcolor.is_default else None
+        return style + Style.from_color(ink, ground)
+
+    def _mark(self, ground: Color | None) -> Style | None:
+        """Return the mark for grounds that the palette cannot distinguish."""
+        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
+        return marks.get(ground) if ground is not None else None
+
+
+def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
+    return colours.get(colour) if colour is not None else None
+
+
+class _Bare:
+    """Look without colours, with weight, underlining and reversal instead."""
+
+    def __init__(self, palette: Palette) -> None:
+        self._ground = palette.ground if palette.ground.startswith("#") else "#000000"
+        loud, quiet = (DARK.bad, DARK.accent), (DARK.faint,)
+        self._weights = {Color.parse(colour): Style(bold=True) for colour in loud}
+        self._weights |= {Color.parse(colour): Style(dim=True) for colour in quiet}
+
+    def style(self, style: Style) -> Style:
+        bare = style.without_color
+        if style.color is not None:
+            bare += self._weights.get(style.color, Style.null())
+        if style.meta:
+            bare += Style.from_meta(style.meta)
+        return bare + self._behind(style.bgcolor)
+
+    def _behind(self, ground: Color | None) -> Style:
+        if ground in (_PICKED, _SICK):
+            return Style(reverse=True)
+        if ground == _PICKED_FAINT:
+            return Style(underline=True)
+        if ground is not None and ground.triplet is not None and contrast(ground.triplet.hex, self._ground) >= _LOUD:
+            return Style(reverse=True)
+        return Style.null()
+
+
+_NO_STYLE = Style.null()
+
+
+class ThemeFilter(LineFilter):
+    """Line filter for one palette, with or without colours, in Unicode or ASCII."""
+
+    def __init__(self, palette: Palette = DARK, *, colourless: bool = False, ascii_only: bool = False) -> None:
+        super().__init__(enabled=colourless or ascii_only or palette != DARK)
+        self._ascii = ascii_only
+        self._styled = exchange(palette, colourless=colourless)
+
+    def apply(self, segments: list[Segment], background: Background) -> list[Segment]:
+        """Return the segments in this palette."""
+        del background
+        styled = self._styled
+        return [
+            Segment(ascii_of(text) if self._ascii else text, styled(style or _NO_STYLE), control)
+            for text, style, control in segments
+        ]
+
+
+AUTO = "auto"
+_DEEP = ("truecolor", "24bit")
+_DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
+_CATEGORIES = ("LC_ALL", "LC_CTYPE", "LANG")
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""Values that Python puts into LC_CTYPE if the user's own locale is not installed (PEP 538)."""
+_POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
+
+
+def has_few_colours(environ: Mapping[str, str]) -> bool:
+    """Return whether the terminal has sixteen colours or does not report more, in Rich's judgement."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return False
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    if forced not in ("", "auto"):
+        return forced in ("standard", "windows")
+    return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
+
+
+def has_256_colours(environ: Mapping[str, str]) -> bool:
+    """Return whether the terminal shows exactly 256 colours, in Rich's judgement; usual under tmux."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return False
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    if forced not in ("", "auto"):
+        return forced == "256"
+    return environ.get("TERM", "").strip().lower().rpartition("-")[2] in ("256color", "kitty")
+
+
+def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
+    """Return whether to draw only ASCII: for locales without Unicode, and on the kernel's own console."""
+    if setting != AUTO:
+        return setting == "always"
+    if environ.get("TERM", "") in _POOR_FONTS:
+        return True
+    keys = ("LC_ALL", "LANG") if environ.get("LC_CTYPE") in _COERCED and environ.get("LANG") else _CATEGORIES
+    name = next((environ[key] for key in keys if environ.get(key)), "")
+    if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python assumes UTF-8 too
+        return False
+    _, dot, charset = name.partition(".")
+    charset = charset.partition("@")[0] if dot else locale.getencoding()
+    return charset.lower().replace("-", "") != "utf8"

@@ -1,4 +1,4 @@
-"""Choice of the theme and its characters, by settings, terminal and user; and its application to the app."""
+"""Chooses the theme, and applies it to the app and its terminal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,19 @@ from textual.theme import BUILTIN_THEMES, Theme
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
-from gputui.tui.themes.derived import palette_of, rounded
-from gputui.tui.themes.look import ThemeFilter
-from gputui.tui.themes.palette import ANSI, LIGHT, OWN, Palette
-from gputui.tui.themes.terminal import AUTO, has_256_colours, has_few_colours, wants_ascii
+from gputui.tui.themes.palette import (
+    ANSI,
+    AUTO,
+    LIGHT,
+    OWN,
+    Palette,
+    ThemeFilter,
+    has_256_colours,
+    has_few_colours,
+    palette_of,
+    rounded,
+    wants_ascii,
+)
 
 
 def themes() -> tuple[Theme, ...]:

@@ -17,7 +17,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.widgets.hints import Hints
+from gputui.tui.widgets.status_bars import Hints
 
 MOST = 50
 

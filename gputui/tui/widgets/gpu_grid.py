@@ -17,7 +17,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gputui.domain.units import plural
-from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import GRID_COMMANDS, MOVE_COMMANDS
 from gputui.tui.present.cells import Cell, Span, changed_runs, segments
 from gputui.tui.present.gpu import LINE_FULL, CardLine, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_rows import GpuPicture

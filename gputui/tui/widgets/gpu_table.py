@@ -9,7 +9,8 @@ from rich.style import Style
 from textual.strip import Strip
 
 from gputui.domain.gpu_names import index_of
-from gputui.tui.commands import GRID_COMMANDS, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import GRID_COMMANDS
 from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell, segments
 from gputui.tui.present.gpu import gpu_cells, node_line, node_titles, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuNode, GpuPicture, node_rows

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from gputui.tui.latest_worker import IsWanted, LatestWorker
 from gputui.tui.log.buffer import LogRegion
 from gputui.tui.log.finder import Finder, OlderHits, Pattern
 from gputui.tui.log.follower import (
@@ -22,6 +21,7 @@ from gputui.tui.log.follower import (
     read_region,
     scan,
 )
+from gputui.tui.progress import IsWanted, LatestWorker
 
 if TYPE_CHECKING:
     from gputui.tui.widgets.log_view import LogView

@@ -14,7 +14,8 @@ from textual.strip import Strip
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
+from gputui.tui.commands.command import bindings
+from gputui.tui.commands.table import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.follower import LogFollower, LogOf, LogOpener, started_attempt
@@ -24,7 +25,7 @@ from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
 from gputui.tui.widgets.mouse import Grip
-from gputui.tui.widgets.title_line import title_line
+from gputui.tui.widgets.status_bars import title_line
 
 
 def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:

@@ -9,7 +9,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from gputui.domain.job_spec import JobId
-from gputui.tui.queue.ended import EndedRows
+from gputui.tui.queue.folding import EndedRows
 from gputui.tui.screens.column_chooser import ColumnChooser
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen

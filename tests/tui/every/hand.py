@@ -15,12 +15,11 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands import Command
-from gputui.tui.commands.palette import find_commands, offers
+from gputui.tui.commands.command import Command
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.palette import CommandFinder
+from gputui.tui.screens.menu import CommandFinder, find_commands, offers
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.status_bars import KeyBar

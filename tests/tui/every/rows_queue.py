@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputui.tui.queue.columns import ChosenColumns
 from gputui.tui.screens.panes import PaneLayout
-from gputui.tui.widgets.message_line import line_of
+from gputui.tui.widgets.status_bars import line_of
 from tests.factories import uuid
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand

@@ -8,7 +8,7 @@ from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.themes import Themes
-from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line_table import CellLines
 from tests.tui.every import stages, stages_log, stages_screens
 from tests.tui.every.hand import Hand
 

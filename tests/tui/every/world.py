@@ -20,7 +20,7 @@ from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.preferences import Preferences
 from gputui.tui.services import FormSources
-from gputui.tui.submission.drafts import keep_submission
+from gputui.tui.submission.form import keep_submission
 from tests.factories import GIB, NOW, running, spec, uuid
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.tui import plans
