@@ -1,10 +1,91 @@
-"""Writes the generated table of docs/cluster.md from the capabilities of the engines."""
+"""Writes the generated table of docs/cluster.md: what each engine can do."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gputui.bootstrap.cluster_document import updated
+from gputui.cluster.kubernetes.calls import CALLS
+from gputui.cluster.kubernetes.rights import caps_of as kubernetes_caps_of
+from gputui.cluster.kubernetes.site import KubeSite
+from gputui.cluster.slurm.rights import caps_of
+from gputui.cluster.slurm.site import SlurmSite
+from gputui.domain.cluster import Capability, Caps
+
+BEGIN, END = "<!-- capabilities -->", "<!-- end -->"
+FUNCTIONS: Mapping[Capability, str] = {
+    Capability.ARRAYS: "arrays and sweeps: `submit --array`, `--sweep`",
+    Capability.DEPENDENCIES: "dependencies: `submit --after`, `--after-any`",
+    Capability.TEST_ONLY: "forecast before a submission: `submit --dry-run`, the form",
+    Capability.WHAT_IF: "forecast after a change: other `--dry-run`, the what-if panel, the timeline",
+    Capability.HOLD: "`hold`, `release`, `submit --hold`",
+    Capability.REQUEUE: "`requeue`",
+    Capability.LOWER_PRIORITY: "lower a priority: `priority ID -N`",
+    Capability.RAISE_PRIORITY: "raise a priority: `priority ID +N`",
+    Capability.TOP: "head of the queue: `priority ID top`",
+    Capability.MOVE: "a place beside another job (`J`, `K` in the console)",
+    Capability.EXTEND: "time limit of waiting and running jobs: `edit --time-limit`",
+    Capability.EDIT: "other changes of a waiting job: `edit`",
+    Capability.SIGNAL: "`signal`",
+    Capability.SUSPEND: "`suspend`, `unsuspend`",
+    Capability.DRAIN_NODE: "nodes: `drain`, `resume`",
+    Capability.DRAIN_GPU: "single GPUs: `drain`, `resume`",
+    Capability.PAUSE: "`pause`, `unpause`",
+    Capability.RESERVE: "`reserve`",
+    Capability.RECURRING: "recurring jobs: `cron`",
+    Capability.GPU_IDS: "the GPUs of each job: `queue`, `gpus`",
+    Capability.LIVE_LOG: "output of running jobs: `logs -f`, the log pane",
+    Capability.INSIDE: "commands and shells in jobs, and their processes: `exec`, the console's `x` and `X`",
+    Capability.STREAMS: "jobs with a terminal or input: `run -it`, `attach`",
+    Capability.USERS: "users have rights of their own",
+    Capability.HISTORY: "ended jobs: `history`, `report`",
+}
+"""Functions that people see, by capability, in the order of the table."""
+
+
+def updated(text: str) -> str:
+    """Return the document with its generated table up to date."""
+    before, _, rest = text.partition(BEGIN)
+    return "".join((before, BEGIN, "\n\n", "\n".join(table()), "\n\n", END, rest.partition(END)[2]))
+
+
+def table() -> Iterator[str]:
+    """Yield the rows of the table, one for each capability."""
+    engines = _engines()
+    yield f"| function | {' | '.join(engines)} |"
+    yield "|---" * (len(engines) + 1) + "|"
+    for capability in Capability:
+        assert capability in FUNCTIONS, f"{capability} has no words"
+    for capability, words in FUNCTIONS.items():
+        told: dict[str, None] = {}
+        cells = [_words(caps, capability, told) for caps in engines.values()]
+        yield f"| {words} | {' | '.join(cells)} |"
+
+
+def _engines() -> dict[str, Caps]:
+    """Return the capabilities of each engine, for users and for operators."""
+    return {
+        "Slurm, user": caps_of(SlurmSite(user="user", uid=1000, slurm_user="slurm")),
+        "Slurm, operator": caps_of(SlurmSite(user="root", uid=0)),
+        "Kubernetes, user": kubernetes_caps_of(_kubernetes(is_operator=False)),
+        "Kubernetes, operator": kubernetes_caps_of(_kubernetes(is_operator=True)),
+    }
+
+
+def _kubernetes(*, is_operator: bool) -> KubeSite:
+    """Return a server whose user has the rights that `gputui cluster rbac` grants."""
+    return KubeSite("v1.31.0", rights=frozenset(each.name for each in CALLS if is_operator or not each.is_operators))
+
+
+def _words(caps: Caps, capability: Capability, told: dict[str, None]) -> str:
+    """Return `yes`, or `no` with the reason, unless the row has told it already."""
+    why = caps.why_not(capability)
+    if not why:
+        return "yes"
+    is_told = why in told
+    told[why] = None
+    return "no" if is_told else f"no: {why}"
+
 
 if __name__ == "__main__":
     path = Path(__file__).parent.parent / "docs" / "cluster.md"

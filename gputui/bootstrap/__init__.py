@@ -169,6 +169,10 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
 
     Its files are opened, and a state directory made, when they are first used.
     """
+    if options.in_cluster:
+        from gputui.bootstrap import clusters
+
+        return clusters.open_backend(options)
     from gputui.bootstrap.backend import StoreBackend
 
     return StoreBackend(options, waiting)
@@ -179,7 +183,7 @@ def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
     if options is not None and options.in_cluster:
         from gputui.bootstrap import clusters
 
-        return clusters.actions(store)
+        return clusters.actions(store, options)
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 

@@ -1,4 +1,4 @@
-"""Construction of the backend of this process: the queue of this machine, or of a cluster."""
+"""The queue of this machine as a backend."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from gputui import bootstrap
 from gputui.bootstrap import adapters, job_access
 from gputui.domain.cluster import Caps
-from gputui.domain.gpu import ProbeCode
 from gputui.ports.backend import About, Attach
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.job_access import ClusterJobAccess
-    from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance, JobExecRouter
     from gputui.ports import Channel, JobStore, LogStream
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 
 ALL_CAPS = Caps("gputui")
 """Capabilities of the queue of this machine: all."""
-ALL_RUNTIMES = ("docker", "process")
 
 
 class StoreSnapshots:
@@ -65,7 +61,7 @@ class StoreSnapshots:
 
 
 class StoreBackend:
-    """The queue of this machine or of a cluster, with the rights of this process's user. It never schedules."""
+    """The queue of this machine, with the rights of this process's user. It never schedules."""
 
     def __init__(self, options: Options, waiting: Callable[[str], None] | None = None) -> None:
         """`waiting` is called as by `bootstrap.open_store`."""
@@ -82,19 +78,15 @@ class StoreBackend:
         return bootstrap.actions(self.queue, self._options)
 
     @cached_property
-    def _logs(self) -> Logs | ClusterLogs:
-        return job_access.open_logs(self._options, self.queue)
+    def _logs(self) -> Logs:
+        return job_access.logs_of(self._options, self.queue)
 
     def about(self, server: str = "") -> About:
         del server
         settings = self._options.settings
-        host, caps, runtimes = socket.gethostname(), ALL_CAPS, adapters.runtime_names(self._options)
-        if self._options.in_cluster:
-            from gputui.bootstrap import clusters
-
-            host, caps = clusters.name(self.queue), clusters.caps(self.queue)
-            runtimes = ALL_RUNTIMES
-        return About(host, bootstrap.actor().user, str(Path.cwd()), caps, runtimes, settings.scheduler, settings.policy)
+        host, runtimes = socket.gethostname(), adapters.runtime_names(self._options)
+        user, home = bootstrap.actor().user, str(Path.cwd())
+        return About(host, user, home, ALL_CAPS, runtimes, settings.scheduler, settings.policy)
 
     def snapshots(self) -> StoreSnapshots:
         return StoreSnapshots(self._options, self.queue)
@@ -132,15 +124,11 @@ class StoreBackend:
         return stream
 
     @cached_property
-    def _entrance(self) -> Entrance | ClusterJobAccess:
-        return job_access.open_commands(self._options, self.queue)
+    def _entrance(self) -> Entrance:
+        return job_access.open_entrance(self._options, self.queue)
 
     @cached_property
-    def _inside(self) -> JobExecRouter | ClusterJobAccess:
-        if self._options.in_cluster:
-            from gputui.bootstrap import clusters
-
-            return clusters.job_access(self._options, self.queue)
+    def _inside(self) -> JobExecRouter:
         return job_access.open_job_exec(self._options, self.queue)
 
     def enter(self, job_id: JobId, request: Entry) -> Channel:
@@ -180,29 +168,16 @@ class StoreBackend:
             adapters.silence_probe_log()
             measured = adapters.measured_snapshot(self._options, self.queue)
             snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
-        if self._options.in_cluster:
-            from gputui.bootstrap import nodes
-
-            adapters.silence_probe_log()
-            snapshot = nodes.read_once(self._options, snapshot)
-            for node in snapshot.nodes if nodes.is_wanted(self._options) else ():
-                if node.gpus and node.probe.code is not ProbeCode.OK:
-                    tell(f"{node.name}: {node.probe.text}")
         return snapshot
 
     def why_unread(self, job: Job) -> Mapping[int, str]:
-        if not self._options.in_cluster:
-            return {}
-        from gputui.bootstrap import clusters, nodes
-        from gputui.domain.telemetry_words import unread_words
-
-        engine, is_read = clusters.caps(self.queue).engine, nodes.is_wanted(self._options)
-        return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}
+        del job
+        return {}
 
 
 def serve_console(options: Options) -> None:
     """Serve a console on stdin and stdout until stdin ends."""
     from gputui.servers.service import Service
 
-    with closing(StoreBackend(options)) as backend:
+    with closing(bootstrap.open_backend(options)) as backend:
         Service(backend, sys.stdin.buffer, sys.stdout.buffer, give_up=lambda: os._exit(1)).run()

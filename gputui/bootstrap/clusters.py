@@ -1,15 +1,18 @@
-"""Queue and actions of the cluster that the settings name."""
+"""The cluster that the settings name: its backend, and what processes of its user do for it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.config import Options
@@ -20,20 +23,21 @@ from gputui.domain.submit_action import SubmitJobs
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps, ClusterFault
+    from gputui.domain.container import ExecRequest, ProcessRow, Shell
     from gputui.domain.job import Job
     from gputui.domain.job_spec import Submission
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.actions import ClusterActions
-    from gputui.engine.cluster.duties import Duty
-    from gputui.engine.cluster.job_access import ClusterJobAccess
-    from gputui.engine.cluster.logs import ClusterLogs
-    from gputui.engine.cluster.measurements import MeasuredJobs
-    from gputui.engine.cluster.poll import ClusterPoll
-    from gputui.engine.cluster.store import ClusterStore
+    from gputui.engine.cluster.backend import EngineBackend
+    from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs
+    from gputui.engine.cluster.poll import ClusterPoll, Duty, SharedDuty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
-    from gputui.ports import Cluster, JobStore
+    from gputui.engine.hooks.announcer import RecordEnds
+    from gputui.engine.hooks.weekly import WeeklyReport
+    from gputui.ports import Channel, Cluster, JobStore, Monitor, Queue
 
 DIRECTORY = "clusters"
 """Directory within the state directory for what is kept about clusters."""
@@ -111,40 +115,6 @@ def _own_state(options: Options) -> Path:
     return options.state
 
 
-def open_store(options: Options) -> ClusterStore:
-    """Return the queue of the cluster. Asks the engine when it is first read."""
-    from gputui.engine.cluster.store import ClusterStore
-
-    cluster, directory = open_cluster(options), directory_of(options)
-
-    @cache
-    def measured() -> MeasuredJobs:
-        from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
-        from gputui.engine.cluster.measurements import MeasuredJobs
-
-        ends_after = options.settings.scheduler.idle_gpus_end
-        return MeasuredJobs(TelemetryRecords(directory), ends_after, lambda: cluster.user)
-
-    return ClusterStore(cluster, directory=directory, measured=measured)
-
-
-def actions(store: JobStore) -> ClusterActions:
-    """Return the actions of this process's user on the cluster."""
-    from gputui.engine.cluster.actions import ClusterActions
-
-    return ClusterActions(cluster_store(store))
-
-
-def snapshot(store: JobStore) -> Snapshot:
-    """Return a snapshot of the cluster."""
-    return cluster_store(store).snapshot()
-
-
-def caps(store: JobStore) -> Caps:
-    """Return the capabilities of the cluster."""
-    return cluster_store(store).cluster.caps
-
-
 def first_caps(options: Options) -> Caps:
     """Return the capabilities of the engine that the settings name, as far as they are known before it is asked."""
     engine = parse_engine(options.settings.cluster.engine)
@@ -157,13 +127,51 @@ def first_caps(options: Options) -> Caps:
     return of_kubernetes.caps_of(None)
 
 
-def expected_start(store: JobStore, submission: Submission) -> datetime | None:
-    """Return when the job would start if it were submitted now; None if the engine cannot tell."""
-    [at] = actions(store).foresee(SubmitJobs((submission,))).starts
-    return at
+def open_backend(options: Options) -> EngineBackend:
+    """Return the queue of the cluster. Asks the engine when it is first used."""
+    return backend_of(open_queue(options), options)
 
 
-def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
+def open_queue(options: Options) -> EngineQueue:
+    """Return the reading side of the queue of the cluster."""
+    from gputui.engine.cluster.queue import EngineQueue
+
+    cluster, directory = open_cluster(options), directory_of(options)
+
+    @cache
+    def measured() -> MeasuredJobs:
+        from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
+        from gputui.engine.cluster.measurements import MeasuredJobs
+
+        ends_after = options.settings.scheduler.idle_gpus_end
+        return MeasuredJobs(TelemetryRecords(directory), ends_after, lambda: cluster.user)
+
+    return EngineQueue(cluster, directory=directory, measured=measured)
+
+
+def backend_of(queue: EngineQueue, options: Options) -> EngineBackend:
+    """Return the backend of a queue."""
+    from gputui.engine.cluster.backend import EngineBackend
+
+    def images() -> Iterable[str]:
+        from gputui.bootstrap import adapters
+
+        return adapters.local_images(options)
+
+    def with_gpus(snapshot: Snapshot) -> Snapshot:
+        from gputui.bootstrap import adapters, nodes
+
+        adapters.silence_probe_log()
+        if not snapshot.gpus:  # then those of this machine, if it has some
+            measured = adapters.measured_snapshot(options, cast("JobStore", queue))
+            snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
+        return nodes.read_once(options, snapshot)
+
+    user, command = bootstrap.actor().user, (sys.executable, "-P", "-m", "gputui", *options.arguments())
+    return EngineBackend(queue, options.settings, user=user, command=command, images=images, with_gpus=with_gpus)
+
+
+def make_poll(options: Options, store: Queue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
     """Return the poll that feeds a console, and does these duties."""
     from gputui.bootstrap import nodes
     from gputui.domain.idle_gpus import IdleTracker
@@ -174,35 +182,72 @@ def make_poll(options: Options, store: JobStore, feed: Feed, duties: Sequence[Du
     return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties, idle)
 
 
-def measured(store: JobStore, job: Job) -> dict[int, Measured]:
-    """Return the telemetry of each attempt of a job, by number. Reads files."""
-    from gputui.engine.cluster.measurements import measured as read
+def shared_duty(
+    store: Queue, name: str, key: str, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
+) -> SharedDuty:
+    """Return a duty that one process has for all with the same key; see SharedDuty."""
+    from gputui.engine.cluster.poll import SharedDuty, Turn
 
-    return read(cluster_store(store).directory, job)
-
-
-def name(store: JobStore) -> str:
-    """Return the name of the cluster."""
-    return cluster_store(store).cluster.name
-
-
-def faults(store: JobStore) -> Sequence[ClusterFault]:
-    """Return what is in the way of jobs."""
-    return cluster_store(store).cluster.faults()
+    directory = cluster_store(store).directory
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    turn = Turn(directory / f"{key}.duty")  # no `.lock`: journals beside it have locks of that name
+    return SharedDuty(name, turn, begin, waits)
 
 
-def logs(store: JobStore) -> ClusterLogs:
-    """Return the output of all jobs of the cluster."""
-    from gputui.engine.cluster.logs import ClusterLogs
+def hooks_duty(
+    options: Options, store: Queue, monitor: Monitor, waits: Callable[[], object] = lambda: None
+) -> SharedDuty:
+    """Return the duty of telling hooks; deliveries are reported to `monitor`."""
+    return shared_duty(store, "hooks", "hooks", lambda _: _hooks(options, store, monitor), waits)
 
-    return ClusterLogs(cluster_store(store))
+
+def _hooks(options: Options, store: Queue, monitor: Monitor) -> ClusterHooks:
+    from gputui.cluster.told_ends import ToldEnds
+    from gputui.engine.cluster.hooks import ClusterHooks
+    from gputui.engine.hooks.announcer import Announcer
+    from gputui.engine.hooks.delivery import sinks
+    from gputui.engine.process.host import DELIVERY_WORKERS
+    from gputui.engine.tick.worker_pools import DaemonExecutor
+
+    queue, settings = cluster_store(store), options.settings.hooks
+    targets = tuple(sinks(settings, socket.gethostname()))
+
+    def announcer(record: RecordEnds) -> Announcer:
+        workers = partial(DaemonExecutor, DELIVERY_WORKERS)
+        return Announcer(record, settings, targets, workers, monitor=monitor, weekly=_weekly(options, queue.directory))
+
+    ledger, worker = ToldEnds(queue.directory), DaemonExecutor(1, "ends-of-jobs")
+    ends_after = options.settings.scheduler.idle_gpus_end
+    return ClusterHooks(
+        queue.cluster, announcer, ledger, settings, bootstrap.clock(), worker, ends_idle_after=ends_after
+    )
 
 
-def job_access(options: Options, store: JobStore) -> ClusterJobAccess:
-    """Return shells, commands and process lists of the running jobs of the cluster."""
-    from gputui.engine.cluster.job_access import ClusterJobAccess
+def _weekly(options: Options, directory: Path) -> WeeklyReport | None:
+    from gputui.engine.hooks.weekly import made_report, weekly_of
+    from gputui.engine.tick.worker_pools import DaemonExecutor
 
-    return ClusterJobAccess(cluster_store(store), (sys.executable, "-P", "-m", "gputui", *options.arguments()))
+    there = replace(options, state=directory.parents[1])  # a console's own options have another one
+    make, worker = partial(made_report, there.arguments()), DaemonExecutor(1, "weekly-report")
+    return weekly_of(options.settings, directory, make, worker)
+
+
+def telemetry_duty(options: Options, store: Queue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
+    """Return the duty of measuring what jobs do with their GPUs, where nodes are read."""
+    return shared_duty(store, "telemetry", "telemetry", lambda _: _telemetry(options, store), waits)
+
+
+def _telemetry(options: Options, store: Queue) -> ClusterTelemetry:
+    from gputui.cluster.telemetry_records import TelemetryRecords
+    from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
+    from gputui.engine.files.log_retention import LogSweeper
+    from gputui.engine.tick.worker_pools import DaemonExecutor
+
+    queue, worker, settings = cluster_store(store), DaemonExecutor(1, "telemetry"), options.settings
+    records, directory, clock = TelemetryRecords(queue.directory), queue.directory, bootstrap.clock()
+    sweep = LogSweeper(directory / DIRECTORY, settings.store, cast("JobStore", queue)).step
+    ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, DaemonExecutor(1, "idle-jobs"))
+    return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)
 
 
 def check_nodes(
@@ -227,10 +272,86 @@ def check_nodes(
         cluster.close()
 
 
-def cluster_store(store: JobStore) -> ClusterStore:
-    """Return the store as the queue of a cluster."""
-    from gputui.engine.cluster.store import ClusterStore
+def open_store(options: Options) -> JobStore:
+    """Return the queue of the cluster for faces that ask no backend yet; they only read it."""
+    return cast("JobStore", open_queue(options))
 
-    if not isinstance(store, ClusterStore):
+
+def actions(store: Queue, options: Options) -> EngineBackend:
+    """Return the actions of this process's user on the cluster."""
+    return backend_of(cluster_store(store), options)
+
+
+def snapshot(store: Queue) -> Snapshot:
+    """Return a snapshot of the cluster."""
+    return cluster_store(store).read()
+
+
+def caps(store: Queue) -> Caps:
+    """Return the capabilities of the cluster."""
+    return cluster_store(store).cluster.caps
+
+
+def expected_start(store: Queue, submission: Submission) -> datetime | None:
+    """Return when the job would start if it were submitted now; None if the engine cannot tell."""
+    from gputui.domain.settings import Settings
+    from gputui.engine.cluster.backend import EngineBackend
+
+    [at] = EngineBackend(cluster_store(store), Settings()).foresee(SubmitJobs((submission,))).starts
+    return at
+
+
+def measured(store: Queue, job: Job) -> dict[int, Measured]:
+    """Return the telemetry of each attempt of a job, by number. Reads files."""
+    from gputui.engine.cluster.measurements import measured as read
+
+    return read(cluster_store(store).directory, job)
+
+
+def name(store: Queue) -> str:
+    """Return the name of the cluster."""
+    return cluster_store(store).cluster.name
+
+
+def faults(store: Queue) -> Sequence[ClusterFault]:
+    """Return what is in the way of jobs."""
+    return cluster_store(store).cluster.faults()
+
+
+class ClusterAccess:
+    """The backend in the forms in which faces that ask no backend yet open logs and enter jobs."""
+
+    def __init__(self, backend: EngineBackend) -> None:
+        self._backend = backend
+        self.open = backend.log
+
+    def shell(self, job: Job) -> Shell:
+        return self._backend.shell(job.id)
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        return self._backend.processes(job.id)
+
+    def execute(self, job: Job, request: ExecRequest) -> Channel:
+        return self._backend.enter(job.id, request)
+
+    def attach(self, job: Job, detach_keys: str = "") -> Channel:
+        from gputui.ports.backend import Attach
+
+        return self._backend.enter(job.id, Attach(detach_keys))
+
+    def close(self) -> None:
+        """Do nothing: the queue closes the cluster."""
+
+
+def access(options: Options, store: Queue) -> ClusterAccess:
+    """Return logs of jobs, and ways into them."""
+    return ClusterAccess(backend_of(cluster_store(store), options))
+
+
+def cluster_store(store: Queue) -> EngineQueue:
+    """Return the store as the queue of a cluster."""
+    from gputui.engine.cluster.queue import EngineQueue
+
+    if not isinstance(store, EngineQueue):
         raise TypeError(f"{type(store).__name__} is not the queue of a cluster")
     return store

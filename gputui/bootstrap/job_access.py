@@ -18,6 +18,7 @@ from gputui.domain.errors import GputuiError
 if TYPE_CHECKING:
     from socket import socket
 
+    from gputui.bootstrap.clusters import ClusterAccess
     from gputui.domain.attempt import Attempt
     from gputui.domain.container import ExecRequest
     from gputui.domain.job import Job
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.cluster.job_access import ClusterJobAccess
-    from gputui.engine.cluster.logs import ClusterLogs
     from gputui.engine.files.logs import Logs
     from gputui.engine.files.viewers import AttachWait
     from gputui.engine.job_exec import Entrance, JobExecRouter
@@ -34,12 +33,17 @@ if TYPE_CHECKING:
     from gputui.ports.foreign import ForeignContainers
 
 
-def open_logs(options: Options, store: JobStore) -> Logs | ClusterLogs:
+def open_logs(options: Options, store: JobStore) -> Logs | ClusterAccess:
     """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
     if options.in_cluster:
         from gputui.bootstrap import clusters
 
-        return clusters.logs(store)
+        return clusters.access(options, store)
+    return logs_of(options, store)
+
+
+def logs_of(options: Options, store: JobStore) -> Logs:
+    """Return the logs of all attempts on this machine."""
     from gputui.engine.files.logs import Logs
 
     runtimes: dict[str, Runtime] = {}
@@ -163,12 +167,12 @@ def open_entrance(options: Options, store: JobStore) -> Entrance:
     return Entrance(direct, partial(frame_channel.ask_relay, options.state, {0, owner, os.geteuid()}), record)
 
 
-def open_commands(options: Options, store: JobStore) -> Entrance | ClusterJobAccess:
+def open_commands(options: Options, store: JobStore) -> Entrance | ClusterAccess:
     """Return the way to run commands in jobs, for this process's user."""
     if options.in_cluster:
         from gputui.bootstrap import clusters
 
-        return clusters.job_access(options, store)
+        return clusters.access(options, store)
     return open_entrance(options, store)
 
 

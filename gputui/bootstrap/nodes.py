@@ -24,7 +24,7 @@ from gputui.domain.gpu import ProbeCode, ProbeReading
 if TYPE_CHECKING:
     from gputui.cluster.ssh import SshConnection
     from gputui.domain.snapshot import Snapshot
-    from gputui.engine.cluster.node_readings import NodeReader
+    from gputui.engine.cluster.poll import NodeReader
     from gputui.gpus.node_probes import NodeCommand
     from gputui.ports import NodeProbes
 
@@ -62,7 +62,7 @@ def make_reader(options: Options, changed: Callable[[], object] = lambda: None) 
     """Return a reader of the nodes, which starts with its first snapshot; None if the settings want none."""
     if not is_wanted(options):
         return None
-    from gputui.engine.cluster.node_readings import NodeReader
+    from gputui.engine.cluster.poll import NodeReader
 
     probes = _shared_probes(options, changed) or _own_probes(options, changed)
     engine = parse_engine(options.settings.cluster.engine)
@@ -78,7 +78,7 @@ def _own_probes(options: Options, changed: Callable[[], object]) -> NodeProbes:
 
 def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbes | None:
     """Return the probes that this user's processes share; None if there is no place for that."""
-    from gputui.engine.cluster.duties import Turn
+    from gputui.engine.cluster.poll import Turn
     from gputui.gpus.shared_probes import SharedNodeProbes, private_directory
 
     settings, base = options.settings.cluster, _memory_directory()

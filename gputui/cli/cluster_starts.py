@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId, Submission
     from gputui.domain.snapshot import Snapshot
-    from gputui.ports import JobStore
+    from gputui.ports import Queue
 
 
-def need(store: JobStore, capability: Capability) -> None:
+def need(store: Queue, capability: Capability) -> None:
     """Raise CapabilityError if the cluster lacks this."""
     clusters.caps(store).need(capability)
 
@@ -46,7 +46,7 @@ def _on(job: Job) -> str:
     return f" on {job.attempt.node}" if job.attempt and job.attempt.node else ""
 
 
-def print_starts(store: JobStore, submissions: Iterable[Submission]) -> None:
+def print_starts(store: Queue, submissions: Iterable[Submission]) -> None:
     """Print when each job would start if it were submitted now, as the engine tells."""
     now = bootstrap.clock().now()
     for submission in submissions:

@@ -15,7 +15,7 @@ from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
 
 if TYPE_CHECKING:
-    from gputui.engine.cluster.moves import JobMove
+    from gputui.engine.cluster.migration import JobMove
 
 _MOST_INDICES = 24
 """Maximum number of characters of an array's indices in the table."""

@@ -14,7 +14,7 @@ from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.job import Job
 from gputui.domain.telemetry_words import unread_words
-from gputui.ports import JobStore
+from gputui.ports import Queue
 from gputui.tui.services import FormSources, Services
 
 
@@ -39,7 +39,7 @@ class Lacking(Mapping[Capability, str]):
         return len(set(self))
 
 
-def _unread(store: JobStore, is_read: bool, job: Job, attempt: Attempt) -> str:
+def _unread(store: Queue, is_read: bool, job: Job, attempt: Attempt) -> str:
     return unread_words(job, attempt, clusters.caps(store).engine, is_read=is_read)
 
 
@@ -55,7 +55,7 @@ def console_options(options: Options) -> Options:
     return replace(options, state=directory, settings=settings)
 
 
-def console_services(services: Services, store: JobStore) -> Services:
+def console_services(services: Services, store: Queue) -> Services:
     """Return the services with what a cluster has in place of this machine."""
     return replace(
         services,

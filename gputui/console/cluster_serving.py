@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import cluster_duties, clusters, nodes
+from gputui.bootstrap import clusters, nodes
 from gputui.console.serving import say
 from gputui.domain.snapshot import Notice
 from gputui.engine.feed import Feed
@@ -23,9 +23,9 @@ from gputui.ports.monitor import NoMonitor
 if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.snapshot import Snapshot
-    from gputui.engine.cluster.duties import Duty
+    from gputui.engine.cluster.poll import Duty
     from gputui.metrics.exporter import Exporter
-    from gputui.ports import JobStore
+    from gputui.ports import Queue
 
 Say = Callable[[str], object]
 
@@ -73,21 +73,19 @@ class MetricsDuty:
         self._exporter.close()
 
 
-def duties(options: Options, store: JobStore, said: Say = lambda _: None) -> Iterator[Duty]:
+def duties(options: Options, store: Queue, said: Say = lambda _: None) -> Iterator[Duty]:
     """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
     deliveries = Deliveries()
     if options.settings.metrics.enabled:
         port = re.sub(r"[^\w.:-]", "_", options.settings.metrics.listen)
         key = f"metrics-{port}@{socket.gethostname()}"
         begin = partial(_metrics, options, said, deliveries)
-        yield cluster_duties.shared_duty(
-            store, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics"))
-        )
+        yield clusters.shared_duty(store, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics")))
     if nodes.is_wanted(options):
         said_waits = _WAITS.format("measures what jobs do with their GPUs")
-        yield cluster_duties.telemetry_duty(options, store, lambda: said(said_waits))
+        yield clusters.telemetry_duty(options, store, lambda: said(said_waits))
     if options.settings.hooks.has_receivers:
-        yield cluster_duties.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
+        yield clusters.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
 
 
 _WAITS = "another process of yours {}; this one takes over when it ends"

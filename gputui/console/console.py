@@ -398,7 +398,7 @@ def run(
         from gputui.bootstrap import clusters  # here as above: only consoles of clusters pay for it
         from gputui.console import cluster
 
-        inside = clusters.job_access(options, store)
+        inside = clusters.access(options, store)
         options, may_lead = cluster.console_options(options), False
     try:
         own_log.log_to_file(options.state, options.settings.log.format)

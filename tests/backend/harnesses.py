@@ -120,7 +120,7 @@ class ClusterHarness:
         self._patch.setattr(clusters, "open_cluster", lambda options: cluster)
         self._patch.setattr(bootstrap, "actor", lambda: ACTOR)
         options = Options(directory, runtime="process", settings=Settings(cluster=ClusterSettings(engine="slurm")))
-        self.backend = StoreBackend(options)
+        self.backend = clusters.open_backend(options)
 
     def spec(self) -> JobSpec:
         return make_spec(command=("sh", "-c", "exit 0"))
@@ -130,7 +130,7 @@ class ClusterHarness:
 
     def end(self, job: Job) -> None:
         self._cluster.end(job.id)
-        clusters.cluster_store(self.backend.queue).refresh()
+        self.backend.queue.refresh()
 
     def now(self) -> datetime:
         return self._clock.now()

@@ -7,12 +7,11 @@ from itertools import count
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.bootstrap import clusters
+from gputui.bootstrap.clusters import ClusterAccess
 from gputui.console.cluster import console_services
 from gputui.domain.settings import ConsoleSettings, Settings
-from gputui.engine.cluster.job_access import ClusterJobAccess
-from gputui.engine.cluster.logs import ClusterLogs
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.backend import EngineBackend
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
@@ -26,18 +25,20 @@ class ClusterConsole(Console):
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         ticks = count(0, 10)
-        self.queue = ClusterStore(cluster, lambda: float(next(ticks)))
+        self.queue = EngineQueue(cluster, lambda: float(next(ticks)))
         super().__init__(cluster.snapshot())
+        backend = EngineBackend(self.queue, Settings())
+        access = ClusterAccess(backend)
         services = Services(
-            ClusterLogs(self.queue),
+            access,
             replace(Settings(), console=ConsoleSettings("off")),
             self.clock,
             PAGES,
             user="alice",
             preferences=self.preferences,
-            job_access=ClusterJobAccess(self.queue),
+            job_access=access,
         )
-        self.app = Gputui(self.feed, clusters.actions(self.queue), console_services(services, self.queue))
+        self.app = Gputui(self.feed, backend, console_services(services, self.queue))
         self.app.animation_level = "none"
         self.app.input_queue.delay = 0
 

@@ -34,10 +34,10 @@ from gputui.domain.edit import Edit
 from gputui.domain.errors import CapabilityError, ClusterUnavailableError, NotFoundError
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence
-from gputui.domain.settings import Window
+from gputui.domain.settings import Settings, Window
 from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.cluster.actions import ClusterActions
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.backend import EngineBackend
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, gpu, spec
 
@@ -45,7 +45,7 @@ HOUR = timedelta(hours=1)
 WORDS = "the site does not want it"
 WINDOW = Window("night", NOW, NOW + HOUR)
 RECURRENCE = Recurrence("0 3 * * *", "UTC")
-Call = Callable[[ClusterActions, JobId], object]
+Call = Callable[[EngineBackend, JobId], object]
 
 
 class Desk:
@@ -54,8 +54,8 @@ class Desk:
     def __init__(self, *lacking: Capability) -> None:
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock, {"gpu1": 2}, lacking=dict.fromkeys(lacking, WORDS))
-        self.store = ClusterStore(self.cluster, lambda: 0.0)
-        self.actions = ClusterActions(self.store)
+        self.store = EngineQueue(self.cluster, lambda: 0.0)
+        self.actions = EngineBackend(self.store, Settings())
         self.running, self.waiting = self.actions.act(SubmitJobs((Submission(spec(gpus=2, time_limit=HOUR)),) * 2)).ids
 
 
@@ -103,7 +103,7 @@ def test_what_the_engine_lacks_is_refused_in_its_words(capability: Capability) -
         lambda actions: actions.act(ResumeRecurring((1,))),
     ],
 )
-def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[ClusterActions], object]) -> None:
+def test_what_gputui_does_with_no_engine_is_refused(call: Callable[[EngineBackend], object]) -> None:
     with pytest.raises(CapabilityError, match="gputui cannot do that with Fake"):
         call(Desk().actions)
 
@@ -217,9 +217,9 @@ def test_running_jobs_are_stopped_continued_signalled_and_run_again() -> None:
 def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
     desk = Desk()
     [last] = desk.actions.act(SubmitJobs((Submission(spec(gpus=1)),))).ids
-    assert desk.store.snapshot().order == (desk.waiting, last)
+    assert desk.store.read().order == (desk.waiting, last)
     assert desk.actions.act(Top((last,))).ids == (last,)
-    assert desk.store.snapshot().order == (last, desk.waiting)
+    assert desk.store.read().order == (last, desk.waiting)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_waiting_job_goes_to_the_head_of_the_queue() -> None:
     ],
 )
 def test_no_job_is_changed_if_one_of_them_does_not_exist(
-    call: Callable[[ClusterActions, tuple[JobId, ...]], object],
+    call: Callable[[EngineBackend, tuple[JobId, ...]], object],
 ) -> None:
     desk = Desk()
     before = desk.cluster.snapshot()

@@ -16,7 +16,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, array, job, snapshot, spec
 
@@ -89,15 +89,15 @@ def test_a_rehearsed_job_is_told_its_start(
 ) -> None:
     cluster = Foreseeing(clock)
     cluster.at = at
-    cluster_starts.print_starts(ClusterStore(cluster), [Submission(spec()), Submission(spec(name="b"))])
+    cluster_starts.print_starts(EngineQueue(cluster), [Submission(spec()), Submission(spec(name="b"))])
     assert capsys.readouterr().out == f"job train: {words}\njob b: {words}\n"
 
 
 def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:
-    store = ClusterStore(FakeCluster(clock, lacking={Capability.WHAT_IF: "Fake has no rehearsal"}))
+    store = EngineQueue(FakeCluster(clock, lacking={Capability.WHAT_IF: "Fake has no rehearsal"}))
     with pytest.raises(CapabilityError, match="Fake has no rehearsal"):
         cluster_starts.need(store, Capability.WHAT_IF)
-    assert store.snapshot().jobs == ()
+    assert store.read().jobs == ()
 
 
 def lines_of(entry: Job, found: Snapshot, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gputui.bootstrap.cluster_document import FUNCTIONS, updated
 from gputui.cluster.kubernetes import rights as of_kubernetes
 from gputui.cluster.slurm import rights as of_slurm
 from gputui.domain.cluster import Capability
+from scripts.cluster import FUNCTIONS, updated
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "cluster.md"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.snapshot import Leader, Notice, Snapshot
-from gputui.engine.cluster.duties import SharedDuty, Turn
+from gputui.engine.cluster.poll import SharedDuty, Turn
 from tests.factories import NOW, snapshot
 
 LAB = snapshot(leader=Leader(0, "head", "slurm", "slurm", NOW))

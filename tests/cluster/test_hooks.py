@@ -17,10 +17,9 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.job_spec import Submission
 from gputui.domain.settings import HookSettings, ReportSettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.cluster.duties import SharedDuty, Turn
 from gputui.engine.cluster.hooks import GAP, SILENT_AFTER, STUCK_AFTER, ClusterHooks
-from gputui.engine.cluster.poll import ClusterPoll
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.poll import ClusterPoll, SharedDuty, Turn
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from gputui.engine.hooks.announcer import Announcer, RecordEnds
 from gputui.engine.hooks.delivery import NotDeliveredError
@@ -55,7 +54,7 @@ class Process:
 
     def __init__(self, site: Site, settings: HookSettings) -> None:
         ticks = count(0, 10)
-        store, self.feed = ClusterStore(site.cluster, lambda: float(next(ticks))), Feed()
+        store, self.feed = EngineQueue(site.cluster, lambda: float(next(ticks))), Feed()
         sinks = [("webhook", lambda _: True, site.ear)]
 
         def announcer(record: RecordEnds) -> Announcer:

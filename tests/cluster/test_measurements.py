@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import cluster_duties
+from gputui.bootstrap import clusters
 from gputui.cluster.telemetry_records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
 from gputui.domain.cause import Cause, CauseCode
@@ -23,10 +23,9 @@ from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_words import unread_words
-from gputui.engine.cluster.duties import SharedDuty, Turn
-from gputui.engine.cluster.idle_ends import IdleEnds
-from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs, measured
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.measurements import ClusterTelemetry, IdleEnds, MeasuredJobs, measured
+from gputui.engine.cluster.poll import SharedDuty, Turn
+from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.commands import Run
 from tests.cluster.fake import FakeCluster
 from tests.engine.fakes import InlineExecutor
@@ -57,10 +56,10 @@ class Site:
         self.store = self.new_store()
         self.process = self.new_process()
 
-    def new_store(self) -> ClusterStore:
+    def new_store(self) -> EngineQueue:
         ticks = count(0, 10)
         joined = MeasuredJobs(TelemetryRecords(self.directory), self.ends_idle_after, lambda: self.cluster.user)
-        return ClusterStore(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=lambda: joined)
+        return EngineQueue(self.cluster, lambda: float(next(ticks)), directory=self.directory, measured=lambda: joined)
 
     def new_process(self) -> SharedDuty:
         def begin(_: Snapshot) -> ClusterTelemetry:
@@ -81,7 +80,7 @@ class Site:
                 process.update(self.read())
 
     def read(self) -> Snapshot:
-        snapshot = self.store.snapshot()
+        snapshot = self.store.read()
         jobs = tuple(map(self._hidden, snapshot.jobs)) if self.hides_gpus else snapshot.jobs
         return replace(snapshot, jobs=jobs, nodes=tuple(map(self._read, snapshot.nodes)))
 
@@ -241,7 +240,7 @@ def test_gpus_that_the_engine_does_not_tell_are_those_with_processes_of_the_cont
 def test_the_duty_of_a_process_measures_and_records(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "clock", lambda: site.clock)
     options = Options(site.directory, probe=ProbeSpec(), settings=replace(Settings(), scheduler=SETTINGS))
-    site.process = cluster_duties.telemetry_duty(options, site.store)
+    site.process = clusters.telemetry_duty(options, site.store)
     job_id = site.submit()
     site.passes(300)
     site.end(job_id)
@@ -255,12 +254,12 @@ def test_idle_gpus_are_marked_in_every_process_while_they_are_idle(site: Site) -
     job_id = site.submit()
     site.load["gpu1:1"] = 0.0
     site.passes(320)
-    shown = site.new_store().snapshot()
+    shown = site.new_store().read()
     assert idle_gpus(shown.gpus, site.clock.now()) == {job_id: "GPU 1 idle 5m"}
     assert [notice.text for notice in shown.notices] == [f"job {job_id} train (alice) leaves 1 of its 2 GPUs idle"]
     site.load["gpu1:1"] = 0.3
     site.passes(STEP)
-    assert not idle_gpus(site.new_store().snapshot().gpus, site.clock.now())
+    assert not idle_gpus(site.new_store().read().gpus, site.clock.now())
 
 
 def test_marks_of_a_process_that_has_ended_do_not_last(site: Site) -> None:
@@ -269,7 +268,7 @@ def test_marks_of_a_process_that_has_ended_do_not_last(site: Site) -> None:
     site.passes(320)
     site.process.close()
     site.clock.advance(60)
-    assert not idle_gpus(site.new_store().snapshot().gpus, site.clock.now())
+    assert not idle_gpus(site.new_store().read().gpus, site.clock.now())
 
 
 def test_an_own_job_that_leaves_all_its_gpus_idle_is_ended_some_time_after_the_warning(site: Site) -> None:
@@ -280,7 +279,7 @@ def test_an_own_job_that_leaves_all_its_gpus_idle_is_ended_some_time_after_the_w
     site.load = {}
     site.passes(320)
     ends = ": it is ended if that lasts for another 10m00s"
-    texts = [notice.text for notice in site.new_store().snapshot().notices]
+    texts = [notice.text for notice in site.new_store().read().notices]
     assert texts == [
         f"job {own} train (alice) leaves its 1 GPU idle{ends}",
         f"job {other} train (alice) leaves its 1 GPU idle",

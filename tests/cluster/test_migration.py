@@ -17,8 +17,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
-from gputui.engine.cluster.migration import Migration
-from gputui.engine.cluster.moves import JobMove
+from gputui.engine.cluster.migration import JobMove, Migration
 from gputui.ports import JobStore
 from gputui.store import TinyJobStore
 from tests.cli.test_completions import completed

@@ -8,11 +8,12 @@ from datetime import timedelta
 from itertools import count
 
 from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.cluster.actions import ClusterActions
+from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.poll import LONGEST_PAUSE, ClusterPoll
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
@@ -25,7 +26,7 @@ class Polled:
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock)
         ticks = count(0, 10)
-        self.store = ClusterStore(self.cluster, lambda: float(next(ticks)))
+        self.store = EngineQueue(self.cluster, lambda: float(next(ticks)))
         self.feed = Feed()
         self.seen: list[Snapshot] = []
         self.feed.subscribe(self.seen.append)
@@ -83,7 +84,7 @@ def test_a_change_by_this_process_is_shown_without_waiting_for_the_next_poll() -
     poll = ClusterPoll(polled.store, polled.feed, polled.clock, timedelta(hours=1))
     thread = threading.Thread(target=lambda: asyncio.run(poll.run()))
     thread.start()
-    ClusterActions(polled.store).act(SubmitJobs((Submission(spec()),)))
+    EngineBackend(polled.store, Settings()).act(SubmitJobs((Submission(spec()),)))
     assert changed.wait(60)
     poll.stop()
     thread.join(60)

@@ -13,9 +13,10 @@ from gputui.domain.cluster import Capability
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.settings import Settings
 from gputui.domain.submit_action import SubmitJobs
-from gputui.engine.cluster.actions import ClusterActions
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.backend import EngineBackend
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.tui.actions import Undo
 from tests.cluster.fake import FakeCluster
 from tests.factories import FakeClock, spec
@@ -29,8 +30,8 @@ class Operator:
 
     def __init__(self, **options: object) -> None:
         self.cluster = FakeCluster(FakeClock(), {"gpu1": 2}, **options)  # type: ignore[arg-type]
-        self.store = ClusterStore(self.cluster, lambda: 0.0)
-        self.actions = ClusterActions(self.store)
+        self.store = EngineQueue(self.cluster, lambda: 0.0)
+        self.actions = EngineBackend(self.store, Settings())
         self.undo = Undo(self.actions, dict)
         asked = replace(spec(gpus=2), time_limit=HOUR)
         self.ids = list(self.actions.act(SubmitJobs((Submission(asked),) * 6)).ids)

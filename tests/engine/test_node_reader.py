@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.cluster.node_readings import NodeReader
-from gputui.engine.cluster.poll import ClusterPoll
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.poll import ClusterPoll, NodeReader
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock
@@ -94,7 +93,7 @@ def test_details_are_asked_of_the_node_by_the_drivers_uuid() -> None:
 def test_a_poll_publishes_readings_and_ends_the_probes() -> None:
     probes, clock = HeldProbes(), FakeClock()
     probes.found["gpu1"] = reading(1, 2)
-    feed, store = Feed(), ClusterStore(FakeCluster(clock, {"gpu1": 2}))
+    feed, store = Feed(), EngineQueue(FakeCluster(clock, {"gpu1": 2}))
     poll = ClusterPoll(store, feed, clock, timedelta(seconds=2), NodeReader(probes, Settings()))
     feed.subscribe(lambda snapshot: poll.stop())
     asyncio.run(poll.run())

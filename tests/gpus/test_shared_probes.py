@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
-from gputui.engine.cluster.duties import Turn
+from gputui.engine.cluster.poll import Turn
 from gputui.gpus.shared_probes import LOOKS_LAST, NEWS_LAST, SharedNodeProbes, private_directory
 from tests.factories import FakeClock, gpu, sample
 

@@ -29,7 +29,7 @@ from gputui.domain.settings import MetricsSettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.cluster.poll import ClusterPoll
-from gputui.engine.cluster.store import ClusterStore
+from gputui.engine.cluster.queue import EngineQueue
 from gputui.engine.feed import Feed
 from gputui.metrics.exporter import Exporter
 from gputui.metrics.families import FAMILIES
@@ -192,7 +192,7 @@ class Watching:
         self.said: SimpleQueue[str] = SimpleQueue()
         self.feed = Feed()
         ticks = count(0, 10)
-        queue = ClusterStore(made, lambda: float(next(ticks)), directory=state / "clusters")
+        queue = EngineQueue(made, lambda: float(next(ticks)), directory=state / "clusters")
         options = Options(state, probe=ProbeSpec(), settings=settings)
         self._duties = tuple(cluster_serving.duties(options, queue, self.said.put))
         self._poll = ClusterPoll(queue, self.feed, FakeClock(), timedelta(seconds=2), None, self._duties)

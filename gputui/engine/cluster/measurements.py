@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from operator import is_
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from gputui.domain.action import Cancel
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import efficiency_of
-from gputui.domain.idle_gpus import idle_by_gpu, idle_sentence, idle_times
+from gputui.domain.errors import GputuiError
+from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_sentence, idle_times
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_tally import Tally
@@ -31,13 +33,14 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Node, Snapshot
     from gputui.domain.telemetry import AttemptTelemetry
     from gputui.domain.telemetry_series import Measured
-    from gputui.engine.cluster.idle_ends import IdleEnds
-    from gputui.ports import Clock
+    from gputui.ports import Clock, Cluster, SteadyClock
 
 log = logging.getLogger(__name__)
 
 DIRECTORY = "telemetry"
 """Directory for the readings over time, beside the records."""
+AGAIN = timedelta(minutes=1)
+"""Time after which a job that could not be ended is tried again."""
 _SAME_READING = 1.0
 """Seconds by which the time of one reading may differ from sweep to sweep."""
 
@@ -60,6 +63,10 @@ class TelemetryLedger(Protocol):
 
     def add(self, job_id: JobId, started_at: datetime, found: AttemptTelemetry, gpus: tuple[str, ...]) -> None:
         """Record durably what was measured in a run that has ended; raises OSError."""
+        ...
+
+    def note_end(self, job_id: JobId, started_at: datetime, words: str) -> None:
+        """Record durably why a run of a job is ended from here; raises OSError."""
         ...
 
     def end_of(self, job_id: JobId, started_at: datetime) -> str:
@@ -162,6 +169,67 @@ def measured(directory: Path, job: Job) -> dict[int, Measured]:
 def run_name(attempt: Attempt) -> str:
     """Return what tells a run from others of the same number, which a new cluster may give again."""
     return f"@{attempt.started_at.timestamp():.0f}" if attempt.started_at else ""
+
+
+class IdleEnds:
+    """Ends own jobs of a cluster that leave all their GPUs idle, as `scheduler.idle_gpus_end` asks for.
+
+    The engine knows no such rule, so a process of the user cancels the job, and records why before it does. That comes
+    some time after the job was reported; a new process reports again.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        notes: TelemetryLedger,
+        ends_after: timedelta | None,
+        clock: SteadyClock,
+        worker: Executor,
+    ) -> None:
+        """`ends_after` is that time; None: no job is ended."""
+        self._cluster = cluster
+        self._notes = notes
+        self._clock = clock
+        self._worker = worker
+        self._is_on = ends_after is not None
+        self._spells = IdleSpells(ends_after, lambda job: job.submitted_by == cluster.user)
+        self._tried_at: dict[JobId, datetime] = {}
+        self._faults: dict[JobId, str] = {}
+
+    def update(self, jobs: Collection[Job], idle: Mapping[JobId, Mapping[str, datetime]], now: datetime) -> None:
+        """Take the running jobs with their idle GPUs, and end those that have been idle for too long."""
+        if not self._is_on:
+            return
+        at = self._clock.boot_time()
+        self._spells.update(jobs, idle, at)
+        causes = self._spells.causes(jobs, at, now)
+        self._tried_at = {job_id: tried for job_id, tried in self._tried_at.items() if job_id in causes}
+        self._faults = {job_id: fault for job_id, fault in self._faults.items() if job_id in causes}
+        for job in jobs:
+            if job.id in causes and now - self._tried_at.get(job.id, now - AGAIN) >= AGAIN:
+                self._tried_at[job.id] = now
+                self._worker.submit(self._end, job, causes[job.id])
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return notices of jobs that could not be ended."""
+        return tuple(Notice("warning", fault) for fault in tuple(self._faults.values()))
+
+    def close(self) -> None:
+        """End no further job."""
+        self._worker.shutdown(wait=False)
+
+    def _end(self, job: Job, cause: Cause) -> None:
+        started_at = job.attempts[-1].started_at
+        try:
+            if started_at is not None:
+                self._notes.note_end(job.id, started_at, cause.text)
+            self._cluster.act(Cancel((job.id,)))
+            log.info("job %s is ended: %s", job.shown_id, cause.text)
+        except (GputuiError, OSError) as error:
+            log.warning("job %s cannot be ended: %s", job.shown_id, error)
+            self._faults[job.id] = f"job {job.shown_id} leaves its GPUs idle and cannot be ended: {error}"
+        except Exception:  # the border of a worker
+            log.exception("ending job %s", job.shown_id)
 
 
 class ClusterTelemetry:

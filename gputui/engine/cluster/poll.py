@@ -1,31 +1,43 @@
-"""Feeds a console with snapshots of a cluster, also while the cluster does not answer."""
+"""Feeds a process over a cluster with snapshots and with readings of nodes, and does its duties with them.
+
+Duties are metrics, hooks and telemetry of jobs; one process of a machine has each for all. Each console and each
+`gputui serve` offers to do them. The one that holds the lock of a duty does it; when it ends, however it ends, the
+kernel releases the lock, and the next poll of another process takes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from gputui.domain.errors import ClusterError
+from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
-from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.node_readings import ReadingRules, engine_jobs, named_gpus, read_node
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import EMPTY, Node, Notice, Snapshot
 
 if TYPE_CHECKING:
-    from gputui.engine.cluster.duties import Duty
-    from gputui.engine.cluster.node_readings import NodeReader
-    from gputui.engine.cluster.store import ClusterStore
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
-    from gputui.ports import Clock
+    from gputui.ports import Clock, NodeProbes
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE = 30.0
 """Maximum seconds between two tries while the cluster does not answer."""
+_LATE_AFTER = 4
+"""Intervals without a reading after which it is late."""
 
 
 class ClusterPoll:
@@ -39,7 +51,7 @@ class ClusterPoll:
 
     def __init__(
         self,
-        store: ClusterStore,
+        queue: EngineQueue,
         feed: Feed,
         clock: Clock,
         every: timedelta,
@@ -51,7 +63,7 @@ class ClusterPoll:
 
         `idle` marks idle GPUs for this console, sooner than the process that measures marks them for all.
         """
-        self._store = store
+        self._queue = queue
         self._feed = feed
         self._clock = clock
         self._every = every.total_seconds()
@@ -62,7 +74,7 @@ class ClusterPoll:
         self._silent_since: datetime | None = None
         self._wanted = threading.Event()
         self._stopped = False
-        store.on_refresh = self._wanted.set
+        queue.on_refresh = self._wanted.set
 
     def want_pcie(self, uuid: str | None) -> None:
         """Read the details of this GPU, where nodes are read."""
@@ -98,13 +110,20 @@ class ClusterPoll:
     def poll(self) -> None:
         """Publish a snapshot, or the last one with a notice if the cluster does not answer."""
         try:
-            snapshot = self._store.snapshot()
+            snapshot = self._queue.read()
         except ClusterError as error:
             self._failures += 1
             self._feed.publish(self._done(self._silent(error)))
             return
         self._failures, self._silent_since = 0, None
-        self._feed.publish(self._marked(self._done(self._joined(snapshot))))
+        now = self._clock.now()
+        if self._reader is not None:
+            snapshot = self._reader.joined(snapshot, now)
+        snapshot = self._done(snapshot)
+        if self._idle is not None:
+            jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+            snapshot = replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, now))
+        self._feed.publish(snapshot)
 
     def _done(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with notices of the duties, which have been done with it."""
@@ -117,24 +136,177 @@ class ClusterPoll:
                 log.exception("a duty for the cluster failed")
         return replace(snapshot, notices=tuple(notices)) if len(notices) > len(snapshot.notices) else snapshot
 
-    def _joined(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the readings of nodes."""
-        return snapshot if self._reader is None else self._reader.joined(snapshot, self._clock.now())
-
-    def _marked(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with idle GPUs marked."""
-        if self._idle is None:
-            return snapshot
-        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
-        return replace(snapshot, nodes=self._idle.marked(snapshot.nodes, jobs, self._clock.now()))
-
     def _silent(self, error: ClusterError) -> Snapshot:
         """Return the last snapshot, marked as out of date."""
         now, last = self._clock.now(), self._feed.latest
         since = self._silent_since = self._silent_since or now
         known = last is not EMPTY and last.leader is not None
-        engine = self._store.cluster.caps.engine
+        engine = self._queue.cluster.caps.engine
         notice = Notice("error", f"{engine} does not answer: {error}", since=since)
         silence = max(now - last.taken_at, timedelta(seconds=1))
         leader = replace(last.leader, silent_for=silence) if last.leader is not None else None
         return replace(last, taken_at=last.taken_at if known else now, leader=leader, notices=(notice,))
+
+
+class NodeReader:
+    """Has the nodes of each snapshot read, and adds their latest readings."""
+
+    def __init__(self, probes: NodeProbes, settings: Settings, *, has_gpu_ids: bool = True) -> None:
+        """`has_gpu_ids` is False if the engine does not tell which GPUs a job has."""
+        self._probes = probes
+        self._has_gpu_ids = has_gpu_ids
+        self._scheduler = settings.scheduler
+        self._named: dict[str, tuple[tuple[Gpu, ...], int, Mapping[str, Gpu]]] = {}
+        self._drivers: dict[str, tuple[str, str]] = {}
+        """Node and the driver's UUID of each GPU, by its name."""
+
+    def joined(self, snapshot: Snapshot, now: datetime) -> Snapshot:
+        """Return the snapshot with the readings; nodes that are new in it are read from now on."""
+        self._probes.follow(node.name for node in snapshot.nodes if is_readable(node))
+        found = self._probes.readings()
+        jobs, rules = engine_jobs(snapshot.jobs, now), self._rules
+        nodes = []
+        for node in snapshot.nodes:
+            reading = found.get(node.name)
+            if reading is None:
+                nodes.append(node)
+                continue
+            nodes.append(read_node(node, reading, self._names_of(node, reading), jobs, rules, now))
+        return replace(snapshot, nodes=tuple(nodes))
+
+    def readings(self) -> Mapping[str, ProbeReading]:
+        """Return the latest reading of each node."""
+        return self._probes.readings()
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Read the details of this GPU; None: of no GPU."""
+        node, drivers = self._drivers.get(uuid or "", (None, None))
+        self._probes.want_pcie(node, drivers)
+
+    def close(self) -> None:
+        """End the probes."""
+        self._probes.close()
+
+    @property
+    def _rules(self) -> ReadingRules:
+        late = max(self._scheduler.stale_after, _LATE_AFTER * self._probes.interval)
+        floor, ignored = self._scheduler.memory_floor, self._scheduler.ignore_processes
+        return ReadingRules(late, floor, ignored, self._has_gpu_ids)
+
+    def _names_of(self, node: Node, reading: ProbeReading) -> Mapping[str, Gpu]:
+        """Return the driver's GPUs by name; made again only if they have changed."""
+        known = self._named.get(node.name)
+        if known is None or known[0] != reading.gpus or known[1] != len(node.gpus):
+            named = named_gpus(node.gpus, reading.gpus)
+            self._named[node.name] = known = reading.gpus, len(node.gpus), named
+            self._drivers |= {name: (node.name, gpu.drivers_uuid or "") for name, gpu in named.items()}
+        return known[2]
+
+
+def is_readable(node: Node) -> bool:
+    """Return whether a node has GPUs and is up, as far as the engine knows."""
+    return not node.down and any(view.health.code is not HealthCode.UNKNOWN for view in node.gpus)
+
+
+class Duty(Protocol):
+    """A duty of a process, done with each snapshot. Its methods do not raise and do not block for long."""
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Do it for a new snapshot, also for one that is out of date because the engine does not answer."""
+        ...
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return its problems."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class Turn:
+    """Lock of a duty, which one process holds at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def take(self) -> bool:
+        """Take the lock if it is free; return whether this process has it. Raises OSError if there can be none."""
+        if self._descriptor is not None:
+            return True
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        except OSError as error:
+            os.close(descriptor)
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
+        self._descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Leave the lock to others."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+class SharedDuty:
+    """Duty that this process does while it holds the lock; begun with the first snapshot after it was taken."""
+
+    def __init__(
+        self, name: str, turn: Turn, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
+    ) -> None:
+        """`name` is for notices. `waits` is called once if another process does it."""
+        self._name = name
+        self._turn = turn
+        self._begin = begin
+        self._waits = waits
+        self._has_waited = False
+        self._fault = ""
+        self._duty: Duty | None = None
+
+    @property
+    def is_mine(self) -> bool:
+        """Return whether this process does it."""
+        return self._duty is not None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Take the duty if nobody has it, and do it."""
+        if self._duty is None:
+            if not snapshot.is_of_cluster or not self._is_taken():  # the cluster has not answered yet, or another does
+                return
+            self._duty = self._begin(snapshot)
+        self._duty.update(snapshot)
+
+    def notices(self) -> tuple[Notice, ...]:
+        """Return the problems of the duty, while this process has it."""
+        if self._fault:
+            return (Notice("warning", self._fault, short=f"no {self._name}"),)
+        return self._duty.notices() if self._duty is not None else ()
+
+    def close(self) -> None:
+        """End the duty, and leave it to others."""
+        duty, self._duty = self._duty, None
+        if duty is not None:
+            duty.close()
+        self._turn.release()
+
+    def _is_taken(self) -> bool:
+        try:
+            is_mine = self._turn.take()
+        except OSError as error:
+            fault = f"no {self._name}: {error.filename}: {error.strerror}"
+            if fault != self._fault:
+                log.error("%s", fault)
+            self._fault = fault
+            return False
+        self._fault = ""
+        if not is_mine and not self._has_waited:
+            self._has_waited = True
+            self._waits()
+        return is_mine

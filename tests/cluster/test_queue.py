@@ -1,4 +1,4 @@
-"""Queue of a cluster in the form of a job store: what it reads, and what it leaves to the engine."""
+"""Reading side of the queue of a cluster: what is asked of the engine, and what only a store of files has."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.cluster import element_id
-from gputui.domain.errors import CapabilityError, NotFoundError
+from gputui.domain.errors import NotFoundError
 from gputui.domain.job_spec import Submission
 from gputui.domain.snapshot import Controls
-from gputui.engine.cluster.store import FRESH, ClusterStore
+from gputui.engine.cluster.queue import FRESH, EngineQueue
 from tests.cluster.fake import FakeCluster
-from tests.factories import ACTOR, NOW, FakeClock, job, spec
+from tests.factories import NOW, FakeClock, spec
 
 
 class Reader:
@@ -23,7 +23,7 @@ class Reader:
         self.seconds = 0.0
         self.clock = FakeClock()
         self.cluster = FakeCluster(self.clock, {"gpu1": 2})
-        self.store = ClusterStore(self.cluster, lambda: self.seconds)
+        self.store = EngineQueue(self.cluster, lambda: self.seconds)
 
     def submit(self, *submissions: Submission) -> tuple[int, ...]:
         return self.cluster.submit(submissions, f"key {self.seconds} {len(submissions)}")
@@ -31,12 +31,12 @@ class Reader:
 
 def test_a_snapshot_is_used_for_a_second() -> None:
     reader = Reader()
-    first = reader.store.snapshot()
+    first = reader.store.read()
     reader.submit(Submission(spec()))
     reader.seconds = FRESH
-    assert reader.store.snapshot() is first
+    assert reader.store.read() is first
     reader.seconds = FRESH + 0.1
-    assert [each.id for each in reader.store.snapshot().jobs] == [1]
+    assert [each.id for each in reader.store.read().jobs] == [1]
 
 
 def test_a_change_is_read_at_once_and_told() -> None:
@@ -101,21 +101,6 @@ def test_a_job_that_the_queue_still_has_is_no_history() -> None:
 
 
 @pytest.mark.parametrize(
-    "write",
-    [
-        lambda store: store.transaction(),
-        lambda store: store.submit((job(),), actor=ACTOR),
-        lambda store: store.run_as(spec()),
-    ],
-)
-def test_a_write_is_refused(write: Callable[[ClusterStore], object]) -> None:
-    reader = Reader()
-    with pytest.raises(CapabilityError, match="the queue is Fake's: gputui asks Fake for changes and stores none"):
-        write(reader.store)
-    assert reader.cluster.snapshot().jobs == ()
-
-
-@pytest.mark.parametrize(
     ("read", "empty"),
     [
         (lambda store: store.controls(), Controls()),
@@ -123,29 +108,16 @@ def test_a_write_is_refused(write: Callable[[ClusterStore], object]) -> None:
         (lambda store: list(store.audit_log()), []),
         (lambda store: list(store.audit_log("1")), []),
         (lambda store: store.watch(), None),
-        (lambda store: store.caps_waiting(), False),
-        (lambda store: store.damage(), ()),
-        (lambda store: store.history_damage(), ()),
+        (lambda store: store.unread(), ()),
         (lambda store: store.unreadable(), ()),
     ],
 )
 def test_what_only_a_store_of_files_has_is_empty_without_asking(
-    read: Callable[[ClusterStore], object], empty: object
+    read: Callable[[EngineQueue], object], empty: object
 ) -> None:
     reader = Reader()
     reader.cluster.answers = False
     assert read(reader.store) == empty
-
-
-def test_the_upkeep_of_files_asks_the_cluster_nothing() -> None:
-    reader, writes = Reader(), list[float]()
-    reader.cluster.answers = False
-    with reader.store.lock_timeout(0.1):
-        reader.store.time_writes(writes.append)
-        reader.store.maintain(NOW)
-        reader.store.check()
-    asked = spec(gpus=1)
-    assert (reader.store.with_warrant(asked, 1000), writes) == (asked, [])
 
 
 def test_the_store_is_named_after_its_cluster_and_closes_it() -> None:

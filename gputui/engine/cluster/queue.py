@@ -1,34 +1,30 @@
-"""Queue of a cluster in the form of a job store: reads come from snapshots of the cluster, writes are refused."""
+"""Reading side of the queue of a cluster: snapshots, jobs and history, as the engine tells them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NoReturn
-
-from gputui.domain.errors import CapabilityError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gputui.domain.audit import Actor, AuditEntry
-    from gputui.domain.container import RunAs
+    from gputui.domain.audit import AuditEntry
     from gputui.domain.entries import Entries
     from gputui.domain.job import Job
     from gputui.domain.job_record import JobRecord
-    from gputui.domain.job_spec import JobId, JobSpec
+    from gputui.domain.job_spec import JobId
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Snapshot, Unreadable
     from gputui.engine.cluster.measurements import MeasuredJobs
-    from gputui.ports import Cluster, StoreWatch, Transaction
+    from gputui.ports import Cluster, StoreWatch
 
 FRESH = 1.0
 """Seconds for which a snapshot is used before the cluster is asked again."""
 
 
-class ClusterStore:
+class EngineQueue:
     """Jobs of a cluster. Controls and recurring jobs are empty: the engine has its own.
 
     The modules about jobs are imported when they are first read: a submission reads none.
@@ -53,43 +49,38 @@ class ClusterStore:
         self.on_refresh: Callable[[], None] = lambda: None
         """Called after each change of the cluster by this process."""
 
-    def snapshot(self) -> Snapshot:
+    def version(self) -> object:
+        """Return a token that changes whenever the cluster would be asked again."""
+        return int(self._monotonic() / (2 * FRESH))
+
+    def read(self) -> Snapshot:
         """Return a snapshot that is at most a second old."""
         return self._read()[0]
 
     def _read(self) -> tuple[Snapshot, Entries]:
+        from gputui.domain.entries import Entries
+
         with self._lock:
             latest = self._latest
             if latest is None or self._monotonic() - self._taken_at > FRESH:
-                latest = self._taken()
-                self._latest, self._taken_at = latest, self._monotonic()
+                snapshot = self.cluster.snapshot()
+                if self._measured is not None:
+                    snapshot = self._measured().joined(snapshot)
+                jobs = sorted(snapshot.jobs, key=lambda job: job.id)
+                self._latest = latest = snapshot, Entries({job.id: job for job in jobs})
+                self._taken_at = self._monotonic()
             return latest
-
-    def _taken(self) -> tuple[Snapshot, Entries]:
-        """Return a snapshot of the cluster now, and its jobs by id."""
-        from gputui.domain.entries import Entries
-
-        snapshot = self.cluster.snapshot()
-        if self._measured is not None:
-            snapshot = self._measured().joined(snapshot)
-        return snapshot, Entries({job.id: job for job in sorted(snapshot.jobs, key=lambda job: job.id)})
 
     def refresh(self) -> None:
         """Ask the cluster again at the next read, as after a change."""
         self._latest = None
         self.on_refresh()
 
-    @property
-    def store_id(self) -> str:
-        """Name of the cluster."""
-        return self.cluster.name
-
     def jobs(self) -> Entries:
         """Return all jobs that the engine still knows, by id."""
         return self._read()[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
-        """Return the ids of elements by array and index."""
         from gputui.domain.entries import ArrayPlaces
         from gputui.domain.runs import Run
 
@@ -101,7 +92,7 @@ class ClusterStore:
         return found
 
     def get(self, job_id: JobId) -> Job:
-        """Return a job; for an array, its first element. Raises NotFoundError."""
+        """Return a job; for an array, its first element."""
         jobs = self.jobs()
         if (job := jobs.get(job_id)) is not None:
             return job
@@ -113,11 +104,9 @@ class ClusterStore:
         return iter(sorted(self._forgotten(since), key=lambda job: (_month(job), job.id)))
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield the jobs that `history` yields, latest month first."""
         return iter(sorted(self._forgotten(since), key=_month, reverse=True))
 
     def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
-        """Yield the accounting records of all jobs."""
         from gputui.domain.job_record import record_of
 
         yield from map(record_of, self.jobs().values())
@@ -130,22 +119,16 @@ class ClusterStore:
     def _with_telemetry(self, jobs: Iterable[Job]) -> Iterator[Job]:
         return iter(jobs) if self._measured is None else self._measured().jobs(jobs)
 
-    def version(self) -> object:
-        """Return a token that changes whenever the cluster would be asked again."""
-        return int(self._monotonic() / (2 * FRESH))
-
-    def watch(self) -> StoreWatch | None:
-        """Return None: clusters are polled."""
-        return None
+    @property
+    def store_id(self) -> str:
+        return self.cluster.name
 
     def controls(self) -> Controls:
-        """Return empty controls."""
         from gputui.domain.snapshot import Controls
 
         return Controls()
 
     def recurring(self) -> Mapping[JobId, RecurringJob]:
-        """Return no recurring jobs."""
         return {}
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
@@ -153,61 +136,18 @@ class ClusterStore:
         del target
         return iter(())
 
-    def transaction(self) -> AbstractContextManager[Transaction]:
-        """Raise CapabilityError."""
-        self._refuse()
+    def watch(self) -> StoreWatch | None:
+        """Return None: clusters are polled."""
+        return None
 
-    def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
-        """Raise CapabilityError."""
-        del jobs, actor
-        self._refuse()
-
-    def run_as(self, spec: JobSpec) -> RunAs:
-        """Raise CapabilityError."""
-        del spec
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        engine = self.cluster.caps.engine
-        raise CapabilityError(f"the queue is {engine}'s: gputui asks {engine} for changes and stores none itself")
-
-    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
-        """Return the spec unchanged: the engine knows who submits."""
-        del uid
-        return spec
-
-    def caps_waiting(self) -> bool:
-        """Return False: the engine has its own limits."""
-        return False
-
-    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
-        """Do nothing: there is no lock."""
-        del seconds
-        return nullcontext()
-
-    def time_writes(self, wrote: Callable[[float], object]) -> None:
-        """Do nothing: there are no writes."""
-
-    def maintain(self, now: datetime) -> None:
-        """Do nothing: the engine looks after its queue."""
-
-    def damage(self) -> tuple[str, ...]:
-        """Return nothing: no file is read."""
-        return ()
-
-    def history_damage(self) -> tuple[str, ...]:
-        """Return nothing: no file is read."""
-        return ()
+    def check(self) -> None:
+        """Do nothing: no file is read."""
 
     def unread(self) -> tuple[str, ...]:
         return ()
 
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """Return nothing: no file is read."""
         return ()
-
-    def check(self) -> None:
-        """Do nothing: no file is read."""
 
     def close(self) -> None:
         """Close the connections to the cluster."""

@@ -1,0 +1,239 @@
+"""The queue of a cluster as a backend: what the engine lacks is refused in its words, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+from weakref import WeakSet
+
+from gputui.domain.cluster import Capability, Caps
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.settings import Settings
+from gputui.domain.submit_action import Done, SubmitJobs
+
+if TYPE_CHECKING:
+    from gputui.domain.action import Action
+    from gputui.domain.container import ProcessRow, Shell
+    from gputui.domain.gpu import Gpu
+    from gputui.domain.job import Job
+    from gputui.domain.job_spec import JobId, Submission
+    from gputui.domain.snapshot import Snapshot
+    from gputui.domain.telemetry_series import Measured
+    from gputui.engine.cluster.queue import EngineQueue
+    from gputui.ports import Channel, LogStream, StampedLogStream
+    from gputui.ports.backend import About, Entry
+
+
+class EngineBackend:
+    """The queue of a cluster, with the rights that this process's user has there.
+
+    The engine applies a change to one job after the other: it may refuse one after it has changed others, and says so.
+    """
+
+    def __init__(
+        self,
+        queue: EngineQueue,
+        settings: Settings,
+        *,
+        user: str = "",
+        command: tuple[str, ...] = ("gputui",),
+        images: Callable[[], Iterable[str]] = tuple,
+        with_gpus: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
+    ) -> None:
+        """`user` is the user's name on this machine, and `command` runs gputui with the same options.
+
+        `images` returns the names of the images of this machine's engine, `with_gpus` a snapshot with readings of its
+        nodes, where the settings want them.
+        """
+        self.queue = queue
+        self._cluster = queue.cluster
+        self._settings = settings
+        self._user = user
+        self._command = command
+        self._images = images
+        self._with_gpus = with_gpus
+        self._streams: WeakSet[LogStream] = WeakSet()
+
+    def about(self, server: str = "") -> About:
+        from gputui.ports.backend import About
+
+        del server
+        caps, settings = self._cluster.caps, self._settings
+        return About(
+            self._cluster.name, self._user, str(Path.cwd()), caps, scheduler=settings.scheduler, policy=settings.policy
+        )
+
+    def snapshots(self) -> EngineQueue:
+        return self.queue
+
+    def job(self, job_id: JobId) -> Job:
+        return self.queue.get(job_id)
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        return self.queue.past(since)
+
+    def images(self, server: str = "") -> Iterable[str]:
+        del server
+        return self._images()
+
+    def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
+        del server, on_progress
+        if isinstance(action, SubmitJobs):
+            asked = self._checked(action)
+            try:
+                return Done(self._cluster.submit(asked, uuid4().hex, is_new=True) if asked else ())
+            finally:
+                self.queue.refresh()
+        from gputui.engine.cluster import changes  # a submission waits while it is imported
+
+        return changes.act(self.queue, action)
+
+    def foresee(self, action: Action, /) -> Done:
+        """Return the jobs as `act` would leave them; raises the same errors, but for those of the engine.
+
+        Of new jobs the engine tells only when they would start.
+        """
+        if isinstance(action, SubmitJobs):
+            asked = self._checked(action)
+            self._cluster.caps.need(Capability.TEST_ONLY)
+            return Done(starts=tuple(map(self._cluster.expected_start, asked)))
+        from gputui.engine.cluster import changes
+
+        return changes.foresee(self.queue, action)
+
+    def undo(self, changes: Iterable[Any], on_progress: object = None) -> Sequence[tuple[Any, str]]:
+        from gputui.engine.cluster.changes import undone
+
+        del on_progress
+        return list(undone(self.queue, changes))
+
+    def _checked(self, action: SubmitJobs) -> tuple[Submission, ...]:
+        for submission in action.submissions:
+            check_submission(submission, self._cluster.caps)
+        return action.submissions
+
+    def log(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        """Return the output of the last attempt; raises NotFoundError for an earlier one: it is not kept apart."""
+        job = self.queue.get(job_id)
+        if job.attempt is None:
+            raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
+        if attempt is not None and attempt != job.attempt.number:
+            hint = f"attempt {job.attempt.number} is the last one"
+            raise NotFoundError(f"attempt {attempt} of job {job.shown_id} has no output of its own", hint=hint)
+        if follow and job.state.is_active:
+            self._cluster.caps.need(Capability.LIVE_LOG)
+        stream = self._cluster.log(job, tail=tail, follow=follow)
+        opened: LogStream = stream if stamped or not stream.is_stamped else WithoutTimes(stream)
+        self._streams.add(opened)
+        return opened
+
+    def enter(self, job_id: JobId, request: Entry) -> Channel:
+        from gputui.ports.backend import Attach
+
+        job = self.queue.get(job_id)
+        self._check_running(job, Capability.STREAMS if isinstance(request, Attach) else Capability.INSIDE)
+        return self._cluster.enter(job, request)
+
+    def shell(self, job_id: JobId) -> Shell:
+        from gputui.domain.container import Shell
+        from gputui.engine.job_exec import SHELL
+
+        job = self.queue.get(job_id)
+        self._check_running(job)
+        return Shell((*self._command, "exec", "-it", job.shown_id, *SHELL), self._cluster.place(job))
+
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        job = self.queue.get(job_id)
+        self._check_running(job)
+        return self._cluster.processes(job)
+
+    def _check_running(self, job: Job, capability: Capability = Capability.INSIDE) -> None:
+        from gputui.domain.state import JobState
+        from gputui.engine.job_exec import not_running
+
+        self._cluster.caps.need(capability)
+        if job.state is not JobState.RUNNING:
+            raise not_running(job)
+        if job.suspended:
+            hint = f"gputui unsuspend {job.shown_id}"
+            raise GputuiError(f"job {job.shown_id} is suspended: no command can run in it", hint=hint)
+
+    def measured(self, job_id: JobId) -> Mapping[int, Measured]:
+        from gputui.engine.cluster.measurements import measured
+
+        return measured(self.queue.directory, self.queue.get(job_id))
+
+    def is_scheduled(self) -> bool:
+        return True
+
+    def known_gpus(self) -> tuple[Gpu, ...]:
+        return ()
+
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+        from gputui.domain.gpu import ProbeCode
+
+        read = self._with_gpus(snapshot)
+        for node in read.nodes if self._is_read else ():
+            if node.gpus and node.probe.code is not ProbeCode.OK:
+                tell(f"{node.name}: {node.probe.text}")
+        return read
+
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        from gputui.domain.telemetry_words import unread_words
+
+        engine, is_read = self._cluster.caps.engine, self._is_read
+        return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}
+
+    @property
+    def _is_read(self) -> bool:
+        return self._settings.cluster.probe != "off"
+
+    def close(self) -> None:
+        for stream in tuple(self._streams):
+            stream.close()
+        self.queue.close()
+
+
+class WithoutTimes:
+    """Stream whose lines lose the times before them."""
+
+    def __init__(self, stream: StampedLogStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines as the job wrote them."""
+        return (line.partition(b" ")[2] for line in self._stream)
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._stream.close()
+
+
+def check_submission(submission: Submission, caps: Caps) -> None:
+    """Raise CapabilityError or InputError for a job that the engine cannot run as it is asked to."""
+    spec = submission.spec
+    needed = {
+        Capability.ARRAYS: submission.array,
+        Capability.DEPENDENCIES: spec.after or spec.after_any,
+        Capability.HOLD: submission.held,
+        Capability.STREAMS: spec.interactive is not None,
+    }
+    for capability, is_asked in needed.items():
+        if is_asked:
+            caps.need(capability)
+    if spec.idle_timeout is not None:
+        raise InputError(f"{caps.engine} does not watch for idle jobs", where="--idle-timeout")
+    if spec.preemptible:
+        why = f"{caps.engine} decides by its own settings which jobs are preempted"
+        raise InputError(why, where="--preemptible")
