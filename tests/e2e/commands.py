@@ -154,7 +154,7 @@ _LATE = (
     "gputui.gpus.simulated",
     "gputui.runtime.docker.job_exec",
     "gputui.runtime.docker.runtime",
-    "gputui.runtime.docker.connection",
+    "gputui.runtime.docker.transport",
     "gputui.runtime.process.job_exec",
     "gputui.runtime.process.runtime",
     "gputui.runtime.frame_channel",

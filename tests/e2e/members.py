@@ -48,7 +48,7 @@ for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
         importlib.import_module(each.name)
 import gputui.bootstrap, gputui.runtime.process.runtime, gputui.runtime.docker.runtime, gputui.gpus.simulated
 import gputui.runtime.frame_channel, gputui.runtime.process.job_exec, gputui.runtime.docker.job_exec
-import gputui.runtime.docker.connection, docker.errors, requests.exceptions
+import gputui.runtime.docker.transport, docker.errors, requests.exceptions
 import concurrent.futures.thread, zoneinfo, apscheduler.executors.asyncio, apscheduler.executors.pool
 import apscheduler.schedulers.asyncio, apscheduler.triggers.date, apscheduler.triggers.interval
 uid, gid, groups, code = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]

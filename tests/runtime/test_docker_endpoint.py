@@ -15,8 +15,9 @@ import pytest
 
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker.connection import Connection, base_url, dialled
+from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint, TlsFiles, find_endpoint
+from gputui.runtime.docker.transport import base_url, dialled
 from tests.needs import need
 from tests.runtime.standin_engine import StandInEngine
 

@@ -12,7 +12,7 @@ from gputui.runtime.docker.connection import FIRST_PAUSE, Connection
 from gputui.runtime.docker.create import STORE
 
 if TYPE_CHECKING:
-    from gputui.runtime.docker.connection import EngineClient
+    from gputui.runtime.docker.transport import EngineClient
 
 log = logging.getLogger(__name__)
 

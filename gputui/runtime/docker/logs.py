@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import requests
     from docker import APIClient
 
-    from gputui.runtime.docker.connection import EngineClient
+    from gputui.runtime.docker.transport import EngineClient
 
 
 log = logging.getLogger(__name__)
