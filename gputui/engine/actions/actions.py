@@ -13,21 +13,12 @@ from msgspec.structs import replace
 from gputui.domain.action import (
     Action,
     AddRecurring,
-    DrainGpus,
-    EditJobs,
     JobAction,
-    Pause,
     PauseRecurring,
     PlaceJobs,
     RemoveRecurring,
-    RemoveTenant,
     ReserveGpus,
-    ResumeGpus,
     ResumeRecurring,
-    SetStanding,
-    SetTenant,
-    Unpause,
-    Unreserve,
 )
 from gputui.domain.audit import Actor
 from gputui.domain.job_spec import JobId, Submission
@@ -58,45 +49,31 @@ class Actions:
         self._context = ActionContext(store, clock, actor, settings, policy, permissions)
 
     def act(self, action: Action, *, server: str = "", on_progress: Progress | None = None) -> Done:
-        """Carry out an action for all of its jobs, or raise GputuiError and change nothing.
-
-        `on_progress` is called now and then with the number of finished jobs and the total; an exception in it undoes
-        the action. There is one queue, whatever the name of the server.
-        """
+        """See `Performer.act`; there is one queue, whatever the name of the server."""
         del server
         context = replace(self._context, on_progress=on_progress) if on_progress else self._context
-        match action:
-            case SubmitJobs():
-                return admission.submit(context, action.submissions)
-            case EditJobs():
-                return job_changes.edit_jobs(context, action)
-            case DrainGpus() | ResumeGpus() | Pause() | Unpause():
-                from gputui.engine.actions import controls
+        if isinstance(action, SubmitJobs):
+            return admission.submit(context, action.submissions)
+        if isinstance(action, JobAction | PlaceJobs):
+            return job_changes.change_jobs(context, action)
+        if isinstance(action, AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring):
+            from gputui.engine.actions.recurring import change_recurring
 
-                return controls.change_controls(context, action)
-            case ReserveGpus() | Unreserve() | SetStanding() | SetTenant() | RemoveTenant():
-                return _changed_policy(context, action)
-            case AddRecurring() | PauseRecurring() | ResumeRecurring() | RemoveRecurring():
-                return _changed_recurring(context, action)
-            case _:
-                return job_changes.change_jobs(context, action)
+            return change_recurring(context, action)
+        from gputui.engine.actions.controls import change_controls
+
+        return change_controls(context, action)
 
     def foresee(self, action: Action) -> Done:
-        """Return what `act` would do, with the jobs as they would be; raises the same errors, and writes nothing.
+        """Return what `act` would do; of actions about anything else than jobs and reservations nothing is known."""
+        if isinstance(action, SubmitJobs):
+            return admission.foreseen(self._context, action.submissions)
+        if isinstance(action, JobAction | PlaceJobs):
+            return job_changes.foreseen(self._context, action)
+        if isinstance(action, ReserveGpus):
+            from gputui.engine.actions import controls
 
-        Of actions about anything else than jobs and new reservations nothing is known before.
-        """
-        match action:
-            case SubmitJobs():
-                return admission.foreseen(self._context, action.submissions)
-            case EditJobs():
-                return job_changes.edit_foreseen(self._context, action)
-            case ReserveGpus():
-                from gputui.engine.actions import controls
-
-                return controls.foreseen(self._context, action)
-            case _ if isinstance(action, PlaceJobs | JobAction):
-                return job_changes.foreseen(self._context, action)
+            return controls.foreseen(self._context, action)
         return Done()
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
@@ -109,31 +86,3 @@ class Actions:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
         context = replace(self._context, on_progress=on_progress) if on_progress else self._context
         return undone(context, changes)
-
-
-def _changed_policy(
-    context: ActionContext, action: ReserveGpus | Unreserve | SetStanding | SetTenant | RemoveTenant
-) -> Done:
-    from gputui.engine.actions import controls  # no other action needs them
-
-    match action:
-        case ReserveGpus():
-            return controls.reserve(context, action)
-        case Unreserve():
-            return controls.unreserve(context, action)
-        case SetStanding():
-            return controls.set_standing(context, action)
-        case SetTenant():
-            return controls.set_tenant(context, action)
-        case RemoveTenant():
-            return controls.remove_tenant(context, action)
-
-
-def _changed_recurring(
-    context: ActionContext, action: AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring
-) -> Done:
-    from gputui.engine.actions import recurring
-
-    if isinstance(action, AddRecurring):
-        return recurring.add_recurring(context, action)
-    return recurring.change_recurring(context, action)

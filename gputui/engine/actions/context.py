@@ -5,9 +5,9 @@ A change is reverted only while its target is still as the action left it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,8 +21,7 @@ from gputui.domain.snapshot import Controls
 from gputui.engine.actions.permissions import PriorityCaps, UserPermissions
 from gputui.ports import Clock, JobStore, Transaction
 
-T = TypeVar("T")
-_REPORT_EVERY = 100
+REPORT_EVERY = 100
 """Number of jobs between two reports of progress."""
 
 
@@ -36,23 +35,12 @@ class ActionContext(Struct, frozen=True):
     policy: PolicySettings
     permissions: UserPermissions | None
     """The site's rules; None if everything is allowed."""
-    on_progress: Callable[[int, int], None] = lambda done, total: None
+    on_progress: Callable[[int, int], None] | None = None
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
-
-    def now(self) -> datetime:
-        """Return the time, in UTC."""
-        return self.clock.now()
 
     def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write an entry of the audit log in the transaction."""
-        transaction.audit(AuditEntry(self.now(), self.actor.uid, self.actor.user, verb, target, before, after))
-
-    def with_progress(self, items: Iterable[T], total: int) -> Iterator[T]:
-        """Yield the items, reporting the progress now and then."""
-        for number, item in enumerate(items):
-            if number % _REPORT_EVERY == 0:
-                self.on_progress(number, total)
-            yield item
+        transaction.audit(AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, verb, target, before, after))
 
     @property
     def may_operate(self) -> bool:
@@ -65,7 +53,7 @@ class ActionContext(Struct, frozen=True):
 
 
 class JobChange(Struct, frozen=True):
-    """Change of a job by an action."""
+    """Change of a job by an action; as the others, an `ActionChange` that names its target in the audit log."""
 
     verb: str
     before: Job
@@ -73,47 +61,40 @@ class JobChange(Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """Name of the job in the audit log."""
         return target_of(self.before)
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        """Return the name of the changed object, by the displayed index of each GPU."""
         del indices
         job = self.before
         return f"{job.count} jobs {job.shown_id}" if job.runs else f"job {job.id}"
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Changed fields with their previous values."""
-        pairs = ((name, getattr(self.before, name), getattr(self.after, name)) for name in Job.__struct_fields__)
-        return {name: before for name, before, after in pairs if before != after}
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
         """Revert the change; return why not, or an empty string. Time on hold does not count as waiting.
 
         Of an array, only those elements are reverted that are still as the action left them.
         """
+        pairs = ((name, getattr(self.before, name), getattr(self.after, name)) for name in Job.__struct_fields__)
+        previous = {name: before for name, before, after in pairs if before != after}
+        refusals = []
         try:
             parts = list(transaction.chosen(self.before.ids))
         except NotFoundError:
             return "no longer exists"
-        refusals = [self._revert(transaction, now, at) for now in parts]
+        for now in parts:
+            if now.state is not self.after.state:
+                refusals.append(f"is {now.state} now")
+            elif any(getattr(now, name) != getattr(self.after, name) for name in previous):
+                refusals.append("has been changed since")
+            else:
+                refusals.append("")
+                back = now.evolve(**previous)
+                if now.held and not back.held:
+                    back = back.evolve(waited=now.waited, waiting_since=at)
+                transaction.put(back)
         return "" if "" in refusals else refusals[0]
-
-    def _revert(self, transaction: Transaction, now: Job, at: datetime) -> str:
-        if now.state is not self.after.state:
-            return f"is {now.state} now"
-        if any(getattr(now, name) != getattr(self.after, name) for name in self.fields):
-            return "has been changed since"
-        back = now.evolve(**self.fields)
-        if now.held and not back.held:
-            back = back.evolve(waited=now.waited, waiting_since=at)
-        transaction.put(back)
-        return ""
 
     @property
     def done(self) -> str:
-        """Sentence about the restored state."""
         before = self.before
         words = {
             "hold": "may start again",
@@ -136,15 +117,12 @@ class DrainChange(Struct, frozen=True):
 
     @property
     def target(self) -> str:
-        """Name of the GPU in the audit log."""
         return self.uuid
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        """Return the name of the changed object, by the displayed index of each GPU."""
         return f"GPU {indices.get(self.uuid, self.uuid[:12])}"
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
-        """Revert the change; return why not, or an empty string."""
         del at
         controls = transaction.controls()
         if controls.drains.get(self.uuid) != self.after:
@@ -157,7 +135,6 @@ class DrainChange(Struct, frozen=True):
 
     @property
     def done(self) -> str:
-        """Sentence about the restored state."""
         return f"is drained again: {self.before.reason}".rstrip(": ") if self.before else "takes jobs again"
 
 
@@ -170,12 +147,10 @@ class PauseChange(Struct, frozen=True):
     target = "scheduler"
 
     def subject(self, indices: Mapping[str, str]) -> str:
-        """Return the name of the changed object, by the displayed index of each GPU."""
         del indices
         return "the scheduler"
 
     def revert(self, transaction: Transaction, at: datetime) -> str:
-        """Revert the change; return why not, or an empty string."""
         del at
         controls = transaction.controls()
         if _pause(controls) != _pause(self.after):
@@ -186,7 +161,6 @@ class PauseChange(Struct, frozen=True):
 
     @property
     def done(self) -> str:
-        """Sentence about the restored state."""
         return "is paused again" if self.before.paused else "starts jobs again"
 
 
@@ -202,8 +176,10 @@ def undone(context: ActionContext, changes: Iterable[UndoableChange]) -> list[tu
     done = []
     with context.store.transaction() as transaction:
         latest_first = list(changes)[::-1]
-        for change in context.with_progress(latest_first, len(latest_first)):
-            refusal = change.revert(transaction, context.now())
+        for number, change in enumerate(latest_first):
+            if context.on_progress is not None and number % REPORT_EVERY == 0:
+                context.on_progress(number, len(latest_first))
+            refusal = change.revert(transaction, context.clock.now())
             if not refusal:
                 context.audit(transaction, f"undo {change.verb}", change.target, "", change.done)
             done.append((change, refusal))

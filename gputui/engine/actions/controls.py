@@ -6,16 +6,18 @@ They are written into the store and audited; the settings file has its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from datetime import timedelta
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
 from gputui.domain.action import (
     ControlAction,
+    DrainGpus,
     Pause,
     RemoveTenant,
     ReserveGpus,
+    ResumeGpus,
     SetStanding,
     SetTenant,
     Unpause,
@@ -31,97 +33,94 @@ from gputui.domain.submit_action import Done
 from gputui.engine.actions.context import ActionContext, DrainChange, PauseChange, UndoableChange
 from gputui.ports import Transaction
 
+_REMEMBERED = timedelta(days=30)
+"""Time after its end during which a reservation's name is not reused."""
+_PolicyAction: TypeAlias = ReserveGpus | Unreserve | SetStanding | SetTenant | RemoveTenant
 
-def change_controls(context: ActionContext, action: ControlAction) -> Done:
-    """Drain GPUs, pause the scheduler, or end that; each GPU has an entry of its own in the audit log."""
-    changes: list[UndoableChange] = []
+
+def change_controls(context: ActionContext, action: ControlAction | _PolicyAction) -> Done:
+    """Drain GPUs, pause the scheduler, reserve GPUs, or change a rule or a tenant; or end that."""
     with context.store.transaction() as transaction:
-        before = transaction.controls()
-        after = action.apply(before, context.now(), context.actor.user)
+        controls = transaction.controls()
+        match action:
+            case ReserveGpus() | Unreserve():
+                return _change_reservations(context, transaction, controls, action)
+            case SetTenant() | RemoveTenant():
+                _change_tenant(context, transaction, controls, action)
+                return Done()
+            case SetStanding():
+                after = replace(controls, standing=action.rule)
+                words = (_standing_word(context.policy, each) for each in (controls, after))
+            case _:
+                after = action.apply(controls, context.clock.now(), context.actor.user)
+                words = ("paused: " + each.pause_reason if each.paused else "dispatching" for each in (controls, after))
         transaction.set_controls(after)
-        if isinstance(action, Pause | Unpause):
-            context.audit(transaction, action.verb, "scheduler", _pause_words(before), _pause_words(after))
-            changes += [PauseChange(action.verb, before, after)] if before != after else []
+        if isinstance(action, DrainGpus | ResumeGpus):  # each GPU has an entry of its own in the audit log
+            changes: list[UndoableChange] = []
+            for uuid in dict.fromkeys(action.uuids):
+                was, now = controls.drains.get(uuid), after.drains.get(uuid)
+                context.audit(transaction, action.verb, uuid, _drain_words(was), _drain_words(now))
+                changes += [DrainChange(action.verb, uuid, was, now)] if was != now else []
             return Done(changes=tuple(changes))
-        for uuid in dict.fromkeys(action.uuids):
-            was, now = before.drains.get(uuid), after.drains.get(uuid)
-            context.audit(transaction, action.verb, uuid, _drain_words(was), _drain_words(now))
-            changes += [DrainChange(action.verb, uuid, was, now)] if was != now else []
-    return Done(changes=tuple(changes))
+        context.audit(transaction, action.verb, "scheduler", *words)
+        can_be_undone = isinstance(action, Pause | Unpause) and controls != after
+    return Done(changes=(PauseChange(action.verb, controls, after),) if can_be_undone else ())
 
 
 def _drain_words(drain: Drain | None) -> str:
     return f"drained: {drain.reason}" if drain is not None else "in use"
 
 
-def _pause_words(controls: Controls) -> str:
-    return f"paused: {controls.pause_reason}" if controls.paused else "dispatching"
-
-
-_REMEMBERED = timedelta(days=30)
-"""Time after its end during which a reservation's name is not reused."""
-
-
-def reserve(context: ActionContext, action: ReserveGpus) -> Done:
-    """Reserve GPUs."""
-    with context.store.transaction() as transaction:
-        controls = transaction.controls()
-        named = _checked(context, action, controls)
-        oldest = context.now() - _REMEMBERED
-        others = (other for other in controls.reservations if other.end > oldest)
-        transaction.set_controls(_unjudged(replace(controls, reservations=(*others, named)), named))
-        context.audit(transaction, action.verb, f"reservation {named.name}", "", describe_window(named))
-    return Done(window=named)
+def _standing_word(policy: PolicySettings, controls: Controls) -> str:
+    priority = effective_policy(policy, controls).standing_priority
+    return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
 
 
 def foreseen(context: ActionContext, action: ReserveGpus) -> Done:
-    """Return the reservation as `reserve` would store it; raises the same errors."""
+    """Return the reservation as the action would store it; raises the same errors."""
     return Done(window=_checked(context, action, context.store.controls()))
 
 
-def unreserve(context: ActionContext, action: Unreserve) -> Done:
-    """Remove a reservation that has not ended and was added by an action."""
-    name = action.name
-    with context.store.transaction() as transaction:
-        controls, now = transaction.controls(), context.now()
-        found = [window for window in controls.reservations if window.name == name and window.end > now]
-        if not found and any(window.name == name for window in context.policy.reservations):
-            hint = "remove it there"
-            raise GputuiError(f"reservation {name} is defined in the settings file", hint=hint)
+def _change_reservations(
+    context: ActionContext, transaction: Transaction, controls: Controls, action: ReserveGpus | Unreserve
+) -> Done:
+    """Reserve GPUs, or remove a reservation that has not ended and was added by an action."""
+    now = context.clock.now()
+    if isinstance(action, ReserveGpus):
+        window = _checked(context, action, controls)
+        others = tuple(other for other in controls.reservations if other.end > now - _REMEMBERED)
+        left, was, then = (*others, window), "", describe_window(window)
+    else:
+        name = action.name
+        found = [each for each in controls.reservations if each.name == name and each.end > now]
+        if not found and any(each.name == name for each in context.policy.reservations):
+            raise GputuiError(f"reservation {name} is defined in the settings file", hint="remove it there")
         if not found:
             raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
-        left = tuple(window for window in controls.reservations if window not in found)
-        transaction.set_controls(_unjudged(replace(controls, reservations=left), found[0]))
-        context.audit(transaction, action.verb, f"reservation {name}", describe_window(found[0]), "")
-    return Done()
-
-
-def set_standing(context: ActionContext, action: SetStanding) -> Done:
-    """Set the standing rule, which gives GPUs to jobs of a priority first; None restores the settings file's."""
-    with context.store.transaction() as transaction:
-        before = transaction.controls()
-        after = replace(before, standing=action.rule)
-        transaction.set_controls(after)
-        words = (_standing_word(context.policy, controls) for controls in (before, after))
-        context.audit(transaction, action.verb, "scheduler", *words)
-    return Done()
+        window = found[0]
+        left = tuple(each for each in controls.reservations if each not in found)
+        was, then = describe_window(window), ""
+    # without claim and release of an earlier window with that name and start
+    claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
+    released = {key: at for key, at in controls.released.items() if key != window.key}
+    transaction.set_controls(replace(controls, reservations=left, claimed=claimed, released=released))
+    context.audit(transaction, action.verb, f"reservation {window.name}", was, then)
+    return Done(window=window) if isinstance(action, ReserveGpus) else Done()
 
 
 def _checked(context: ActionContext, action: ReserveGpus, controls: Controls) -> Window:
-    window, now = action.window, context.now()
+    """Return the window with a name, `r1` or `r2` and so on if it has none; raises GputuiError if it cannot be."""
+    window, now = action.window, context.clock.now()
     everyone = (*context.policy.reservations, *controls.reservations)
     check_times(window, now)
-    named = window if window.name else replace(window, name=_free_name(everyone))
+    numbers = (re.fullmatch(r"r(\d{1,9})", each.name, re.ASCII) for each in everyone)
+    free = f"r{max((int(match[1]) for match in numbers if match), default=0) + 1}"
+    named = window if window.name else replace(window, name=free)
     open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
     if any(other.name == named.name for other in everyone if other.end > now):
         raise InputError(f"reservation {named.name} exists already", where="--name", hint="choose another name")
     check_conflicts(named, open_ones, action.gpus)
     return named
-
-
-def _standing_word(policy: PolicySettings, controls: Controls) -> str:
-    priority = effective_policy(policy, controls).standing_priority
-    return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
 
 
 def describe_window(window: Window) -> str:
@@ -137,65 +136,34 @@ def beneficiary(window: Window) -> str:
     return ", and ".join(words) or "nobody"
 
 
-def _unjudged(controls: Controls, window: Window) -> Controls:
-    """Return the controls without claim and release of an earlier window with that name and start."""
-    claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
-    released = {key: at for key, at in controls.released.items() if key != window.key}
-    return replace(controls, claimed=claimed, released=released)
-
-
-def _free_name(windows: Iterable[Window]) -> str:
-    """Return the next free name: `r1`, `r2`."""
-    numbers = (re.fullmatch(r"r(\d{1,9})", window.name, re.ASCII) for window in windows)
-    return f"r{max((int(match[1]) for match in numbers if match), default=0) + 1}"
-
-
-def set_tenant(context: ActionContext, action: SetTenant) -> Done:
-    """Change a tenant's weight and caps."""
+def _change_tenant(
+    context: ActionContext, transaction: Transaction, controls: Controls, action: SetTenant | RemoveTenant
+) -> None:
+    """Change a tenant's weight and caps, or remove its values, so that those of the settings file apply again."""
     name = action.name
-    with context.store.transaction() as transaction:
-        controls = transaction.controls()
-        known = {tenant.name: tenant for tenant in effective_policy(context.policy, controls).tenants}
-        before = known.get(name)
+    after: TenantSettings | None
+    set_here, of_file = (
+        next((each for each in tenants if each.name == name), None)
+        for tenants in (controls.tenants, context.policy.tenants)
+    )
+    before = set_here
+    if isinstance(action, SetTenant):
+        before = set_here or of_file
         after = replace(TenantSettings(name) if action.clear or before is None else before, **action.changes)
-        _check_may(context, before, after)
-        _put(transaction, controls, name, (after,))
-        context.audit(transaction, "tenant", f"tenant {name}", _in_words(before), _in_words(after))
-    return Done()
-
-
-def remove_tenant(context: ActionContext, action: RemoveTenant) -> Done:
-    """Remove a tenant's values."""
-    name = action.name
-    with context.store.transaction() as transaction:
-        controls = transaction.controls()
-        before = next((tenant for tenant in controls.tenants if tenant.name == name), None)
-        of_file = next((tenant for tenant in context.policy.tenants if tenant.name == name), None)
-        if before is None and of_file is not None:
-            raise GputuiError(f"tenant {name} is defined in the settings file", hint="change it there, or tenant set")
-        if before is None:
-            raise NotFoundError(f"nothing is set for a tenant {name}", hint="gputui tenant list shows them")
-        _check_may(context, before, of_file)
-        _put(transaction, controls, name, ())
-        context.audit(transaction, "tenant", f"tenant {name}", _in_words(before), _in_words(of_file))
-    return Done()
-
-
-def _check_may(context: ActionContext, before: TenantSettings | None, after: TenantSettings | None) -> None:
-    """Raise GputuiError if a member of a shared queue would change a highest priority, or the users."""
-    if _guarded(before) != _guarded(after) and not context.may_operate:
+        row = [after]
+    elif set_here is not None:
+        after, row = of_file, []
+    elif of_file is not None:
+        raise GputuiError(f"tenant {name} is defined in the settings file", hint="change it there, or tenant set")
+    else:
+        raise NotFoundError(f"nothing is set for a tenant {name}", hint="gputui tenant list shows them")
+    guarded = [(each.max_priority, each.users) if each else (None, ()) for each in (before, after)]
+    if guarded[0] != guarded[1] and not context.may_operate:
         hint = "ask root, the owner of the state directory, or a user named by policy.operators"
         raise GputuiError("only an operator may change the highest priority or the users of a tenant", hint=hint)
-
-
-def _put(transaction: Transaction, controls: Controls, name: str, row: tuple[TenantSettings, ...]) -> None:
     others = tuple(tenant for tenant in controls.tenants if tenant.name != name)
     transaction.set_controls(replace(controls, tenants=(*others, *row)))
-
-
-def _guarded(tenant: TenantSettings | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return the fields that only operators may change."""
-    return (tenant.max_priority, tenant.users) if tenant else (None, ())
+    context.audit(transaction, "tenant", f"tenant {name}", _in_words(before), _in_words(after))
 
 
 def _in_words(tenant: TenantSettings | None) -> str:

@@ -261,34 +261,31 @@ class PriorityCaps:
 
     def check_new(self, spec: JobSpec) -> None:
         """Raise InputError for a job of another user's tenant, or with a higher priority than allowed."""
-        self._check_user(spec.tenant)
-        self._check_waiting(spec.tenant, spec.priority, "--priority")
+        tenant, permissions = spec.tenant, self._permissions
+        users = self._users.get(tenant)
+        if (
+            users
+            and permissions
+            and not (permissions.may_operate(self._uid) or permissions.is_one_of(self._uid, users))
+        ):
+            text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
+            raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
+        self._check_priority(tenant, spec.priority, "--priority")
 
     def check(self, before: Job, after: Job) -> None:
         """Raise InputError if a job is raised to more than allowed, or put before all others."""
         tenant = after.spec.tenant
         if after.priority > before.priority:
-            self._check_waiting(tenant, after.priority, "priority")
+            self._check_priority(tenant, after.priority, "priority")
         if after.topped_at is not None and after.topped_at != before.topped_at and self.most(tenant) < MAX_PRIORITY:
             text = f"the head of the queue is before priority 100, and tenant {tenant} may have {self.most(tenant)}"
             raise InputError(text, where="top", hint=self._hint(tenant, MAX_PRIORITY))
-        if after.placed is not None and after.placed != before.placed and not self._may_place(tenant):
+        is_placed = after.placed is not None and after.placed != before.placed
+        if is_placed and self._is_shared and self.most(tenant) < MAX_PRIORITY:  # passing others amounts to any priority
             text = f"only operators move jobs by hand in a shared queue; tenant {tenant} may have {self.most(tenant)}"
             raise InputError(text, where="move", hint=self._hint(tenant, MAX_PRIORITY))
 
-    def _may_place(self, tenant: str) -> bool:
-        """Return whether this user may move jobs by hand: passing others' jobs amounts to any priority."""
-        return not self._is_shared or self.most(tenant) == MAX_PRIORITY
-
-    def _check_user(self, tenant: str) -> None:
-        users, permissions = self._users.get(tenant), self._permissions
-        if not users or permissions is None or permissions.may_operate(self._uid):
-            return
-        if not permissions.is_one_of(self._uid, users):
-            text = f"only {', '.join(users)} and operators may submit for tenant {tenant}"
-            raise InputError(text, where="--tenant", hint="leave it out: the job is then charged to you")
-
-    def _check_waiting(self, tenant: str, priority: int, where: str) -> None:
+    def _check_priority(self, tenant: str, priority: int, where: str) -> None:
         most = self.most(tenant)
         if priority > most:
             text = f"tenant {tenant} may have at most priority {most}, and {priority} is more"

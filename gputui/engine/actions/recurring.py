@@ -13,13 +13,11 @@ from msgspec.structs import replace
 
 from gputui.domain.action import AddRecurring, PauseRecurring, RemoveRecurring, ResumeRecurring
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.submit_action import Done
 from gputui.domain.units import quoted
-from gputui.engine.actions.admission import Admission
+from gputui.engine.actions.admission import checked_spec
 from gputui.engine.actions.context import ActionContext
-from gputui.ports import Transaction
 
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
@@ -93,42 +91,39 @@ def _is_known(name: str) -> bool:
     return True
 
 
-def add_recurring(context: ActionContext, action: AddRecurring) -> Done:
-    """Add a recurring job, whose id differs from all job ids."""
-    recurrence, submission, admission = action.recurrence, action.submission, Admission(context)
-    admission.check_spec(submission.spec)
-    context.caps(context.store.controls()).check_new(submission.spec)
-    if submission.spec.begin_at is not None:
-        raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
-    submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
-    entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.now())
-    with context.store.transaction() as transaction:
-        entry = transaction.add_recurring(entry)
-        context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
-    return Done((entry.id,))
-
-
-def change_recurring(context: ActionContext, action: PauseRecurring | ResumeRecurring | RemoveRecurring) -> Done:
-    """Pause, resume or remove recurring jobs, all of them or none."""
+def change_recurring(
+    context: ActionContext, action: AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring
+) -> Done:
+    """Add a recurring job, whose id differs from all job ids; or pause, resume or remove some, all of them or none."""
+    if isinstance(action, AddRecurring):
+        return _add(context, action)
     ids, verb = tuple(dict.fromkeys(action.ids)), action.verb.removesuffix("_recurring")
     with context.store.transaction() as transaction:
         for one in ids:
-            before = _found(transaction, one)
+            if (before := transaction.recurring().get(one)) is None:
+                raise NotFoundError(f"there is no recurring job {one}", hint="gputui cron list")
             if isinstance(action, RemoveRecurring):
                 transaction.remove_recurring(one)
                 context.audit(transaction, verb, f"recurring {one}", _words(before), "")
             elif before.paused != (paused := isinstance(action, PauseRecurring)):
-                after = replace(before, paused=paused).awaiting(find_zone(before.zone), context.now())
+                after = replace(before, paused=paused).awaiting(find_zone(before.zone), context.clock.now())
                 transaction.put_recurring(after)
                 context.audit(transaction, verb, f"recurring {one}", _words(before), _words(after))
     return Done(ids)
 
 
-def _found(transaction: Transaction, recurring: JobId) -> RecurringJob:
-    found = transaction.recurring().get(recurring)
-    if found is None:
-        raise NotFoundError(f"there is no recurring job {recurring}", hint="gputui cron list")
-    return found
+def _add(context: ActionContext, action: AddRecurring) -> Done:
+    recurrence, submission = action.recurrence, action.submission
+    checked_spec(context, submission.spec)
+    context.caps(context.store.controls()).check_new(submission.spec)
+    if submission.spec.begin_at is not None:
+        raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
+    submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
+    entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.clock.now())
+    with context.store.transaction() as transaction:
+        entry = transaction.add_recurring(entry)
+        context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
+    return Done((entry.id,))
 
 
 def _words(entry: RecurringJob) -> str:
