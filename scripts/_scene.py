@@ -26,7 +26,8 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.tick.observer import Observation
-from gputui.engine.tick.snapshot_builder import Observations, QueueView, leader_snapshot, with_plan
+from gputui.engine.tick.planner import Observations, leader_snapshot
+from gputui.engine.tick.snapshot_builder import QueueView, with_plan
 from gputui.gpus.simulated import SimulatedProbe, ticks_of
 
 NOW = datetime(2026, 3, 2, 14, 32, 7, tzinfo=UTC)

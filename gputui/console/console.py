@@ -32,7 +32,7 @@ from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
-from gputui.engine.process.faults import describe_fault
+from gputui.engine.process.loop import describe_fault
 from gputui.ports import JobStore
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice

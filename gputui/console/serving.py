@@ -24,7 +24,7 @@ from gputui.domain.units import format_duration
 from gputui.engine.feed import Feed
 from gputui.engine.files.file_modes import new_file
 from gputui.engine.files.leadership import Leadership, current_leader
-from gputui.engine.process.faults import SchedulingFailedError
+from gputui.engine.process.loop import SchedulingFailedError
 from gputui.ports import JobStore
 
 if TYPE_CHECKING:

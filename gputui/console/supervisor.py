@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gputui.console.app import ConsoleApp
 from gputui.domain.errors import GputuiError
-from gputui.engine.process.faults import FaultCount, describe_fault
+from gputui.engine.process.loop import FaultCount, describe_fault
 from gputui.tui.messages import ExitChoice
 from gputui.tui.notifications import Notification
 from gputui.tui.suspend import hang_up

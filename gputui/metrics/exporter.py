@@ -38,7 +38,7 @@ from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.state import TERMINAL
 from gputui.engine.files.backup_file import read_backup_record
 from gputui.engine.hooks.delivery import sinks
-from gputui.engine.process.monitored_runtime import RECORDED
+from gputui.engine.process.host import RECORDED
 from gputui.metrics import families, server
 from gputui.metrics.collector import SnapshotCollector
 from gputui.metrics.dcgm import JobMapping

@@ -22,7 +22,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.process.faults import WITHIN, FaultCount
+from gputui.engine.process.loop import WITHIN, FaultCount
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services

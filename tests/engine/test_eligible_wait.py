@@ -172,8 +172,7 @@ def test_edits_that_ask_for_more_restart_the_wait(world: World) -> None:
 
 def test_an_interrupted_start_does_not_change_the_wait(world: World) -> None:
     from gputui.domain.job import Placement
-    from gputui.engine.tick.attempt_steps import given_back
-    from gputui.engine.tick.start_protocol import claimed
+    from gputui.engine.tick.start_protocol import claimed, given_back
 
     _, job_id = blocked(world)
     job = world.job(job_id)

@@ -12,7 +12,7 @@ from gputui.domain.action import Cancel, ResumeGpus
 from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.state import JobState
-from gputui.engine.tick.gpu_faults import FaultRecorder
+from gputui.engine.tick.machine import FaultRecorder
 from tests.engine.world import World
 from tests.factories import uuid
 

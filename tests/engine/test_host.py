@@ -24,8 +24,8 @@ from gputui.engine.feed import Feed
 from gputui.engine.files import live_file
 from gputui.engine.files.leadership import LOCK_FILE, Leadership
 from gputui.engine.process import host, loop
-from gputui.engine.process.faults import SchedulingFailedError
 from gputui.engine.process.host import Adapters, Extras, Host
+from gputui.engine.process.loop import SchedulingFailedError
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.ports import SteadyClock

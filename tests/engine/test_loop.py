@@ -14,8 +14,7 @@ import pytest
 
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine.process import loop
-from gputui.engine.process.faults import Faults, SchedulingFailedError
-from gputui.engine.process.loop import Waker
+from gputui.engine.process.loop import Faults, SchedulingFailedError, Waker
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job

@@ -15,8 +15,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.feed import Feed
-from gputui.engine.process.host import Adapters, Extras, Host
-from gputui.engine.process.monitored_runtime import monitored
+from gputui.engine.process.host import Adapters, Extras, Host, monitored
 from gputui.ports.monitor import NoMonitor
 from tests.engine.fakes import FakeProbe
 from tests.engine.test_host import RealClock, real

@@ -16,7 +16,7 @@ from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
-from gputui.engine.tick.past_usage import REFRESH, past_usage
+from gputui.engine.tick.planner import REFRESH, past_usage
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, job, uuid

@@ -19,7 +19,7 @@ from gputui.domain.policy.plan import Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.tick import preemption
+from gputui.engine.tick.starts import begin_preemptions
 from tests.engine.fakes import Crash
 from tests.engine.real_pools import RealPools
 from tests.engine.world import World
@@ -261,9 +261,7 @@ def test_an_action_after_the_plan_was_made_is_respected(site: World, change: str
     context = site.scheduler.context
     context.refresh()
     CHANGES[change](site, victim, urgent)
-    assert preemption.begin_preemptions(context, [Preemption(victim, urgent)], site.clock.now()) == (
-        change == "nothing"
-    )
+    assert begin_preemptions(context, [Preemption(victim, urgent)], site.clock.now()) == (change == "nothing")
     expected = JobState.COMPLETING if change == "nothing" else JobState.RUNNING
     assert site.job(victim).state is expected
 

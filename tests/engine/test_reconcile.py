@@ -12,7 +12,6 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
 from gputui.engine.files.tallies import AttemptKey
-from gputui.engine.tick import attempt_steps
 from gputui.engine.tick.reconcile import (
     Adopt,
     Clean,
@@ -26,6 +25,7 @@ from gputui.engine.tick.reconcile import (
     find_corrections,
     find_strays,
 )
+from gputui.engine.tick.start_protocol import adopted
 from tests.factories import GIB, NOW, job, running, uuid
 
 CREATED = ContainerRecord("c1", 1, 1, ContainerState.CREATED, (uuid(0),))
@@ -119,7 +119,7 @@ def test_an_attempt_after_a_known_one_is_not_killed(one: Job) -> None:
 def test_a_container_is_adopted_with_its_number_despite_gaps() -> None:
     lost = replace(RUNNING, attempt=3)
     assert decided(WAITS_AGAIN, lost) == [Adopt(1, lost)]
-    after = attempt_steps.adopted(WAITS_AGAIN, lost, NOW)
+    after = adopted(WAITS_AGAIN, lost, NOW)
     assert [attempt.number for attempt in after.attempts] == [1, 3]
     assert after.next_attempt == 4
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain.entries import Entries
-from gputui.domain.errors import NotLeaderError, StoreError
+from gputui.domain.errors import NotLeaderError, RuntimeUnavailableError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.engine.feed import Feed
@@ -28,9 +28,15 @@ from gputui.engine.hooks.announcer import Announcer, stored_ends
 from gputui.engine.hooks.delivery import sinks
 from gputui.engine.hooks.weekly import MakeReport, WeeklyReport, weekly_of
 from gputui.engine.process import memory_tuning
-from gputui.engine.process.faults import Faults, SchedulingFailedError, describe_fault
-from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Loop, Waker
-from gputui.engine.process.monitored_runtime import monitored
+from gputui.engine.process.loop import (
+    AGAIN_AFTER,
+    MOST_FAULTS,
+    Faults,
+    Loop,
+    SchedulingFailedError,
+    Waker,
+    describe_fault,
+)
 from gputui.engine.process.relay import Relay
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.context import Ports
@@ -479,3 +485,53 @@ class Host:
             self._is_tuned = True
             memory_tuning.configure_gc()
         memory_tuning.SWEEPER.tend(time.monotonic())
+
+
+RECORDED = frozenset(
+    {
+        "pull",
+        "create",
+        "start",
+        "terminate",
+        "signal",
+        "suspend",
+        "unsuspend",
+        "kill",
+        "containers",
+        "save_log",
+        "remove",
+    }
+)
+"""Calls that act on attempts, and the listing, which shows that a runtime answers."""
+
+
+class MonitoredRuntime:
+    """Passes all calls on to a runtime; calls among `RECORDED` are timed and their results recorded."""
+
+    def __init__(self, runtime: Runtime, monitor: Monitor) -> None:
+        self._runtime = runtime
+        self._monitor = monitor
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._runtime, name)
+        return self._recorded(name, attribute) if name in RECORDED else attribute
+
+    def _recorded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            begun, result = time.perf_counter(), "error"
+            try:
+                answer = call(*arguments, **named)
+                result = "ok"
+            except RuntimeUnavailableError:
+                result = "unavailable"
+                raise
+            finally:
+                self._monitor.called(self._runtime.name, name, result, time.perf_counter() - begun)
+            return answer
+
+        return recorded
+
+
+def monitored(runtime: Runtime, monitor: Monitor) -> Runtime:
+    """Return the runtime with its calls recorded."""
+    return cast("Runtime", MonitoredRuntime(runtime, monitor))

@@ -24,11 +24,9 @@ from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_f
 from gputui.engine.files.logs import log_path
 from gputui.engine.files.tallies import AttemptKey
 from gputui.engine.files.viewers import forget_input, wait_for_viewer
-from gputui.engine.tick.attempt_steps import under_way
-from gputui.engine.tick.failure_signs import NO_SIGNS, FailureSigns, read_signs
 from gputui.engine.tick.image_pulls import ImagePulls
 from gputui.engine.tick.observer import Sequence
-from gputui.engine.tick.start_protocol import start_attempt
+from gputui.engine.tick.start_protocol import NO_SIGNS, FailureSigns, read_signs, start_attempt, under_way
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock
 

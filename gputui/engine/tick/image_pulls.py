@@ -18,7 +18,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.policy.retry import backoff, conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
-from gputui.engine.tick.attempt_steps import given_back, with_wait_ended
+from gputui.engine.tick.start_protocol import given_back, with_wait_ended
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 

@@ -1,29 +1,88 @@
-"""The current plan: made from a snapshot, and again when any of its inputs has changed."""
+"""The current plan: made from a snapshot and past usage, and again when any of its inputs has changed."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.container import ContainerRecord, ForeignContainer
+from gputui.domain.errors import StoreError
+from gputui.domain.gpu import GpuState, GpuView, ProbeReading
 from gputui.domain.idle_gpus import IdleTracker
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.policy.reservations import with_claims
-from gputui.domain.snapshot import Leader, Notice, Snapshot, WindowView
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Node, Notice, Snapshot, Usage, WindowView
 from gputui.domain.state import JobState
-from gputui.engine.tick import starts
 from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.past_usage import PastUsage
-from gputui.engine.tick.snapshot_builder import Observations, leader_snapshot, with_plan
+from gputui.engine.tick.observer import Observation
+from gputui.engine.tick.reconcile import find_strays
+from gputui.engine.tick.snapshot_builder import QueueView, with_plan
+from gputui.engine.tick.starts import held_up
+from gputui.ports import JobStore
 
 log = logging.getLogger(__name__)
+
+REFRESH = timedelta(minutes=10)
+"""Time between two readings of the history; jobs that moved there later do not count until the next."""
+_HALF_LIVES = 8
+"""Half-lives that are read; older usage would count for less than half a percent of itself."""
+
+
+class PastUsage:
+    """Cache of the past usage, refreshed in the background; the last reading counts meanwhile."""
+
+    def __init__(self, store: JobStore, half_life: timedelta, workers: Executor, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._half_life = half_life
+        self._workers = workers
+        self._wake = wake
+        self._usage = Usage()
+        self._asked_at: datetime | None = None
+        self._is_reading = False
+
+    def at(self, now: datetime) -> Usage:
+        """Return the last reading; start a new one in a worker if it is older than `REFRESH`. Never blocks."""
+        is_old = self._asked_at is None or abs(now - self._asked_at) > REFRESH
+        if is_old and not self._is_reading:
+            self._asked_at, self._is_reading = now, True
+            self._workers.submit(self._read, now)
+        return self._usage
+
+    def _read(self, now: datetime) -> None:
+        try:
+            self._usage = past_usage(self._store, self._half_life, now)
+        except StoreError as error:  # fair share is less exact, but nothing has to wait
+            log.warning("past usage cannot be read: %s", error)
+        except Exception:  # the border of a worker
+            log.exception("reading past usage")
+        finally:
+            self._is_reading = False
+        self._wake()
+
+
+def past_usage(store: JobStore, half_life: timedelta, now: datetime) -> Usage:
+    """Return GPU-seconds of each tenant, decayed to `now` from the end of each attempt."""
+    used: dict[str, float] = {}
+    for job in store.history(now - _HALF_LIVES * half_life):
+        for attempt in job.attempts:
+            if attempt.gpus and attempt.started_at and attempt.ended_at:
+                gpus = len(attempt.gpus) * attempt.gpu_share
+                seconds = (attempt.ended_at - attempt.started_at).total_seconds() * gpus
+                decay = 0.5 ** (max(now - attempt.ended_at, timedelta(0)) / half_life)
+                used[job.spec.tenant] = used.get(job.spec.tenant, 0.0) + max(0.0, seconds) * decay
+    return Usage(now, used)
+
 
 _REASONS_KEEP = timedelta(seconds=5)
 
@@ -83,7 +142,7 @@ class Planner:
             reading=context.reading,
             runtimes=tuple(observer.latest for observer in context.observers.values()),
             freed_at=freed_at,
-            progress={**starts.held_up(context, now), **context.workers.pulls.progress},
+            progress={**held_up(context, now), **context.workers.pulls.progress},
             notices=(*trouble, *context.damage),
             usage=self._past_usage.at(now),
             idle_since=context.idle_since,
@@ -150,3 +209,100 @@ def record_reservations(context: TickContext, windows: tuple[WindowView, ...]) -
         elif view.window.key in after.claimed.keys() - before.claimed.keys():
             log.info("reservation %s is claimed", view.window.name)
     context.refresh()
+
+
+class Observations(Struct, frozen=True):
+    """State outside the store, as the scheduler observed it: GPUs, runtimes, pulls, past usage."""
+
+    reading: ProbeReading
+    runtimes: tuple[Observation, ...]
+    freed_at: Mapping[str, datetime]
+    progress: Mapping[JobId, str]
+    notices: tuple[Notice, ...]
+    usage: Usage = Usage()
+    idle_since: Mapping[str, datetime] = field(default_factory=dict)
+
+
+def leader_snapshot(
+    store_id: str,
+    queue: QueueView,
+    observed: Observations,
+    leader: Leader,
+    settings: Settings,
+    now: datetime,
+) -> Snapshot:
+    """Return the snapshot of the process that schedules, without its plan."""
+    node = Node(
+        name=leader.host,
+        gpus=gpu_views(_evidence(store_id, queue, observed), settings.scheduler, now),
+        probe=observed.reading.status,
+        driver_version=observed.reading.driver_version,
+        runtimes=tuple(seen.status for seen in observed.runtimes),
+        host=observed.reading.host,
+    )
+    return Snapshot(
+        taken_at=now,
+        nodes=(node,),
+        jobs=queue.all_jobs,
+        controls=queue.controls,
+        recurring=tuple(queue.recurring.values()),
+        unreadable=queue.unreadable,
+        leader=leader,
+        leads_here=True,
+        progress=observed.progress,
+        usage=observed.usage,
+        notices=(*observed.notices, *(Notice("information", note) for note in observed.reading.notes)),
+    )
+
+
+def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Evidence:
+    """Return the facts that decide which GPUs are free."""
+    return Evidence(
+        reading=observed.reading,
+        store_id=store_id,
+        jobs=queue.active,
+        controls=queue.controls,
+        unreadable=queue.unreadable,
+        foreign=_foreign(queue.jobs, observed.runtimes),
+        is_asked=_is_asked(observed.runtimes),
+        freed_at=observed.freed_at,
+        sessions=_sessions(observed.runtimes),
+        idle_since=observed.idle_since,
+    )
+
+
+def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
+    """Return foreign containers with GPUs; None if any runtime cannot list them."""
+    found: list[ForeignContainer] = []
+    for seen in observations:
+        if seen.foreign is None or seen.records is None:
+            return None
+        found += seen.foreign
+        found += [
+            ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus, started_at=r.started_at)
+            for r in find_strays(jobs, seen.records)
+        ]
+    return tuple(found)
+
+
+def _is_asked(observations: Iterable[Observation]) -> bool:
+    """Return whether a runtime that cannot list containers has been asked at all."""
+    return any(seen.begun for seen in observations if seen.foreign is None or seen.records is None)
+
+
+def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
+    if record.job_id in jobs:
+        end = "which does not stop" if record.attempt < jobs[record.job_id].next_attempt else "which the queue lost"
+        return f"attempt {record.attempt} of job {record.job_id}, {end}"
+    return f"job {record.job_id} of a lost queue"
+
+
+def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
+    """Return jobs by session leader pid, to identify processes of host jobs with unreadable environments."""
+    return {
+        record.pid: record.job_id
+        for seen in observations
+        if seen.status.name == "process"
+        for record in seen.records or ()
+        if record.pid is not None
+    }

@@ -14,9 +14,10 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.state import JobState
-from gputui.engine.tick import attempt_steps, reconcile, starts
+from gputui.engine.tick import reconcile
 from gputui.engine.tick.context import TickContext
-from gputui.engine.tick.failure_signs import is_worth_reading
+from gputui.engine.tick.start_protocol import adopted, finished, given_back, is_worth_reading, under_way, vanished
+from gputui.engine.tick.starts import latest_launch
 from gputui.ports import Runtime, Transaction
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Reaper:
                 context.workers.clean(runtime, correction.record, now)
             elif isinstance(correction, reconcile.StartAgain):
                 job = context.queue.jobs[correction.job_id]
-                context.workers.start(runtime, starts.latest_launch(context, job))
+                context.workers.start(runtime, latest_launch(context, job))
             elif isinstance(correction, reconcile.KillStray):
                 record = correction.record
                 again = now.timestamp() // _KILL_STRAYS_EVERY
@@ -120,27 +121,27 @@ class Reaper:
         settings = self._context.settings.scheduler
         match change:
             case reconcile.Finish(_, record):
-                current = attempt_steps.under_way(transaction, job.id, record.attempt)
+                current = under_way(transaction, job.id, record.attempt)
                 signs = self._context.workers.take_failure_signs((job.id, record.attempt))
                 if current is None:
                     return None
                 gpus = self._context.probe.latest().gpus
                 totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
                 measured = self._measured(current, now, record)
-                ended = attempt_steps.finished(measured, record, now, settings, signs)
+                ended = finished(measured, record, now, settings, signs)
                 return out_of_memory.ask_for_more(ended, totals)
             case reconcile.Vanished(_, number):
-                current = attempt_steps.under_way(transaction, job.id, number)
+                current = under_way(transaction, job.id, number)
                 if current is None:
                     return None
                 measured = self._measured(current, now)
-                return attempt_steps.vanished(measured, now, settings)
+                return vanished(measured, now, settings)
             case reconcile.Adopt(_, record):
                 adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
-                return attempt_steps.adopted(job, record, now) if adoptable else None
+                return adopted(job, record, now) if adoptable else None
             case reconcile.GiveBack(_, number):
                 self._context.workers.note_given_back((job.id, number))
-                return attempt_steps.given_back(job) if job.state is JobState.CONFIGURING else None
+                return given_back(job) if job.state is JobState.CONFIGURING else None
 
     def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
         """Return the job with the telemetry of its ended attempt."""

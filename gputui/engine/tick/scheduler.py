@@ -17,25 +17,24 @@ from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.hooks.announcer import Announcer
-from gputui.engine.tick import (
-    clock_jump,
-    preemption,
-    recurring_runs,
-    run_limits,
-    starts,
-    stops,
-    user_requests,
-)
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.context import Ports, TickContext
-from gputui.engine.tick.gpu_faults import FaultRecorder
+from gputui.engine.tick.machine import BackupWatch, Disk, FaultRecorder, shift_times
 from gputui.engine.tick.observer import Observer, Sequence
-from gputui.engine.tick.past_usage import PastUsage
-from gputui.engine.tick.planner import Planner, record_reservations
+from gputui.engine.tick.planner import PastUsage, Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
-from gputui.engine.tick.run_limits import IdleGpus, IdleJobs, JobActivityReader
+from gputui.engine.tick.recurring_runs import make_due_runs, next_run_at
+from gputui.engine.tick.run_limits import IdleGpus, IdleJobs, JobActivityReader, enforce_limits
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
-from gputui.engine.tick.state_directory import BackupWatch, Disk
+from gputui.engine.tick.starts import begin_preemptions, begin_starts
+from gputui.engine.tick.stops import (
+    cancel_unsatisfiable,
+    carry_out_requests,
+    carry_out_suspensions,
+    drive_stops,
+    has_unsatisfiable,
+    send_signals,
+)
 from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 
@@ -134,18 +133,18 @@ class Scheduler:
         try:
             self.context.refresh()
             self._gpu_faults.record(now, boot)
-            clock_jump.shift_times(self.context, now, boot)
+            shift_times(self.context, now, boot)
             self._measure(now)
             self._reaper.reap(now)
-            run_limits.enforce_limits(self.context, now)
+            enforce_limits(self.context, now)
             self._idle_jobs.enforce(now, boot)
             self._idle_gpus.enforce(now, boot)
             self._cancel(now)
-            user_requests.carry_out_suspensions(self.context, now)
-            user_requests.send_signals(self.context)
+            carry_out_suspensions(self.context, now)
+            send_signals(self.context)
             self.workers.pulls.keep_wanted(self.context.queue.jobs)
             self._cancel_unsatisfiable(now)
-            recurring_runs.make_due_runs(self.context, now)
+            make_due_runs(self.context, now)
             self._plan(now)
             record_reservations(self.context, self._planner.plan.windows)
             self._preempt(now)
@@ -177,7 +176,7 @@ class Scheduler:
     @property
     def wake_at(self) -> datetime:
         """Time of the next tick, if nothing happens before."""
-        run_at = recurring_runs.next_run_at(self.context.queue.recurring.values(), self._ticked_at)
+        run_at = next_run_at(self.context.queue.recurring.values(), self._ticked_at)
         return min(self._planner.next_at, run_at) if run_at else self._planner.next_at
 
     def _notice_clock_set_back(self, now: datetime) -> None:
@@ -194,14 +193,14 @@ class Scheduler:
 
     def _cancel(self, now: datetime) -> None:
         """Carry out requests to cancel and to requeue, and signal the attempts that are to end."""
-        user_requests.carry_out_requests(self.context, now)
-        stops.drive_stops(self.context, now)
+        carry_out_requests(self.context, now)
+        drive_stops(self.context, now)
 
     def _cancel_unsatisfiable(self, now: datetime) -> None:
         """Cancel jobs whose dependencies can never be met."""
         context = self.context
-        if self._checked is not context.queue and user_requests.has_unsatisfiable(context.queue):
-            user_requests.cancel_unsatisfiable(context.store, context.queue, now)
+        if self._checked is not context.queue and has_unsatisfiable(context.queue):
+            cancel_unsatisfiable(context.store, context.queue, now)
             context.refresh()
         self._checked = context.queue
 
@@ -230,12 +229,12 @@ class Scheduler:
 
     def _preempt(self, now: datetime) -> None:
         """Begin the planned preemptions."""
-        if preemption.begin_preemptions(self.context, self._planner.plan.preemptions, now):
+        if begin_preemptions(self.context, self._planner.plan.preemptions, now):
             self._planner.carried_out((), now, self._reaper.freed_at)
 
     def _start(self, now: datetime) -> None:
         """Begin the planned starts."""
-        begun = starts.begin_starts(self.context, self._planner.plan.starts, now)
+        begun = begin_starts(self.context, self._planner.plan.starts, now)
         if begun:
             self._planner.carried_out(begun, now, self._reaper.freed_at)
 

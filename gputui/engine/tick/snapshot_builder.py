@@ -1,4 +1,4 @@
-"""Builds snapshots: in the process that schedules, and in those that only show its view."""
+"""Reads the queue for a tick, and builds the snapshots of processes that only show the scheduler's view."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.entries import Entries
 from gputui.domain.errors import (
     NotFoundError,
@@ -21,10 +19,9 @@ from gputui.domain.errors import (
     StoreFormatError,
     StoreFullError,
 )
-from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import Settings
@@ -33,11 +30,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.files import live_file
 from gputui.engine.files.leadership import current_leader
-from gputui.engine.tick.reconcile import find_strays
 from gputui.ports import JobStore
-
-if TYPE_CHECKING:
-    from gputui.engine.tick.observer import Observation
 
 NOBODY = ProbeStatus(
     ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"
@@ -54,18 +47,6 @@ def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
         windows=decided.windows,
         fragmentation=decided.fragmentation,
     )
-
-
-class Observations(Struct, frozen=True):
-    """State outside the store, as the scheduler observed it: GPUs, runtimes, pulls, past usage."""
-
-    reading: ProbeReading
-    runtimes: tuple[Observation, ...]
-    freed_at: Mapping[str, datetime]
-    progress: Mapping[JobId, str]
-    notices: tuple[Notice, ...]
-    usage: Usage = Usage()
-    idle_since: Mapping[str, datetime] = field(default_factory=dict)
 
 
 class QueueView(Struct, frozen=True, dict=True):
@@ -95,91 +76,6 @@ class QueueView(Struct, frozen=True, dict=True):
         requested = tuple(job for job in jobs.values() if job.cancel_requested or job.requeue_requested)
         in_history, recurring = tuple(dependencies(store, jobs)), store.recurring()
         return cls(jobs, active, requested, in_history, store.controls(), recurring, store.unreadable())
-
-
-def leader_snapshot(
-    store_id: str,
-    queue: QueueView,
-    observed: Observations,
-    leader: Leader,
-    settings: Settings,
-    now: datetime,
-) -> Snapshot:
-    """Return the snapshot of the process that schedules, without its plan."""
-    node = Node(
-        name=leader.host,
-        gpus=gpu_views(_evidence(store_id, queue, observed), settings.scheduler, now),
-        probe=observed.reading.status,
-        driver_version=observed.reading.driver_version,
-        runtimes=tuple(seen.status for seen in observed.runtimes),
-        host=observed.reading.host,
-    )
-    return Snapshot(
-        taken_at=now,
-        nodes=(node,),
-        jobs=queue.all_jobs,
-        controls=queue.controls,
-        recurring=tuple(queue.recurring.values()),
-        unreadable=queue.unreadable,
-        leader=leader,
-        leads_here=True,
-        progress=observed.progress,
-        usage=observed.usage,
-        notices=(*observed.notices, *(Notice("information", note) for note in observed.reading.notes)),
-    )
-
-
-def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Evidence:
-    """Return the facts that decide which GPUs are free."""
-    return Evidence(
-        reading=observed.reading,
-        store_id=store_id,
-        jobs=queue.active,
-        controls=queue.controls,
-        unreadable=queue.unreadable,
-        foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=_is_asked(observed.runtimes),
-        freed_at=observed.freed_at,
-        sessions=_sessions(observed.runtimes),
-        idle_since=observed.idle_since,
-    )
-
-
-def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
-    """Return foreign containers with GPUs; None if any runtime cannot list them."""
-    found: list[ForeignContainer] = []
-    for seen in observations:
-        if seen.foreign is None or seen.records is None:
-            return None
-        found += seen.foreign
-        found += [
-            ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus, started_at=r.started_at)
-            for r in find_strays(jobs, seen.records)
-        ]
-    return tuple(found)
-
-
-def _is_asked(observations: Iterable[Observation]) -> bool:
-    """Return whether a runtime that cannot list containers has been asked at all."""
-    return any(seen.begun for seen in observations if seen.foreign is None or seen.records is None)
-
-
-def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
-    if record.job_id in jobs:
-        end = "which does not stop" if record.attempt < jobs[record.job_id].next_attempt else "which the queue lost"
-        return f"attempt {record.attempt} of job {record.job_id}, {end}"
-    return f"job {record.job_id} of a lost queue"
-
-
-def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
-    """Return jobs by session leader pid, to identify processes of host jobs with unreadable environments."""
-    return {
-        record.pid: record.job_id
-        for seen in observations
-        if seen.status.name == "process"
-        for record in seen.records or ()
-        if record.pid is not None
-    }
 
 
 def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
