@@ -8,8 +8,7 @@ from pathlib import Path
 from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.rights import caps_of as kubernetes_caps_of
 from gputui.cluster.kubernetes.site import KubeSite
-from gputui.cluster.slurm.rights import caps_of
-from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability, Caps
 
 BEGIN, END = "<!-- capabilities -->", "<!-- end -->"

@@ -119,9 +119,9 @@ def first_caps(options: Options) -> Caps:
     """Return the capabilities of the engine that the settings name, as far as they are known before it is asked."""
     engine = parse_engine(options.settings.cluster.engine)
     if engine is not None and engine.kind == "slurm":
-        from gputui.cluster.slurm import rights as of_slurm
+        from gputui.cluster.slurm import site
 
-        return of_slurm.caps_of(None)
+        return site.caps_of(None)
     from gputui.cluster.kubernetes import rights as of_kubernetes
 
     return of_kubernetes.caps_of(None)

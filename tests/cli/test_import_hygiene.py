@@ -144,8 +144,8 @@ NOT_TO_SUBMIT = frozenset(
     {
         "csv", "logging", "shutil", "tempfile",
         "gputui.bootstrap.adapters", "gputui.cli.output", "gputui.cluster.ssh",
-        "gputui.cluster.slurm.accounting", "gputui.cluster.slurm.changes", "gputui.cluster.slurm.jobs",
-        "gputui.cluster.slurm.picture", "gputui.cluster.slurm.plain_scripts", "gputui.cluster.slurm.steps",
+        "gputui.cluster.slurm.accounting", "gputui.cluster.slurm.changes", "gputui.cluster.slurm.picture",
+        "gputui.cluster.slurm.inside",
         "gputui.domain.job", "gputui.domain.snapshot", "gputui.domain.sweep", "gputui.ports",
     }
 )  # fmt: skip

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gputui.cluster.kubernetes import rights as of_kubernetes
-from gputui.cluster.slurm import rights as of_slurm
+from gputui.cluster.slurm import site
 from gputui.domain.cluster import Capability
 from scripts.cluster import FUNCTIONS, updated
 
@@ -26,4 +26,4 @@ def test_the_refused_commands_are_named() -> None:
     sentence = re.search(r"what to use instead: ([^.]*)\.", DOCUMENT.read_text(encoding="utf-8"))
     assert sentence is not None
     named = set(re.findall(r"`(\w+)`", sentence[1]))
-    assert named == set(of_slurm.caps_of(None).commands) == set(of_kubernetes.caps_of(None).commands)
+    assert named == set(site.caps_of(None).commands) == set(of_kubernetes.caps_of(None).commands)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gputui.cluster.command_channel import CommandChannel
 from gputui.cluster.marks import CommandMarks
 from gputui.cluster.slurm.batch_script import shell_text
-from gputui.cluster.slurm.rights import caps_of
-from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import ClusterRefusedError, GputuiError
 from gputui.domain.process_table import parse_ps

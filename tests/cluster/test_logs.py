@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.cluster.kubernetes.logs import KeptLog
-from gputui.cluster.slurm.logs import SharedFileLog
+from gputui.cluster.slurm.inside import SharedFileLog
 from gputui.domain.errors import NotFoundError
 
 BAR = b"10%\r20%\r30%"

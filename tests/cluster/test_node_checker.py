@@ -11,9 +11,8 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import node_checker
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.job_rows import JobRow
+from gputui.cluster.slurm.listings import JobRow, NodeRow
 from gputui.cluster.slurm.node_checker import NodeChecker
-from gputui.cluster.slurm.node_rows import NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.domain.errors import ClusterRefusedError, NotFoundError

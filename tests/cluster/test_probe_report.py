@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gputui.cluster.slurm.node_rows import NodeRow
-from gputui.cluster.slurm.probe_report import faults_of, listed, report_of
+from gputui.cluster.slurm.listings import NodeRow
+from gputui.cluster.slurm.node_checker import faults_of, listed, report_of
+from gputui.cluster.slurm.picture import why_down
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.cluster.slurm.views import why_down
 
 SITE = SlurmSite(user="alice", uid=1000)
 HOST = "GPU 0: NVIDIA H100 (UUID: GPU-a)\nGPU 1: NVIDIA H100 (UUID: GPU-b)\n"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gputui.cluster.slurm.reasons import is_admin_hold, is_hold, reason_of
+from gputui.cluster.slurm.states import is_admin_hold, is_hold, reason_of
 from gputui.domain.state import PendingReason
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

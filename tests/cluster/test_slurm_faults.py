@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.faults import PROGRAMS, faults
+from gputui.cluster.slurm.site import PROGRAMS, faults
 from gputui.domain.cluster import ClusterFault
 
 GOOD = {

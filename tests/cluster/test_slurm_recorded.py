@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import accounting, details, job_rows, node_rows, site, states, texts
+from gputui.cluster.slurm import listings, site, states, texts
+from gputui.cluster.slurm.accounting import ended_job, ended_jobs, parse_accounts
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.jobs import job_of
-from gputui.cluster.slurm.notes import Submissions
-from gputui.cluster.slurm.picture import Pictures
+from gputui.cluster.slurm.listings import JobRow
+from gputui.cluster.slurm.picture import Pictures, job_of
 from gputui.cluster.slurm.poll import Polled, parted
-from gputui.cluster.slurm.reasons import reason_of
+from gputui.cluster.slurm.states import reason_of
+from gputui.cluster.slurm.submission import Submissions
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import array_of, element_id, is_element
 from gputui.domain.errors import ClusterRefusedError
@@ -35,12 +35,12 @@ def recorded(name: str) -> str:
 
 
 def polled() -> Polled:
-    rows = job_rows.parse(recorded("squeue"), MARK)
+    rows = listings.parse_jobs(recorded("squeue"), MARK)
     answers = parted(recorded("scontrol"), MARK)
-    found = [details.parse(text, row) for row, text in zip(rows, answers[1:], strict=False)]
+    found = [listings.parse_detail(text, row) for row, text in zip(rows, answers[1:], strict=False)]
     told = {detail.run_key: detail for detail in found if detail is not None}
     known = site.parse("root\n0\n/root\n" + recorded("config"))
-    return Polled(AT, known, AT, tuple(rows), tuple(node_rows.parse(answers[0])), told)
+    return Polled(AT, known, AT, tuple(rows), tuple(listings.parse_nodes(answers[0])), told)
 
 
 def snapshot_of(found: Polled, tmp_path: Path) -> Snapshot:
@@ -226,14 +226,14 @@ def test_a_held_or_suspended_state_shows(tmp_path: Path) -> None:
 
 def test_elements_that_wait_for_different_reasons_are_apart() -> None:
     merged = row(state="PENDING", index="0-4%2", reason="JobHeldUser,Priority", array="9", number="9")
-    assert job_rows.is_mixed(merged)
+    assert listings.is_mixed(merged)
     elements = [
         replace(
             merged, index=str(index), number=str(9 + index), reason="JobHeldUser" if index in {1, 3} else "Priority"
         )
         for index in range(5)
     ]
-    assert [(each.index, each.reason) for each in job_rows.regrouped(elements, 2)] == [
+    assert [(each.index, each.reason) for each in listings.regrouped(elements, 2)] == [
         ("0-4:2%2", "Priority"),
         ("1,3%2", "JobHeldUser"),
     ]
@@ -266,7 +266,7 @@ NEWER_NODE = (
 
 
 def test_nodes_of_later_versions() -> None:
-    [node] = node_rows.parse(NEWER_NODE.format(state="State=MIXED+DYNAMIC_NORM", reason=""))
+    [node] = listings.parse_nodes(NEWER_NODE.format(state="State=MIXED+DYNAMIC_NORM", reason=""))
     assert node.gpus == ("h100",) * 8 + ("1g.10gb",) * 2
     assert (node.used, node.used_count, node.states) == ((0, 2, 3), 3, ("MIXED", "DYNAMIC_NORM"))
 
@@ -281,7 +281,7 @@ def test_nodes_of_later_versions() -> None:
     ],
 )
 def test_gpus_of_a_node_that_is_not_there_are_unknown(state: str, why: str, tmp_path: Path) -> None:
-    nodes = node_rows.parse(NEWER_NODE.format(state=state, reason="Reason=Not responding [slurm@1747000300]"))
+    nodes = listings.parse_nodes(NEWER_NODE.format(state=state, reason="Reason=Not responding [slurm@1747000300]"))
     found = snapshot_of(replace(polled(), nodes=tuple(nodes), rows=()), tmp_path)
     assert {(view.state, view.why) for view in found.gpus} == {(GpuState.UNKNOWN, why)}
 
@@ -305,7 +305,7 @@ NEWER_JOB = (
 
 @pytest.mark.parametrize("more", ["", "SLUID=sDS5M87DJE7N00 ", "HetJobIdSet=33-34 "], ids=["25.11", "26.05", "het"])
 def test_details_of_later_versions(more: str) -> None:
-    found = details.parse(NEWER_JOB.replace("UserId=", f"{more}UserId=", 1), row(state="COMPLETING"))
+    found = listings.parse_detail(NEWER_JOB.replace("UserId=", f"{more}UserId=", 1), row(state="COMPLETING"))
     assert found is not None
     assert found.gpus == (("dgx01", 0), ("dgx01", 6), ("dgx01", 7), ("dgx02", 4))
     assert (found.nodes, found.requested, found.restarts) == (("dgx01", "dgx02"), 4, 2)
@@ -326,14 +326,14 @@ def test_gpus_shared_by_shards_and_mps(text: str, found: dict[int, float]) -> No
 
 
 def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None:
-    [node] = node_rows.parse(
+    [node] = listings.parse_nodes(
         "NodeName=dgx01 Gres=gpu:h100:4,shard:16 GresUsed=gpu:h100:1(IDX:3),shard:3(3/4,0/4) State=MIXED"
     )
     assert (node.used, node.used_count) == ((3, 0), 2)
     text = NEWER_JOB.replace("GRES=gpu:h100:3(IDX:0,6-7)", "GRES=shard:3(3/4,0/4)").replace(
         "GRES=gpu:h100:1(IDX:4)", "GRES="
     )
-    found = details.parse(text, row(state="COMPLETING"))
+    found = listings.parse_detail(text, row(state="COMPLETING"))
     assert found is not None
     assert (found.gpus, found.share) == ((("dgx01", 0),), 0.75)
 
@@ -341,7 +341,7 @@ def test_a_shared_gpu_is_allocated_and_its_jobs_have_their_parts_of_it() -> None
 def test_gpus_for_each_task() -> None:
     told = "TresPerJob=gres/gpu:h100:4 TresPerTask=cpu=4"
     text = NEWER_JOB.replace(",gres/gpu:h100=4", "").replace(",gres/gpu=4", "").replace(told, "TresPerTask=gres/gpu=3")
-    found = details.parse(text, row(state="COMPLETING"))
+    found = listings.parse_detail(text, row(state="COMPLETING"))
     assert found is not None
     assert found.requested == 6
 
@@ -364,7 +364,7 @@ def test_accounts() -> None:
         *("1-00:00:00", "gputui:k", "a|b\nc"),
     ]
     output = "".join(f"{field}{MARK}" for field in fields) + "\n"
-    [ended, again] = list(accounting.parse(output * 2, MARK))
+    [ended, again] = list(parse_accounts(output * 2, MARK))
     assert ended == again
     assert (ended.row.job_id, ended.row.name, ended.row.state) == (element_id(400, 3), "a|b\nc", "CANCELLED")
     assert (ended.detail.requested, ended.detail.signal, ended.detail.nodes) == (8, 15, ("dgx01",))
@@ -396,9 +396,9 @@ def test_a_limit_on_the_range_of_queries(tmp_path: Path) -> None:
     (tmp_path / "sacct").chmod(0o755)
     commands = SlurmCommands(None, 60, {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     with pytest.raises(ClusterRefusedError) as refused:
-        list(accounting.ended_jobs(commands, datetime(2026, 1, 1, tzinfo=UTC)))
+        list(ended_jobs(commands, datetime(2026, 1, 1, tzinfo=UTC)))
     assert "--since" in (refused.value.hint or "")
-    assert list(accounting.ended_jobs(commands, None)) == []
+    assert list(ended_jobs(commands, None)) == []
     assert (tmp_path / "calls").read_text().split() == ["x"] * 3
 
 
@@ -408,10 +408,10 @@ def test_accounts_of_one_job_have_its_whole_exit_code(tmp_path: Path, code: str)
     (tmp_path / "sacct").chmod(0o755)
     commands = SlurmCommands(None, 60, {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
     for asked in (element_id(400, 3), 400):
-        found = accounting.ended_job(commands, asked)
+        found = ended_job(commands, asked)
         assert found is not None
         assert (found.row.job_id, found.detail.exit_code) == (element_id(400, 3), 137)
-    assert accounting.ended_job(commands, 7) is None
+    assert ended_job(commands, 7) is None
 
 
 @pytest.mark.parametrize(

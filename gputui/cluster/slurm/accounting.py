@@ -10,12 +10,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.cluster.slurm import ids, texts
-from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.details import JobDetail
-from gputui.cluster.slurm.directives import COMMENT
-from gputui.cluster.slurm.ended import Ended
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.poll import mark_of
+from gputui.cluster.slurm.batch_script import COMMENT
+from gputui.cluster.slurm.commands import SlurmCommands, mark_of
+from gputui.cluster.slurm.listings import JobDetail, JobRow
+from gputui.cluster.slurm.poll import Ended
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterRefusedError
 from gputui.domain.job_spec import JobId
@@ -57,7 +55,7 @@ _RANGES = tuple(map(timedelta, (366, 31, 7, 1)))
 _TOO_WIDE = "date range"
 
 
-def arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:
+def sacct_arguments(mark: str, since: datetime | None, jobs: tuple[str, ...] = ()) -> list[str]:
     """Return the options of sacct for jobs that ended, with `mark` after each field."""
     start = [f"--starttime={since:%Y-%m-%dT%H:%M:%S}"] if since else []
     ended = [*start, "--endtime=now", f"--state={','.join(_ENDED)}", "--allusers"]
@@ -70,14 +68,14 @@ def ended_jobs(commands: SlurmCommands, since: datetime | None, jobs: tuple[str,
     """Yield jobs that ended, all users' as far as Slurm shows them; without `since`, those of a year at most."""
     mark, now = mark_of(), datetime.now(UTC)
     for start in [since] if since or jobs else [now - each for each in _RANGES]:
-        told = commands.run("sacct", *arguments(mark, start, jobs))
+        told = commands.run("sacct", *sacct_arguments(mark, start, jobs))
         if _TOO_WIDE not in told.err:
             break
     if _TOO_WIDE in told.err:
         raise ClusterRefusedError(told.words, where="sacct", hint="slurmdbd has a MaxQueryTimeRange: --since -7d")
     if told.code:
         raise ClusterRefusedError(told.words, where="sacct")
-    yield from parse(told.out, mark)
+    yield from parse_accounts(told.out, mark)
 
 
 def ended_job(commands: SlurmCommands, job_id: JobId) -> Ended | None:
@@ -99,7 +97,7 @@ def _whole_code(commands: SlurmCommands, ended: Ended) -> int | None:
     return next((code for code in codes if code), ended.detail.exit_code)
 
 
-def parse(output: str, mark: str) -> Iterator[Ended]:
+def parse_accounts(output: str, mark: str) -> Iterator[Ended]:
     """Yield the jobs in the output of sacct that have ended; a record that cannot be read is left out."""
     fields = output.split(mark)
     for start in range(0, len(fields) - len(_FIELDS), len(_FIELDS)):

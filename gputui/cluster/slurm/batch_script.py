@@ -1,22 +1,257 @@
-"""Batch scripts: what a node of a Slurm cluster does to run a job.
+"""Batch scripts: what Slurm plans a job with, and what a node of its cluster does to run it.
 
 A job with an image runs in a container of the node's Docker engine, by `container.sh`; the site may choose Apptainer,
-or Slurm's own containers, instead. A host job is the script's own process.
+or Slurm's own containers, `srun --container-image`, instead. A host job is the script's own process. Slurm knows all
+processes of jobs without a container of Docker, and signals and ends them.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import signal
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
-from gputui.cluster.bash import array, word
+from gputui.cluster.bash import NAME, array, word
 from gputui.cluster.docker_words import gpu_value, option_words, profiles
-from gputui.cluster.slurm.directives import NO_STREAMS, STOP_SIGNALS, directives, line
-from gputui.cluster.slurm.job_words import LIST_GPUS, Environment, command_words, has_gpus, own_variables, sweep_lines
+from gputui.cluster.slurm import ids
+from gputui.domain import docker_args
+from gputui.domain.container_options import ContainerOptions, Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import JobSpec, Submission
-from gputui.domain.settings import Settings
+from gputui.domain.job_spec import NORMAL_PRIORITY, GpuRequest, JobId, JobSpec, LimitWarning, Submission
+from gputui.domain.runs import runs_of
+from gputui.domain.settings import ClusterSettings, Settings
+
+COMMENT = "gputui:"
+"""Beginning of the comment of each job that gputui submits; a key follows, then INPUT and TERMINAL if it has them."""
+INPUT, TERMINAL = "input", "terminal"
+"""Words in the comment by which other machines know that somebody can attach to the job."""
+STOP_SIGNALS = (2, 15)
+"""SIGINT and SIGTERM, by which Slurm and the batch script end a job."""
+WARNING_SIGNAL = 23
+"""SIGURG, which stands for a warning by one of STOP_SIGNALS."""
+NICE_STEP = 1000
+"""Slurm's nice value for each point of priority below 50."""
+NO_STREAMS = (
+    "in Slurm only a job in a container of Docker has a terminal or input: gputui exec -it opens a shell in others"
+)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_MIB = 1024**2
+
+
+def directives(submission: Submission, key: str, settings: ClusterSettings, output: str) -> Iterator[str]:
+    """Yield options of `sbatch`, without quotes; raises InputError for what Slurm has no counterpart of."""
+    spec = submission.spec
+    check_spec(spec)
+    yield f"--job-name={_printable(spec.name) or 'gputui'}"
+    yield f"--comment={' '.join((COMMENT + key, *_streams(spec)))}"
+    yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
+    yield "--requeue" if settings.requeue else "--no-requeue"
+    yield from _gpus(spec.gpus)
+    yield from _size(spec)
+    yield f"--time={clock(spec.time_limit or settings.default_time)}"
+    yield from _queue(submission)
+    if output:
+        yield f"--output={_printable(output)}"
+    if spec.is_host and spec.options.workdir:
+        yield f"--chdir={_printable(spec.options.workdir)}"
+    yield from (f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name)))
+    yield from map(_printable, settings.sbatch_options)
+
+
+def directive_line(option: str) -> str:
+    """Return the line of a batch script with that option, quoted for `sbatch`."""
+    name, equals, value = option.partition("=")
+    if equals and not re.fullmatch(r"[\w./:,%@+-]*", value, re.ASCII):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"#SBATCH {name}{equals}{value}"
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise InputError for a job that Slurm cannot run as it is asked to."""
+    for where, is_asked, reason in _refusals(spec):
+        if is_asked:
+            raise InputError(reason, where=where)
+
+
+def clock(length: timedelta) -> str:
+    """Return a time limit as Slurm reads it, `1-02:00:00`: in whole minutes, at least one."""
+    minutes = max(1, -(-length // timedelta(minutes=1)))
+    return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"
+
+
+def warning_number(warning: LimitWarning) -> int:
+    """Return the signal that the batch script is sent in place of the warning."""
+    return WARNING_SIGNAL if warning.number in STOP_SIGNALS else warning.number
+
+
+def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
+    gpus = spec.gpus
+    yield "--gpus", bool(gpus.devices), "Slurm chooses the GPUs of a job: ask for a number"
+    yield "--gpus", gpus.minimum != gpus.maximum, "Slurm needs one number of GPUs, not a range"
+    yield "--gpu-memory", gpus.memory is not None, "Slurm does not know the memory of GPUs: name their model"
+    yield "--gpu-free-memory", gpus.free_memory is not None, "Slurm gives whole GPUs, whatever others left in them"
+    yield "--share", gpus.share, "Slurm gives each GPU to one job"
+    yield "--retries", spec.retries > 0, "Slurm does not repeat a failed job"
+    yield "--interactive", spec.interactive is not None and spec.is_host, NO_STREAMS
+    yield "--command", spec.is_host and not (spec.command and spec.command[0]), "a host job needs a command"
+
+
+def _streams(spec: JobSpec) -> Iterator[str]:
+    if spec.interactive is not None:
+        yield from ([INPUT] if spec.interactive.stdin else [])
+        yield from ([TERMINAL] if spec.interactive.tty else [])
+
+
+def _gpus(request: GpuRequest) -> Iterator[str]:
+    if request.everything:
+        yield from ("--gres=gpu:1", "--exclusive")
+    elif request.minimum:
+        model = f"{request.model.strip().lower()}:" if request.model else ""
+        yield f"--gres=gpu:{_printable(model)}{request.minimum}"
+
+
+def _size(spec: JobSpec) -> Iterator[str]:
+    if spec.options.cpus is not None:
+        yield f"--cpus-per-task={max(1, math.ceil(spec.options.cpus))}"
+    if spec.options.memory is not None:
+        yield f"--mem={-(-spec.options.memory // _MIB)}M"
+
+
+def _queue(submission: Submission) -> Iterator[str]:
+    spec = submission.spec
+    if submission.held:
+        yield "--hold"
+    nice = (NORMAL_PRIORITY - spec.priority) * NICE_STEP + spec.nice
+    if nice:
+        yield f"--nice={nice}"
+    if spec.begin_at is not None:
+        yield f"--begin=uts{math.ceil(spec.begin_at.timestamp())}"
+    if waits := [*_after("afterok", spec.after), *_after("afterany", spec.after_any)]:
+        yield f"--dependency={','.join(waits)}"
+    if submission.array:
+        limit = f"%{submission.array_limit}" if submission.array_limit else ""
+        yield f"--array={','.join(map(str, runs_of(0, sorted(submission.array))))}{limit}"
+    if spec.warning is not None:
+        seconds = -(-spec.warning.before // timedelta(seconds=1))
+        yield f"--signal=B:{warning_number(spec.warning)}@{seconds}"
+
+
+def _after(kind: str, chosen: Iterable[JobId]) -> Iterator[str]:
+    if found := [ids.words(each) for each in chosen]:
+        yield ":".join((kind, *found))
+
+
+def _printable(text: str) -> str:
+    return _UNPRINTABLE.sub(" ", text).strip()
+
+
+_LONGEST_LINE = 60_000
+"""Bytes of a line of an environment file that docker's client reads."""
+_GPU_CHOICE = frozenset({"NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"})
+_NOT_IN_FILE = re.compile(r"[\n\r]|\A[\s#\ufeff]")
+_OF_BASH = (
+    r"BASH.*|SHELLOPTS|POSIXLY_CORRECT|UID|EUID|PPID|IFS|PATH|HOME|ENV|PWD|OLDPWD|TMPDIR|_"
+    r"|LD_.*|DOCKER_.*|GO.*|.*_PROXY|.*_proxy|SSL_.*|XDG_.*|SLURM_.*|GPUTUI_.*|gputui_.*|sweep_.*"
+)
+"""Variables with a meaning to bash or to docker's client."""
+
+
+def text_word(text: str, sweep: Pairs) -> str:
+    """Return the text as a word, in which the element's values take the place of the sweep's names."""
+    if not sweep:
+        return word(text)
+    from gputui.domain import sweep as sweeps  # few jobs have one
+
+    names = {name for name, _ in sweep} | {sweeps.INDEX}
+    parts = []
+    for literal, name in sweeps.pieces(text, names):
+        parts += [word(literal)] if literal else []
+        parts += [f'"$sweep_{name}"'] if name else []
+    return "".join(parts) or "''"
+
+
+def sweep_lines(sweep: Pairs) -> Iterator[str]:
+    """Yield the lines that set `$sweep_NAME` to the values of the element; the last name varies fastest."""
+    if not sweep:
+        return
+    from gputui.domain import sweep as sweeps
+
+    yield f"sweep_{sweeps.INDEX}=$SLURM_ARRAY_TASK_ID\n"
+    yield f"(( sweep_{sweeps.INDEX} < {sweeps.size(sweep)} )) || exit 2\n"
+    yield f"rest=$sweep_{sweeps.INDEX}\n"
+    for name, text in reversed(sweep):
+        yield array("values", map(word, sweeps.values(text)))
+        yield f"sweep_{name}=${{values[rest % {sweeps.size(((name, text),))}]}}\n"
+        yield f"(( rest /= {sweeps.size(((name, text),))}, 1 ))\n"
+
+
+class Environment:
+    """Environment of a job, by the way in which each variable reaches its container.
+
+    An environment file keeps values off the list of processes, but carries neither line ends nor very long values.
+    Those are exported to docker's client, unless their names mean something to it; the others are on its command line.
+    """
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.lines: list[str] = []
+        self.exported: dict[str, str] = {}
+        self.shown: list[str] = []
+        swept = "".join(text for _, text in spec.sweep)
+        for name, value in variables(spec):
+            self._add(name, value + swept if "{" in value else value, text_word(value, spec.sweep))
+
+    def _add(self, name: str, value: str, quoted: str) -> None:
+        pair = f"{name}={value}"
+        if (
+            not _NOT_IN_FILE.search(pair)
+            and not re.search(r"\s", name)
+            and len(pair.encode("utf-8", "surrogateescape")) < _LONGEST_LINE
+        ):
+            self.lines.append(word(f"{name}=") + quoted)
+        elif NAME.fullmatch(name) and not re.fullmatch(_OF_BASH, name):
+            self.exported[name] = quoted
+        else:
+            self.shown.append(word(f"--env={name}=") + quoted)
+
+
+def variables(spec: JobSpec) -> Iterable[tuple[str, str]]:
+    """Return the job's own variables, without a choice of GPUs, each once; raises InputError for names with `=`."""
+    found = {name: value for name, value in spec.options.env if name not in _GPU_CHOICE}
+    for name in found:
+        if not name or "=" in name:
+            raise InputError(f"{name!a} cannot be the name of an environment variable", where="--env")
+    if spec.sweep:
+        from gputui.domain.sweep import VARIABLE
+
+        found |= {f"{VARIABLE}{name.upper()}": f"{{{name}}}" for name, _ in spec.sweep}
+    return found.items()
+
+
+def command_words(spec: JobSpec) -> list[str]:
+    """Return the words of the command."""
+    return [text_word(each, spec.sweep) for each in spec.command]
+
+
+def has_gpus(spec: JobSpec) -> bool:
+    """Return whether the job asks for GPUs."""
+    return bool(spec.gpus.minimum or spec.gpus.everything)
+
+
+LIST_GPUS = 'read -ra job_gpus <<<"${SLURM_JOB_GPUS//,/ }"\n'
+"""Line that lists the job's GPUs in an array, for `own_variables`; it starts no process."""
+
+
+def own_variables(submission: Submission) -> Iterator[tuple[str, str]]:
+    """Yield names and quoted values of the variables that gputui sets in each job."""
+    yield "GPUTUI_JOB_ID", '"$job"'
+    yield "GPUTUI_ATTEMPT", '"$SLURM_CLUSTER_NAME:$job:$(( ${SLURM_RESTART_COUNT:-0} + 1 ))"'
+    yield "GPUTUI_GPUS", '"${#job_gpus[@]}"' if has_gpus(submission.spec) else "0"
+    if submission.array:
+        yield "GPUTUI_ARRAY_INDEX", '"$SLURM_ARRAY_TASK_ID"'
+
 
 JOB_ID = """
 # Written by gputui.
@@ -36,7 +271,7 @@ def batch_script(submission: Submission, key: str, settings: Settings, output: s
     in the notation of `sbatch --output`; empty: Slurm's default one.
     """
     spec = submission.spec
-    head = [f"{line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
+    head = [f"{directive_line(option)}\n" for option in directives(submission, key, settings.cluster, output)]
     lines = [*sweep_lines(spec.sweep), *body(submission, key, settings)]
     return "".join(["#!/bin/bash\n", *head, JOB_ID, *_note(spec, output), *lines])
 
@@ -71,17 +306,11 @@ def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
 def _way(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
     if settings.cluster.container == "docker" and not submission.spec.is_host:
         return _container(submission, key, settings)
-    from gputui.cluster.slurm import plain_scripts  # for jobs without a container of Docker
-
     if submission.spec.is_host:
-        return plain_scripts.host(submission)
+        return _host(submission)
     if submission.spec.interactive is not None:
         raise InputError(NO_STREAMS, where="--interactive")
-    return (
-        plain_scripts.apptainer(submission)
-        if settings.cluster.container == "apptainer"
-        else plain_scripts.srun(submission)
-    )
+    return _apptainer(submission) if settings.cluster.container == "apptainer" else _srun(submission)
 
 
 def _container(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
@@ -99,7 +328,7 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield f"warning={_warning(spec)}\n"
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
-    words = [*option_words(spec, settings), *_identity(key), *shown, *_gpus(spec, settings)]
+    words = [*option_words(spec, settings), *_identity(key), *shown, *_gpu_words(spec, settings)]
     yield _function("set_options", ("options=(", *(f"  {each}" for each in words), ")"))
     yield shell_text("gpus.sh")
     yield shell_text("container.sh")
@@ -112,7 +341,7 @@ def _identity(key: str) -> Iterator[str]:
     yield '"--label=gputui.gpus=$uuids"'
 
 
-def _gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
+def _gpu_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
     if not has_gpus(spec):
         return
     if settings.cluster.cdi:
@@ -138,3 +367,142 @@ def _warning(spec: JobSpec) -> str:
 def _function(name: str, lines: Iterable[str]) -> str:
     body = "".join(f"  {each}\n" for each in lines) or "  :\n"
     return f"{name}() {{\n{body}}}\n"
+
+
+_OPTIONS = {"volumes": "--volume", "mounts": "--mount", "ulimits": "--ulimit", "labels": "--label"}
+_OF_HOSTS = frozenset({"env", "workdir", "cpus", "memory", "ulimits", "labels"})
+_OF_OTHERS = frozenset({"env", "workdir", "cpus", "memory", "labels", "volumes", "mounts"})
+_ULIMITS = {
+    "as": "v",
+    "core": "c",
+    "cpu": "t",
+    "data": "d",
+    "fsize": "f",
+    "memlock": "l",
+    "nofile": "n",
+    "nproc": "u",
+    "rtprio": "r",
+    "sigpending": "i",
+    "stack": "s",
+}
+"""Options of bash's `ulimit`."""
+_KIBIBYTES = frozenset({"as", "core", "data", "fsize", "memlock", "stack"})
+"""Limits that bash counts in units of 1,024 bytes."""
+
+
+def _host(submission: Submission) -> Iterator[str]:
+    """Yield the script of a host job, whose working directory Slurm sets."""
+    spec = submission.spec
+    _refuse(spec.options, _OF_HOSTS, "a host job")
+    for text in spec.options.ulimits:
+        yield f"{_ulimit(text)} || exit 125\n"
+    yield from _exports(submission, "")
+    yield array("command", command_words(spec))
+    yield 'exec -- "${command[@]}"\n'
+
+
+def _apptainer(submission: Submission) -> Iterator[str]:
+    """Yield the script that runs a container of Apptainer."""
+    spec, options = submission.spec, submission.spec.options
+    _refuse(options, _OF_OTHERS, "Apptainer")
+    words = ["--compat"]
+    words += ["--nv"] if has_gpus(spec) else []
+    words += [
+        word(f"--bind={source}:{target}{':ro' if is_fixed else ''}") for source, target, is_fixed in _binds(options)
+    ]
+    words += [word(f"--pwd={options.workdir}")] if options.workdir else []
+    yield from _exports(submission, "APPTAINERENV_")
+    yield "export APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\n"
+    yield array("options", words)
+    yield array("command", command_words(spec))
+    yield f'exec apptainer {"exec" if spec.command else "run"} "${{options[@]}}" {word(_uri(spec))} "${{command[@]}}"\n'
+
+
+def _srun(submission: Submission) -> Iterator[str]:
+    """Yield the script that runs a container of `srun`, as Pyxis offers them."""
+    spec, options = submission.spec, submission.spec.options
+    _refuse(options, _OF_OTHERS, "srun --container-image")
+    if not spec.command:
+        raise InputError("srun --container-image needs the command", where="--command")
+    mounts = [f"{source}:{target}{':ro' if is_fixed else ''}" for source, target, is_fixed in _binds(options)]
+    words = [word(f"--container-image={_enroot(spec.image or '')}"), "--no-container-mount-home"]
+    words += [word(f"--container-mounts={','.join(mounts)}")] if mounts else []
+    words += [word(f"--container-workdir={options.workdir}")] if options.workdir else []
+    names = ",".join(name for name, _ in variables(spec))
+    words += [word(f"--container-env={names}")] if names else []
+    yield from _exports(submission, "")
+    yield array("options", words)
+    yield array("command", command_words(spec))
+    yield 'exec srun --export=ALL "${options[@]}" -- "${command[@]}"\n'
+
+
+def _refuse(options: ContainerOptions, known: frozenset[str], what: str) -> None:
+    """Raise InputError for an option that has no counterpart."""
+    for field in ContainerOptions.__struct_fields__:
+        value = getattr(options, field)
+        if field not in known and value not in (None, ()) and value is not False:
+            raise InputError(f"{what} has no such option", where=_OPTIONS.get(field, "--" + field.replace("_", "-")))
+
+
+def _exports(submission: Submission, prefix: str) -> Iterator[str]:
+    spec = submission.spec
+    for name, value in variables(spec):
+        if not NAME.fullmatch(name):
+            raise InputError(f"{name!a} cannot be the name of a variable of a shell", where="--env")
+        yield f"export {prefix}{name}={text_word(value, spec.sweep)}\n"
+    for name, quoted in own_variables(submission):
+        yield f"export {prefix}{name}={quoted}\n"
+
+
+def _binds(options: ContainerOptions) -> Iterator[tuple[str, str, bool]]:
+    """Yield source and target of each mount, and whether it is read-only."""
+    for text in options.volumes:
+        source, _, rest = text.partition(":")
+        target, _, mode = rest.partition(":")
+        yield _bind("--volume", source, target, "ro" in mode.split(","))
+    for text in options.mounts:
+        try:
+            mount = docker_args.mount(text)
+        except ValueError as error:
+            raise InputError(str(error), where="--mount") from error
+        yield _bind("--mount", mount.source if mount.kind == "bind" else "", mount.target, mount.readonly)
+
+
+def _bind(option: str, source: str, target: str, is_fixed: bool) -> tuple[str, str, bool]:
+    if not source.startswith("/") or not target:
+        raise InputError("only directories of the node can be mounted without Docker", where=option)
+    for path in (source, target):
+        if any(mark in path for mark in ",:"):
+            raise InputError(f"{path!a} has a comma or a colon", where=option)
+    return source, target, is_fixed
+
+
+def _uri(spec: JobSpec) -> str:
+    """Return the image as Apptainer names it: a file, or an address."""
+    image = spec.image or ""
+    return image if "://" in image or image.startswith(("/", "./")) else f"docker://{image}"
+
+
+def _enroot(image: str) -> str:
+    """Return the image as enroot names it: `nvcr.io#nvidia/pytorch:24.01`."""
+    registry, slash, rest = image.partition("/")
+    is_registry = slash and ("." in registry or ":" in registry or registry == "localhost")
+    return f"{registry}#{rest}" if is_registry and "#" not in image and registry not in {"", "."} else image
+
+
+def _ulimit(text: str) -> str:
+    name, _, limits = text.partition("=")
+    soft, _, hard = limits.partition(":")
+    letter = _ULIMITS.get(name)
+    if letter is None:
+        raise InputError(f"{name!a} is not a limit that bash knows", where="--ulimit")
+    soft, hard = (_limit(each, name) for each in (soft, hard or soft))
+    return f"ulimit -S{letter} {soft} && ulimit -H{letter} {hard}"
+
+
+def _limit(text: str, name: str) -> str:
+    if text in {"-1", "unlimited"}:
+        return "unlimited"
+    if not text.isascii() or not text.isdigit():
+        raise InputError(f"{text!a} is not a limit", where="--ulimit")
+    return str(int(text) // 1024 if name in _KIBIBYTES else int(text))

@@ -9,11 +9,9 @@ from msgspec.structs import replace
 
 from gputui.cluster.slurm import ids
 from gputui.cluster.slurm.commands import Result, SlurmCommands
-from gputui.cluster.slurm.details import JobDetail
-from gputui.cluster.slurm.ended import Ended, EndedRuns
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.jobs import limit_words, nice_of
-from gputui.cluster.slurm.suspensions import Suspensions
+from gputui.cluster.slurm.listings import JobDetail, JobRow
+from gputui.cluster.slurm.picture import limit_words, nice_of
+from gputui.cluster.slurm.poll import Ended, EndedRuns, Suspensions
 from gputui.domain.action import (
     Cancel,
     DrainGpus,

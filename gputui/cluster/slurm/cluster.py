@@ -10,25 +10,20 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from gputui.cluster.slurm import ids, rights, site
+from gputui.cluster.slurm import ids, site
 from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.notes import Submissions, is_refused, key_of_comment
-from gputui.cluster.slurm.submission import BatchSubmitter, expanded
+from gputui.cluster.slurm.submission import BatchSubmitter, Submissions, expanded, is_refused, key_of_comment
 from gputui.domain.cluster import element_id
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
 
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.slurm.changes import JobChanger
-    from gputui.cluster.slurm.details import JobDetail
-    from gputui.cluster.slurm.ended import Ended, EndedRuns
-    from gputui.cluster.slurm.job_rows import JobRow
-    from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
+    from gputui.cluster.slurm.inside import JobSteps, RemoteLog, SharedFileLog, StepPlace
+    from gputui.cluster.slurm.listings import JobDetail, JobRow
     from gputui.cluster.slurm.node_checker import NodeChecker
     from gputui.cluster.slurm.picture import Pictures
-    from gputui.cluster.slurm.poll import Poll, Polled
-    from gputui.cluster.slurm.steps import JobSteps, StepPlace
-    from gputui.cluster.slurm.suspensions import Suspensions
+    from gputui.cluster.slurm.poll import Ended, Poll, Polled
     from gputui.domain.cluster import Caps, ClusterFault
     from gputui.domain.container import ProcessRow
     from gputui.domain.job import Job
@@ -62,19 +57,7 @@ class SlurmCluster:
         from gputui.cluster.slurm.poll import Poll
 
         interval = self._settings.poll_interval.total_seconds()
-        return Poll(self._commands, self._directory, interval, self._records.add, self._with_noted_gpus)
-
-    @cached_property
-    def _records(self) -> EndedRuns:
-        from gputui.cluster.slurm.ended import EndedRuns
-
-        return EndedRuns(self._directory)
-
-    @cached_property
-    def _suspensions(self) -> Suspensions:
-        from gputui.cluster.slurm.suspensions import Suspensions
-
-        return Suspensions(self._directory)
+        return Poll(self._commands, self._directory, interval, self._with_noted_gpus)
 
     @cached_property
     def _pictures(self) -> Pictures:
@@ -88,12 +71,12 @@ class SlurmCluster:
 
         can_requeue = self._settings.requeue
         return JobChanger(
-            self._commands, self._records, self._suspensions, self._is_ours, self._is_contained, can_requeue
+            self._commands, self._poll.records, self._poll.suspensions, self._is_ours, self._is_contained, can_requeue
         )
 
     @cached_property
     def _steps(self) -> JobSteps:
-        from gputui.cluster.slurm.steps import JobSteps
+        from gputui.cluster.slurm.inside import JobSteps
 
         return JobSteps(self._commands)
 
@@ -110,14 +93,14 @@ class SlurmCluster:
     @property
     def caps(self) -> Caps:
         """Slurm's capabilities for this user."""
-        return rights.caps_of(self._polled.site if self._polled else None)
+        return site.caps_of(self._polled.site if self._polled else None)
 
     def snapshot(self) -> Snapshot:
         """Return all jobs that Slurm remembers, and the nodes."""
         polled = self._latest()
         with self._lock:
             if self._shown is None or self._shown[0] != polled.at:
-                suspended = self._suspensions.among((row.job_id, row.run_key) for row in polled.rows)
+                suspended = self._poll.suspensions.among((row.job_id, row.run_key) for row in polled.rows)
                 self._shown = polled.at, self._pictures.snapshot(polled, suspended)
             return self._shown[1]
 
@@ -170,7 +153,7 @@ class SlurmCluster:
         from gputui.cluster.slurm import accounting
 
         polled = self._latest()
-        found = {each.row.job_id: each for each in self._records.all()}
+        found = {each.row.job_id: each for each in self._poll.records.all()}
         if polled.site.has_accounting:
             found |= {each.row.job_id: _merged(each, found) for each in accounting.ended_jobs(self._commands, since)}
         for each in found.values():
@@ -180,7 +163,7 @@ class SlurmCluster:
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> SharedFileLog | RemoteLog:
         """Return the output of a job from its file."""
-        from gputui.cluster.slurm.logs import RemoteLog, SharedFileLog
+        from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog
 
         path = self._output(job)
         is_over = (lambda: self._is_over(job.id)) if follow else None
@@ -190,7 +173,7 @@ class SlurmCluster:
 
     def place(self, job: Job) -> str:
         """Return the job's container or node, in words."""
-        from gputui.cluster.slurm.steps import place_words
+        from gputui.cluster.slurm.inside import place_words
 
         row = self._own_row(job)
         return place_words(row, self._step_place(row))
@@ -211,7 +194,7 @@ class SlurmCluster:
         return self._steps.processes(row, self._step_place(row))
 
     def _step_place(self, row: JobRow) -> StepPlace:
-        from gputui.cluster.slurm.steps import StepPlace
+        from gputui.cluster.slurm.inside import StepPlace
 
         if self._is_contained(row):
             return StepPlace.CONTAINER
@@ -222,14 +205,14 @@ class SlurmCluster:
         """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""
         [(_, row)] = self._rows([job.id])
         if row.user != self._poll.site().user:
-            from gputui.cluster.slurm.steps import not_theirs
+            from gputui.cluster.slurm.inside import not_theirs
 
             raise not_theirs(row)
         return row
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return what Slurm's settings lack, or why its commands do not work."""
-        from gputui.cluster.slurm.faults import faults
+        from gputui.cluster.slurm.site import faults
 
         return tuple(faults(self._commands))
 
@@ -274,7 +257,7 @@ class SlurmCluster:
         from gputui.cluster.slurm import accounting
 
         here = self._latest().site
-        every = self._records.all()
+        every = self._poll.records.all()
         if here.has_accounting:
             every = chain(every, accounting.ended_jobs(self._commands, since))
         rows = (each.row for each in every if each.row.user == here.user and not is_refused(each.row))
@@ -283,7 +266,7 @@ class SlurmCluster:
     def _with_noted_gpus(self, row: JobRow, detail: JobDetail) -> JobDetail:
         """Return the details with the GPUs that the batch script of a job of ours noted at its start."""
         from gputui.cluster.slurm.batch_script import gpu_note
-        from gputui.cluster.slurm.details import with_noted_gpus
+        from gputui.cluster.slurm.listings import with_noted_gpus
 
         submitted = self._submissions.of_number(row.owner)
         if submitted is None or key_of_comment(row.comment) != submitted.key:
@@ -292,7 +275,7 @@ class SlurmCluster:
         return with_noted_gpus(detail, result.out)
 
     def _recorded(self, job_id: JobId) -> Job | None:
-        found = self._records.of(job_id)
+        found = self._poll.records.of(job_id)
         polled = self._latest()
         if found is None and polled.site.has_accounting:
             from gputui.cluster.slurm import accounting
@@ -301,7 +284,7 @@ class SlurmCluster:
         return self._job_of(found, polled) if found else None
 
     def _job_of(self, ended: Ended, polled: Polled) -> Job:
-        from gputui.cluster.slurm.jobs import job_of
+        from gputui.cluster.slurm.picture import job_of
 
         submitted = self._pictures.submitted(ended.row, polled.site.user)
         return job_of(ended.row, ended.detail, submitted)
@@ -312,7 +295,7 @@ class SlurmCluster:
         if submitted is not None and submitted.output:
             return expanded(submitted.output, job.id)
         detail = next((self._polled_detail(row) for row in self._latest().rows if row.job_id == job.id), "")
-        recorded = self._records.of(job.id)
+        recorded = self._poll.records.of(job.id)
         path = detail or (recorded.detail.output if recorded else "")
         if not path:
             raise NotFoundError("Slurm does not tell where the job's output is", where=f"job {job.shown_id}")

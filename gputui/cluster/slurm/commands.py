@@ -169,3 +169,8 @@ class SlurmCommands:
             return dict(self._environ)
         kept = {k: v for k, v in self._environ.items() if k == _KEPT or not k.startswith(OWN_VARIABLES)}
         return {**kept, **_SET}
+
+
+def mark_of() -> str:
+    """Return a word that nobody can guess, which parts records in the output of commands."""
+    return f"m{os.urandom(8).hex()}"

@@ -1,31 +1,207 @@
-"""Check of nodes: a probe job on each, which must see exactly the GPUs that Slurm gave it."""
+"""Check of a cluster's nodes by probe jobs: their batch scripts, their report, and the faults that it shows."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from gputui.cluster.slurm import views
+from gputui.cluster.bash import word
+from gputui.cluster.slurm import picture
+from gputui.cluster.slurm.batch_script import JOB_ID, body, directive_line, directives, shell_text
 from gputui.cluster.slurm.commands import Result, SlurmCommands
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.node_rows import NodeRow
+from gputui.cluster.slurm.listings import JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
-from gputui.cluster.slurm.probe_report import ProbeReport, faults_of, listed, report_of
-from gputui.cluster.slurm.probe_script import look_script, probe_script
-from gputui.cluster.slurm.reasons import reason_of
 from gputui.cluster.slurm.site import SlurmSite
+from gputui.cluster.slurm.states import reason_of
 from gputui.cluster.slurm.submission import output_directory, sbatch_line
 from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundError
+from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.node_check import NodeCheck
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, plural
+
+LIMIT = timedelta(minutes=15)
+"""Time limit of these jobs; pulling the image takes most of the time."""
+_STAYED = """
+mark={mark}
+PATH=${{PATH:+$PATH:}}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+if found=$(docker ps --all --quiet --filter=label=gputui.job={job} --filter=label=gputui.key={key}); then
+  echo "$mark stayed" $found
+  [[ -z $found ]] || docker rm --force --volumes $found >/dev/null 2>&1
+fi
+echo "$mark end"
+"""
+
+
+def probe_script(run: str, node: str, gpus: int, image: str, settings: Settings, output: str) -> str:
+    """Return the script of the probe job `run` with so many GPUs of a node, whose facts follow the word `run`."""
+    spec = JobSpec(image=image, command=("nvidia-smi", "-L"), name=run, gpus=GpuRequest(gpus, gpus), time_limit=LIMIT)
+    lines = [*_head(Submission(spec), run, node, settings, output), JOB_ID]
+    lines += [f"mark={run}\n", f"key={run}\n", f"image={word(image)}\n"]
+    lines += [f"has_engine={int(settings.cluster.container == 'docker')}\n"]
+    lines += [shell_text("gpus.sh"), "run_job() {\n", *body(Submission(spec), run, settings), "}\n"]
+    return "".join([*lines, shell_text("probe.sh")])
+
+
+def look_script(run: str, node: str, probe: int, settings: Settings, output: str) -> str:
+    """Return the script of the job that tells which containers of the probe job are left after it."""
+    spec = JobSpec(command=("true",), name=run, time_limit=LIMIT, after_any=(probe,))
+    lines = _head(Submission(spec), f"{run}.after", node, settings, output)
+    return "".join([*lines, _STAYED.format(mark=run, key=run, job=probe)])
+
+
+def _head(submission: Submission, key: str, node: str, settings: Settings, output: str) -> Iterator[str]:
+    once = replace(settings.cluster, requeue=False)
+    options: Iterable[str] = (*directives(submission, key, once, output), f"--nodelist={node}")
+    yield "#!/bin/bash\n"
+    yield from (f"{directive_line(option)}\n" for option in options)
+
+
+_LISTED = re.compile(r"\(UUID: ((?:GPU|MIG)-[\w./-]+)\)", re.ASCII)
+
+
+class Look(Struct):
+    """A container that the probe job started."""
+
+    given: tuple[str, ...]
+    """GPUs that it was given, by Slurm's numbers."""
+    lines: list[str]
+    code: int | None = None
+
+    def seen(self, wanted: Collection[str]) -> tuple[str, ...]:
+        """Return the UUIDs that it listed."""
+        return listed(self.lines, wanted)
+
+
+class ProbeReport(Struct):
+    """Facts that a probe job told."""
+
+    user: str = ""
+    gpus: dict[str, str] = {}
+    """UUIDs by Slurm's numbers; empty for one that the node does not know."""
+    host: list[str] = []
+    looks: list[Look] = []
+    engine: str = ""
+    refusal: str = ""
+    """Why the container engine did not answer."""
+    has_left: bool = False
+    """True if the job left a container behind."""
+    stayed: int | None = None
+    """Number of containers that were there after it."""
+    is_whole: bool = False
+    """True if the job told everything."""
+
+
+def report_of(text: str, mark: str) -> ProbeReport:
+    """Return the facts in the output of a probe job, and of the job after it."""
+    report, output = ProbeReport(), list[str]()
+    for line in text.splitlines():
+        word, _, value = line.removeprefix(f"{mark} ").partition(" ")
+        if line.startswith(f"{mark} "):
+            output = _add(report, word, value.strip())
+        else:
+            output.append(line)
+    return report
+
+
+def _add(report: ProbeReport, word: str, value: str) -> list[str]:
+    """Add a fact; return where the lines after it belong."""
+    if word == "host":
+        return report.host
+    if word == "container":
+        report.looks.append(Look(tuple(value.split(",")), []))
+        return report.looks[-1].lines
+    if word == "gpu":
+        number, _, uuid = value.partition(" ")
+        report.gpus[number] = uuid
+    elif word == "code" and report.looks:
+        report.looks[-1].code = int(value)
+    elif word == "stayed":
+        report.stayed = len(value.split())
+    elif word in {"user", "engine"}:
+        setattr(report, word, value)
+    elif word == "refused":
+        report.refusal = value or "no answer"
+    report.has_left |= word == "left"
+    report.is_whole |= word == "end"
+    return []
+
+
+def listed(lines: Iterable[str], wanted: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the UUIDs that `nvidia-smi -L` lists; of a GPU with MIG instances those, unless all of it is wanted."""
+    found: list[str] = []
+    parent = ""
+    for line in lines:
+        match = _LISTED.search(line)
+        if match is None:
+            continue
+        if match[1].startswith("GPU-"):
+            parent = match[1]
+        elif parent in wanted:
+            continue
+        elif found[-1:] == [parent]:
+            found.pop()
+        found.append(match[1])
+    return tuple(found)
+
+
+def faults_of(report: ProbeReport, site: SlurmSite) -> Iterator[str]:
+    """Yield a sentence for each fault."""
+    if report.user and report.user != f"{site.uid} {site.user}":
+        yield f"the job runs as user {report.user} there, which is {site.uid} {site.user} here"
+    yield from _of_mapping(report)
+    if report.refusal:
+        yield f"Docker refuses this user there: {report.refusal}"
+    for look in report.looks:
+        if look.code is not None:
+            yield from _of_look(look, report.gpus)
+    if report.has_left and report.stayed:
+        stayed = plural(report.stayed, "container")
+        yield f"{stayed} stayed after the job: no epilog removes them (gputui cluster install)"
+
+
+def _of_mapping(report: ProbeReport) -> Iterator[str]:
+    """Yield what is wrong about the UUIDs to which Slurm's numbers lead."""
+    host = listed(report.host, report.gpus.values())
+    for number, uuid in report.gpus.items():
+        if not uuid:
+            yield f"Slurm gave GPU {number}, which nvidia-smi on the node does not list"
+        elif host and uuid not in host:
+            yield f"Slurm's GPU {number} is {uuid}, which nvidia-smi in the job does not list: wrong index in gres.conf"
+    known = [uuid for uuid in report.gpus.values() if uuid]
+    for uuid in sorted({uuid for uuid in known if known.count(uuid) > 1}):
+        numbers = [number for number, its in report.gpus.items() if its == uuid]
+        yield f"Slurm's GPUs {' and '.join(numbers)} are both {uuid}"
+    if not host:
+        yield f"nvidia-smi lists no GPU on the node: {' '.join(report.host[-1:]) or 'it is not there'}"
+
+
+def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:
+    wanted, numbers = [gpus.get(number, "") for number in look.given], ",".join(look.given)
+    if not all(wanted):
+        return  # told already
+    if look.code:
+        words = " ".join(look.lines[-2:]) or "it wrote nothing"
+        yield f"a container with GPU {numbers} failed with exit code {look.code}: {words}"
+        return
+    seen = look.seen(wanted)
+    extra = [uuid for uuid in seen if uuid not in wanted]
+    lacks = [uuid for uuid in wanted if uuid not in seen]
+    if extra:
+        instead = f" instead of {', '.join(lacks)}" if lacks else " too"
+        yield f"a container with GPU {numbers} saw {', '.join(extra)}{instead}"
+    elif lacks:
+        yield f"a container with GPU {numbers} did not see {', '.join(lacks)}"
+
 
 _FILE_LATE = 10.0
 """Seconds after a job's end in which its output may appear on a shared file system."""
@@ -172,7 +348,7 @@ def _why_not(row: NodeRow, *, waits: bool) -> str:
     """Return why a node cannot be checked now; empty if it can."""
     if not row.gpus:
         return "Slurm knows no GPU of it"
-    if why := views.why_down(row) or views.why_shut(row):
+    if why := picture.why_down(row) or picture.why_shut(row):
         return why
     if _asked(row, waits=waits) > 0:
         return ""

@@ -1,24 +1,248 @@
-"""Snapshot of a poll. Jobs that have not changed are the same objects as in the snapshot before."""
+"""Snapshot of a poll: jobs, nodes and GPUs of our domain. Jobs that have not changed stay the same objects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from gputui.cluster.slurm import jobs as translation
-from gputui.cluster.slurm import reasons, texts, views
-from gputui.cluster.slurm.details import JobDetail
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.notes import Submissions, Submitted, key_of_comment
+from gputui.cluster.slurm import ids, states, texts
+from gputui.cluster.slurm.batch_script import NICE_STEP
+from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
 from gputui.cluster.slurm.site import SlurmSite
-from gputui.domain.gpu import Drain
-from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
-from gputui.domain.snapshot import Controls, Leader, Snapshot
+from gputui.cluster.slurm.submission import Submissions, Submitted, key_of_comment, streams_of_comment
+from gputui.domain.attempt import Attempt
+from gputui.domain.cause import Cause
+from gputui.domain.cluster import element_runs
+from gputui.domain.gpu import NO_PROBE, Drain, Gpu, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.job_spec import MAX_PRIORITY, NORMAL_PRIORITY, GpuRequest, JobId, JobSpec
+from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
+
+_NO_DETAIL = JobDetail("", "")
+_HIDDEN = dict.fromkeys((*range(32), *range(127, 160)), " ")
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def gpu_name(node: str, index: int) -> str:
+    """Return what stands for the UUID of a GPU that only Slurm's index names."""
+    return f"{node}:{index}"
+
+
+def priority_of(nice: str) -> int:
+    """Return our priority for a nice value: 50 is nice 0, each point lower is 1000 more."""
+    value = int(nice) if nice.lstrip("-").isdigit() else 0
+    return min(MAX_PRIORITY, max(0, NORMAL_PRIORITY - round(value / NICE_STEP)))
+
+
+def nice_of(priority: int) -> int:
+    """Return the nice value for our priority."""
+    return (NORMAL_PRIORITY - priority) * NICE_STEP
+
+
+def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, suspended: bool = False) -> Job:
+    """Return the job, or the entry of an array's waiting elements."""
+    detail = detail or _NO_DETAIL
+    spec = _spec(row, detail, submitted)
+    is_waiting = row.life is JobState.PENDING
+    is_stopped = row.life.is_active and (suspended or row.state in states.SUSPENDED)
+    attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
+    held = is_waiting and (states.is_hold(row.reason) or row.state in states.HELD)
+    job = Job(
+        row.job_id,
+        spec,
+        texts.moment(row.submitted) or _LONG_AGO,
+        state=row.life,
+        priority=priority_of(row.nice),
+        held=held,
+        hold_reason="held by an administrator" if held and states.is_admin_hold(row.reason) else None,
+        held_by=row.user if held and row.reason == "JobHeldUser" else "",
+        started_at=attempt.started_at if attempt else None,
+        ended_at=texts.moment(row.ended) if row.life.is_terminal else None,
+        exit_code=attempt.exit_code if attempt else None,
+        cause=_cause(row, detail, spec.time_limit),
+        attempts=(attempt,) if attempt else (),
+        submitted_by=_printable(row.user),
+        suspended=is_stopped,
+    )
+    return _placed(job, row)
+
+
+def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
+    """Return the present run, or the last one; None if the job never ran."""
+    nodes, started = detail.nodes or texts.hosts(row.nodes), texts.moment(row.started)
+    if not nodes:
+        return None
+    has_ended = row.life.is_terminal
+    return Attempt(
+        detail.restarts + 1,
+        tuple(gpu_name(node, index) for node, index in detail.gpus),
+        started_at=started,
+        ended_at=texts.moment(row.ended) if has_ended else None,
+        exit_code=states.exit_code_of(row.state, detail.exit_code, detail.signal) if has_ended else None,
+        cause=_cause(row, detail, limit),
+        node=",".join(nodes),
+        suspended_at=started if is_stopped else None,
+        gpu_share=detail.share,
+        unnamed_gpus=0 if detail.gpus else _gpu_count(row, detail),
+    )
+
+
+def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | None:
+    nodes = detail.nodes or texts.hosts(row.nodes)
+    return states.cause_of(
+        row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=texts.some(row.reason)
+    )
+
+
+def _placed(job: Job, row: JobRow) -> Job:
+    """Return the job with its place in its array."""
+    indices = row.indices
+    if not indices:
+        return job
+    array = int(row.array)
+    placed = replace(job, array=ArrayRef(array, indices[0], row.array_limit))
+    return placed.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else placed
+
+
+def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:
+    """Return the spec as it was submitted from here, else what Slurm knows of it."""
+    after, after_any = dependencies(row.dependency)
+    known = submitted.submission.spec if submitted else None
+    count = _gpu_count(row, detail)
+    base = known or JobSpec(
+        command=(_printable(row.command),) if texts.some(row.command) else (),
+        name=_printable(row.name),
+        gpus=GpuRequest(count, count),
+        comment=_printable(texts.some(row.comment)),
+        interactive=streams_of_comment(texts.some(row.comment)),
+    )
+    return replace(
+        base,
+        tenant=_printable(texts.some(row.account)) or base.tenant or _printable(row.user),
+        time_limit=texts.span(row.limit),
+        priority=base.priority if known else priority_of(row.nice),
+        after=after or base.after,
+        after_any=after_any or base.after_any,
+    )
+
+
+def _gpu_count(row: JobRow, detail: JobDetail) -> int:
+    if detail.gpus:
+        return len(detail.gpus)
+    if detail.requested:
+        return detail.requested
+    nodes = int(row.node_count) if row.node_count.isdigit() else 1
+    return texts.gpu_count(row.gres) * max(1, nodes)
+
+
+def dependencies(text: str) -> tuple[tuple[JobId, ...], tuple[JobId, ...]]:
+    """Return the jobs that have to succeed and those that have to end, of `afterok:1(unfulfilled),afterany:3_4`."""
+    after: list[JobId] = []
+    after_any: list[JobId] = []
+    for part in texts.some(text).replace("?", ",").split(","):
+        kind, *named = part.split("(")[0].split(":")
+        found = [
+            job_id for each in named if (job_id := ids.of_words(each.split("+")[0].removesuffix("_*"))) is not None
+        ]
+        if kind in ("afterok", "aftercorr"):
+            after += found
+        elif kind.startswith("after"):
+            after_any += found
+    return tuple(after), tuple(after_any)
+
+
+def _printable(text: str) -> str:
+    """Return a text that others wrote, without control characters."""
+    return text.translate(_HIDDEN)
+
+
+def limit_words(limit: timedelta) -> str:
+    """Return a time limit as Slurm reads it: in minutes, at least one."""
+    return str(max(1, -(-limit // timedelta(minutes=1))))
+
+
+_DOWN = frozenset(
+    {"DOWN", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
+    | {"FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG"}
+)
+_SHUT = frozenset(
+    {"DRAIN", "DRAINING", "DRAINED", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"}
+)
+_BLOCKED = frozenset({"BLOCKED", "POWER_DOWN"})
+
+
+def nodes_of(rows: Iterable[NodeRow], jobs: Iterable[Job]) -> tuple[Node, ...]:
+    """Return the nodes with their GPUs."""
+    holders: dict[str, list[Job]] = {}
+    for job in jobs:
+        for name in job.gpus:
+            holders.setdefault(name, []).append(job)
+    return tuple(_node(row, holders) for row in rows)
+
+
+def drain_of(row: NodeRow) -> Drain | None:
+    """Return the drain of a node."""
+    if not _SHUT.intersection(row.states):
+        return None
+    at = datetime.fromtimestamp(row.reason_at, UTC) if row.reason_at else datetime.fromtimestamp(0, UTC)
+    return Drain(row.reason or "no reason given", row.reason_by or "Slurm", at)
+
+
+def why_down(row: NodeRow) -> str:
+    """Return why a node cannot be reached; empty if it is up."""
+    state = next((state for state in row.states if state in _DOWN), None)
+    return f"node {row.name} is {_words(state)}" + (f": {row.reason}" if row.reason else "") if state else ""
+
+
+def why_shut(row: NodeRow) -> str:
+    """Return why a node that is up starts no jobs; empty if it does."""
+    if (drain := drain_of(row)) is not None:
+        return f"node {row.name} is drained: {drain.reason}"
+    held = _BLOCKED.intersection(row.states)
+    return f"node {row.name} is {_words(min(held))}" if held else ""
+
+
+def _node(row: NodeRow, holders: Mapping[str, list[Job]]) -> Node:
+    named = {index for index in range(len(row.gpus)) if gpu_name(row.name, index) in holders}
+    unnamed = max(0, row.used_count - len(set(row.used) | named))  # allocated, but Slurm does not tell which
+    taken = set(row.used) | named
+    for index in range(len(row.gpus)):
+        if unnamed and index not in taken:
+            taken.add(index)
+            unnamed -= 1
+    gpus = tuple(_view(row, index, index in taken, holders) for index in range(len(row.gpus)))
+    return Node(row.name, gpus, NO_PROBE, down=why_down(row), drain=drain_of(row))
+
+
+def _view(row: NodeRow, index: int, is_taken: bool, holders: Mapping[str, list[Job]]) -> GpuView:
+    name = gpu_name(row.name, index)
+    jobs, drain = holders.get(name, []), drain_of(row)
+    state, why, health = GpuState.FREE, "", Health()
+    if down := why_down(row):
+        state, why, health = GpuState.UNKNOWN, down, Health(HealthCode.UNKNOWN, down)
+    elif is_taken:
+        state, why = GpuState.ALLOCATED, "" if jobs else "allocated by Slurm"
+    elif shut := why_shut(row):
+        state, why = GpuState.DRAINED if drain is not None else GpuState.UNKNOWN, shut
+    return GpuView(
+        Gpu(name, index, row.gpus[index].upper() or None),
+        state,
+        health,
+        why=why,
+        job_id=jobs[0].id if jobs else None,
+        job_ids=tuple(job.id for job in jobs),
+        holders=tuple(Holder("job", job.name, job.submitted_by) for job in jobs),
+        drain=drain,
+    )
+
+
+def _words(state: str) -> str:
+    return "down" if state == "NOT_RESPONDING" else state.lower().replace("_", " ")
+
 
 KIND = "slurm"
 _Made = tuple[JobRow, JobDetail | None, bool, Job]
@@ -40,7 +264,7 @@ class Pictures:
         jobs = tuple(sorted((job for _, job in found), key=lambda job: job.id))
         return Snapshot(
             taken_at=now,
-            nodes=views.nodes_of(polled.nodes, jobs),
+            nodes=nodes_of(polled.nodes, jobs),
             jobs=jobs,
             controls=Controls(drains=_drains(polled)),
             leader=leader_of(polled.site, now),
@@ -66,7 +290,7 @@ class Pictures:
         made = self._made.get(job_id)
         if made is not None and made[:3] == (row, detail, is_stopped):
             return made[3]
-        job = translation.job_of(row, detail, self.submitted(row, polled.site.user), is_stopped)
+        job = job_of(row, detail, self.submitted(row, polled.site.user), is_stopped)
         self._made[job_id] = (row, detail, is_stopped, job)
         return job
 
@@ -84,7 +308,7 @@ def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:
 
 def _reason(row: JobRow, detail: JobDetail | None, now: datetime) -> Reason:
     word = "JobHeldUser" if row.state == "REQUEUE_HOLD" else row.reason
-    reason = reasons.reason_of(word, texts.some(row.dependency), texts.moment(row.started), now)
+    reason = states.reason_of(word, texts.some(row.dependency), texts.moment(row.started), now)
     return replace(reason, text=f"requeued: {reason.text}") if detail and detail.restarts else reason
 
 
@@ -93,14 +317,14 @@ def _starts(waiting: Iterable[tuple[JobRow, Job]], now: datetime) -> Iterable[tu
         start = texts.moment(row.started)
         if start is None or start < now or job.held:
             continue
-        if reasons.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
+        if states.reason_of(row.reason, "", None, now).code is not PendingReason.DEPENDENCY:
             yield job.id, start
 
 
 def _drains(polled: Polled) -> Mapping[str, Drain]:
     return {
-        translation.gpu_name(row.name, index): drain
+        gpu_name(row.name, index): drain
         for row in polled.nodes
-        if (drain := views.drain_of(row)) is not None
+        if (drain := drain_of(row)) is not None
         for index in range(len(row.gpus))
     }

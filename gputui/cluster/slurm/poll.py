@@ -1,4 +1,7 @@
-"""Poll of Slurm that all processes of a user on this machine share: one squeue and one scontrol per interval."""
+"""Poll of Slurm that all processes of a user on this machine share: one squeue and one scontrol per interval.
+
+Beside it are records of what Slurm forgets, or does not know: jobs that have ended, and paused containers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 
@@ -14,21 +17,98 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputui.cluster.journal import locked, write_whole
-from gputui.cluster.slurm import details, job_rows, node_rows, site
-from gputui.cluster.slurm.commands import SlurmCommands
-from gputui.cluster.slurm.details import JobDetail
-from gputui.cluster.slurm.ended import Ended
-from gputui.cluster.slurm.job_rows import JobRow
-from gputui.cluster.slurm.node_rows import NodeRow
+from gputui.cluster.journal import Journal, locked, write_whole
+from gputui.cluster.slurm import site
+from gputui.cluster.slurm.commands import SlurmCommands, mark_of
+from gputui.cluster.slurm.listings import (
+    JobDetail,
+    JobRow,
+    NodeRow,
+    is_mixed,
+    parse_detail,
+    parse_jobs,
+    parse_nodes,
+    regrouped,
+    squeue_arguments,
+)
 from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.texts import NOTHING
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
 MOST_DETAILS = 200
 """Number of jobs whose details are asked for in one poll."""
+
+
+class Ended(Struct, frozen=True):
+    """A run of a job that has ended, as Slurm told it before it forgot the job."""
+
+    row: JobRow
+    detail: JobDetail
+
+
+class EndedRuns:
+    """Jobs that have ended, as long as the file keeps them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "ended.jsonl", Ended)
+        self._ended: dict[JobId, Ended] = {}
+
+    def add(self, ended: Iterable[Ended]) -> None:
+        """Keep jobs that have ended."""
+        self._journal.append(ended)
+
+    def of(self, job_id: JobId) -> Ended | None:
+        """Return the last run of a job."""
+        self._refresh()
+        return self._ended.get(job_id)
+
+    def all(self) -> Iterator[Ended]:
+        """Yield the last runs of all jobs, in the order in which they ended."""
+        self._refresh()
+        yield from self._ended.values()
+
+    def _refresh(self) -> None:
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._ended = {}
+        for each in found:
+            self._ended.pop(each.row.job_id, None)
+            self._ended[each.row.job_id] = each
+
+
+class Suspension(Struct, frozen=True):
+    """A run of a job that was paused, or continued."""
+
+    job_id: JobId
+    run_key: str
+    is_on: bool
+
+
+class Suspensions:
+    """Runs of jobs that are paused."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "suspended.jsonl", Suspension, most_bytes=1024**2)
+        self._runs: dict[JobId, str] = {}
+
+    def set(self, runs: Iterable[tuple[JobId, str]], is_on: bool) -> None:
+        """Note that runs of jobs were paused, or continued."""
+        self._journal.append(Suspension(job_id, run_key, is_on) for job_id, run_key in runs)
+
+    def among(self, runs: Iterable[tuple[JobId, str]]) -> frozenset[JobId]:
+        """Return the jobs whose runs are paused."""
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._runs = {}
+        for each in found:
+            if each.is_on:
+                self._runs[each.job_id] = each.run_key
+            else:
+                self._runs.pop(each.job_id, None)
+        return frozenset(job_id for job_id, run_key in runs if self._runs.get(job_id) == run_key)
 
 
 class Polled(Struct, frozen=True):
@@ -57,14 +137,14 @@ class Poll:
         commands: SlurmCommands,
         directory: Path,
         interval: float,
-        record: Callable[[Iterable[Ended]], None],
         complete: Callable[[JobRow, JobDetail], JobDetail],
     ) -> None:
-        """`record` keeps jobs that have ended; `complete` adds GPUs that Slurm no longer names."""
+        """`complete` adds GPUs that Slurm no longer names."""
+        self.records = EndedRuns(directory)
+        self.suspensions = Suspensions(directory)
         self._commands = commands
         self._file = directory / site.FILE
         self._interval = interval
-        self._record = record
         self._complete = complete
         self._latest: Polled | None = None
         self._on_disk: tuple[tuple[int, int, int], Polled] | None = None
@@ -142,7 +222,7 @@ class Poll:
         runs |= {detail.run_key: _with_gpus(detail, runs.get(detail.run_key)) for detail in told}
         ended = [self._completed(each) for each in _ended(wanted, runs)]
         runs |= {each.detail.run_key: each.detail for each in ended}
-        self._record(ended)
+        self.records.add(ended)
         return Polled(now, known, before.site_at if is_known else now, tuple(rows), tuple(nodes), runs)
 
     def _completed(self, ended: Ended) -> Ended:
@@ -150,18 +230,18 @@ class Poll:
         return Ended(ended.row, self._complete(ended.row, ended.detail)) if has_run_with_gpus else ended
 
     def _rows(self, mark: str) -> list[JobRow]:
-        rows = job_rows.parse(self._commands.ask("squeue", *job_rows.arguments(mark)), mark)
-        mixed = {row.array: row.array_limit for row in rows if job_rows.is_mixed(row)}
+        rows = parse_jobs(self._commands.ask("squeue", *squeue_arguments(mark)), mark)
+        mixed = {row.array: row.array_limit for row in rows if is_mixed(row)}
         if not mixed:
             return rows
         # all of their elements anew: one that waited before may have started in between
         asked = ("--array", f"--jobs={','.join(mixed)}")
-        output = self._commands.run("squeue", *job_rows.arguments(mark), *asked).out  # nothing for forgotten ones
+        output = self._commands.run("squeue", *squeue_arguments(mark), *asked).out  # nothing for forgotten ones
         waiting: dict[str, list[JobRow]] = {array: [] for array in mixed}
         apart = [row for row in rows if row.array not in mixed]
-        for row in job_rows.parse(output, mark):
+        for row in parse_jobs(output, mark):
             (waiting[row.array] if row.life is JobState.PENDING else apart).append(row)
-        return apart + [row for array, limit in mixed.items() for row in job_rows.regrouped(waiting[array], limit)]
+        return apart + [row for array, limit in mixed.items() for row in regrouped(waiting[array], limit)]
 
     def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[JobDetail]]:
         """Return the nodes, and details of these jobs, from one scontrol that reads its commands from a pipe.
@@ -171,13 +251,8 @@ class Poll:
         part = f"show hostnames {mark}\n"
         orders = "".join((f"show nodes\n{part}", *(f"show job {row.number}\n{part}" for row in wanted)))
         answers = parted(self._commands.run("scontrol", "-d", "-o", stdin=orders).out, mark)
-        told = [details.parse(text, row) for row, text in zip(wanted, answers[1:], strict=False)]
-        return node_rows.parse(answers[0] if answers else ""), [each for each in told if each is not None]
-
-
-def mark_of() -> str:
-    """Return a word that nobody can guess, which parts records in the output of commands."""
-    return f"m{os.urandom(8).hex()}"
+        told = [parse_detail(text, row) for row, text in zip(wanted, answers[1:], strict=False)]
+        return parse_nodes(answers[0] if answers else ""), [each for each in told if each is not None]
 
 
 def parted(output: str, mark: str) -> list[str]:

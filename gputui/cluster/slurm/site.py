@@ -1,9 +1,10 @@
-"""Slurm's answers about itself and this user: name, version, controller, rights."""
+"""Slurm's answers about itself and this user, the user's rights, and faults that get in the way of jobs."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +13,9 @@ import msgspec
 from msgspec import Struct
 
 from gputui.cluster.slurm.commands import SlurmCommands
+from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterRefusedError
+from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError
 
 _LINE = r"(?m)^(\S+)\s*= (.*)$"
 FILE = "poll.json"
@@ -120,3 +122,148 @@ def parse(output: str) -> SlurmSite:
         users_may_top="enable_user_top" in values.get("SchedulerParameters", ""),
         admin_level=values.get("AdminLevel", ""),
     )
+
+
+_C = Capability
+_NEVER = {
+    _C.MOVE: "Slurm orders its queue itself: give the job another priority",
+    _C.EDIT: "a job in Slurm is not changed: cancel it and submit it again",
+    _C.PAUSE: "Slurm has no pause for the whole cluster: drain nodes, or let its administrators close a partition",
+    _C.DRAIN_GPU: "Slurm drains nodes, not single GPUs",
+    _C.RESERVE: "reservations of Slurm are made by its administrators, with scontrol create reservation",
+    _C.RECURRING: "Slurm repeats jobs by scrontab, not from here",
+    _C.WHAT_IF: "Slurm forecasts the start of one job, not the effect of a change on others",
+}
+_COMMANDS = {
+    **FOR_ONE_MACHINE,
+    "reserve": "an administrator reserves nodes: scontrol create reservation",
+    "tenant": "an administrator sets shares and limits: sacctmgr",
+    "cron": "submit at regular times by scrontab",
+    "pause": "an administrator stops a partition: scontrol update PartitionName=NAME State=DOWN",
+    "unpause": "an administrator starts a partition again: scontrol update PartitionName=NAME State=UP",
+}
+_OPERATORS_ONLY = {
+    _C.RAISE_PRIORITY: "only Slurm's operators may raise a priority above 50",
+    _C.DRAIN_NODE: "only Slurm's operators may drain and resume nodes",
+}
+_NO_OVERLAP = "Slurm runs commands in running jobs from release 20.11 on, and this is {}"
+_NO_TOP = "only Slurm's operators may reorder jobs here: SchedulerParameters lacks enable_user_top"
+
+
+def caps_of(site: SlurmSite | None) -> Caps:
+    """Return the capabilities; before Slurm has answered, those of a user without rights."""
+    lacking = dict(_NEVER)
+    if site is None or not site.is_operator:
+        lacking |= _OPERATORS_ONLY
+        if site is None or not site.users_may_top:
+            lacking[_C.TOP] = _NO_TOP
+    if site is not None and not site.can_overlap:
+        lacking |= dict.fromkeys((_C.INSIDE, _C.STREAMS), _NO_OVERLAP.format(site.version))
+    return Caps("Slurm", lacking, _COMMANDS)
+
+
+PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+SHORT_MEMORY = 60
+"""Seconds below which the end of a job may be missed."""
+_UNSET = frozenset({"", "(null)", "n/a", "N/A"})
+
+
+def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:
+    """Yield the faults that are found; one because of which nothing works ends them."""
+    try:
+        missing = _missing_programs(commands)
+        if missing:
+            yield _not_installed(missing, commands.place)
+            return
+        values = dict(re.findall(_LINE, commands.ask("scontrol", "show", "config")))
+    except ClusterUnavailableError as error:
+        yield _silence(str(error), commands.place)
+        return
+    yield from _of_settings({name: value.strip() for name, value in values.items()})
+
+
+def _missing_programs(commands: SlurmCommands) -> list[str]:
+    """Return the programs that are not installed where commands run."""
+    lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
+    return commands.script(lines, "sh").out.split()
+
+
+def _not_installed(missing: list[str], place: str) -> ClusterFault:
+    where = f" on {place}" if place else ""
+    return ClusterFault(
+        "commands",
+        f"{', '.join(missing)}: not found{where}",
+        "gputui uses Slurm's own commands.",
+        "Debian: sudo apt install slurm-client\nor on another machine: GPUTUI_CLUSTER=slurm+ssh://LOGIN_NODE",
+        stops_jobs=True,
+    )
+
+
+def _silence(words: str, place: str) -> ClusterFault:
+    if place and "ssh" in words:
+        hint = f"ssh {place} true must work without a question: a key in an agent, the host in known_hosts"
+        return ClusterFault("ssh", words, "Slurm's commands run on the login node.", hint, stops_jobs=True)
+    if re.search("munge|authentication", words, re.IGNORECASE):
+        hint = "systemctl status munge; munge -n | unmunge\nall machines need the same /etc/munge/munge.key and clock"
+        return ClusterFault("munge", words, "Slurm's programs trust each other by munge.", hint, stops_jobs=True)
+    hint = "scontrol ping; systemctl status slurmctld on the controller"
+    return ClusterFault("controller", words, "Without it nothing is submitted or shown.", hint, stops_jobs=True)
+
+
+def _of_settings(values: Mapping[str, str]) -> Iterator[ClusterFault]:
+    if values.get("Epilog", "").strip() in _UNSET and values.get("Epilog[0]", "") in _UNSET:
+        yield ClusterFault(
+            "epilog",
+            "no epilog is set",
+            "Containers stay where a batch script is killed, and on a node that was cut off and came back.",
+            "gputui cluster install, on every node",
+        )
+    if "gpu" not in values.get("GresTypes", "").split(","):
+        yield ClusterFault(
+            "gres",
+            "slurm.conf has no GresTypes=gpu",
+            "Slurm knows of no GPU.",
+            "GresTypes=gpu and NodeName=… Gres=gpu:MODEL:N in slurm.conf, the device files in gres.conf",
+            stops_jobs=True,
+        )
+    if values.get("PriorityType") == "priority/multifactor" and not any(_weights(values)):
+        yield ClusterFault(
+            "priority",
+            "Slurm gives all jobs the same priority",
+            "Without weights a lower priority changes nothing: jobs start in the order of their submission.",
+            "PriorityWeightFairshare, PriorityWeightPartition, … in slurm.conf: gputui takes up to 50000 off their sum",
+        )
+    has_accounting = values.get("AccountingStorageType", "").endswith("slurmdbd")
+    if has_accounting:
+        yield from _of_accounts(values)
+    age = values.get("MinJobAge", "").partition(" ")[0]
+    if age.isdigit() and int(age) < SHORT_MEMORY and not has_accounting:
+        yield ClusterFault(
+            "MinJobAge",
+            f"Slurm forgets jobs {age} s after their end, and has no slurmdbd",
+            "Their exit codes are lost unless gputui sees them in time.",
+            "MinJobAge=300 in slurm.conf, or slurmdbd",
+        )
+
+
+def _weights(values: Mapping[str, str]) -> Iterator[bool]:
+    for name, value in values.items():
+        if name.startswith("PriorityWeight"):
+            yield value.strip() not in _UNSET | {"0"}
+
+
+def _of_accounts(values: Mapping[str, str]) -> Iterator[ClusterFault]:
+    if not re.search(r"\bgres/gpu\b", values.get("AccountingStorageTRES", "")):
+        yield ClusterFault(
+            "accounts",
+            "Slurm's accounts do not count GPUs",
+            "history and report know no GPUs of jobs that gputui did not see running.",
+            "AccountingStorageTRES=gres/gpu in slurm.conf",
+        )
+    if "job_comment" not in values.get("AccountingStoreFlags", ""):
+        yield ClusterFault(
+            "comments",
+            "Slurm's accounts keep no comments of jobs",
+            "By its comment a job is known as one of gputui's after Slurm has forgotten it.",
+            "AccountingStoreFlags=job_comment in slurm.conf",
+        )
