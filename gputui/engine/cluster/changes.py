@@ -6,8 +6,7 @@ A change is undone by the opposite wish, while its jobs and nodes are as the act
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -37,13 +36,12 @@ from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
 from gputui.domain.job_spec import MAX_PRIORITY, JobId
 from gputui.domain.state import JobState
-from gputui.domain.submit_action import Done
+from gputui.domain.submit_action import Done, Ids
 from gputui.domain.units import format_duration, plural
 from gputui.domain.verbs import VERBS
 
 if TYPE_CHECKING:
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.ports import Cluster
 
 _SPLIT = {SetPriority, DrainGpus, ResumeGpus}
 """Actions that need one capability or another, by what they change."""
@@ -146,11 +144,22 @@ def _after(action: SetPriority, before: int) -> int:
 def _drain(queue: EngineQueue, action: DrainGpus | ResumeGpus) -> Done:
     """Drain nodes, or resume them; raises CapabilityError for single GPUs."""
     nodes, drains = _check_nodes(queue, action.uuids), isinstance(action, DrainGpus)
-    before = _drains(queue, nodes)
+    before = {node: _drain_of(queue, node) for node in nodes}
     queue.cluster.act(action)
     queue.refresh()
-    changed = {node: drain for node, drain in before.items() if (drain is not None) != drains}
-    return Done(changes=tuple(NodeChange(node, drain, drains) for node, drain in changed.items()))
+    changes = []
+    for node, drain in before.items():
+        if (drain is not None) != drains:
+            back = ResumeGpus((node,)) if drain is None else DrainGpus((node,), drain.reason)
+            words = "takes jobs again" if drain is None else f"is drained again: {drain.reason}".rstrip(": ")
+            changes.append(EngineChange(f"node {node}", words, back, "drain", drains))
+    return Done(changes=tuple(changes))
+
+
+def _drain_of(queue: EngineQueue, name: str) -> Drain | None:
+    """Return the drain of a node; None for one that takes jobs, or is gone."""
+    views = (view for node in queue.read().nodes if node.name == name for view in node.gpus)
+    return next((view.drain for view in views if view.drain is not None), None)
 
 
 def _check_nodes(queue: EngineQueue, names: Iterable[str]) -> tuple[str, ...]:
@@ -190,8 +199,23 @@ def _set(queue: EngineQueue, action: JobAction, name: str, after: object) -> Don
         value = _VALUES[name](before[job_id]) if job_id in before else None
         if value not in (None, after):
             alike.setdefault(value, []).append(job_id)
-    changes = (ValueChange(tuple(ids), before[ids[0]].shown_id, name, value, after) for value, ids in alike.items())
+    changes = []
+    for value, ids in alike.items():
+        words = f"job {before[ids[0]].shown_id}" if len(ids) == 1 else plural(len(ids), "job")
+        changes.append(EngineChange(words, *_back(name, tuple(ids), value), name, after))
     return Done(done, tuple(changes))
+
+
+def _back(name: str, ids: Ids, before: Any) -> tuple[str, JobAction]:
+    """Return the sentence about jobs whose value is set back, and the action that does it."""
+    is_one = len(ids) == 1
+    if name == "hold":
+        words = f"{'is' if is_one else 'are'} held again" if before else "may start again"
+        return words, Hold(ids) if before else Release(ids)
+    has = "has" if is_one else "have"
+    if name == "priority":
+        return f"{has} priority {before} again", SetPriority(ids, before)
+    return f"{has} the time limit {format_duration(before)} again", EditJobs(ids, Edit({"time_limit": before}))
 
 
 def _refusal(queue: EngineQueue) -> CapabilityError:
@@ -212,97 +236,47 @@ _VALUES: Mapping[str, Callable[[Job], Any]] = {
 """Values of a job that can be set back, by name."""
 
 
-class ValueChange(Struct, frozen=True):
-    """Change of one value of jobs that had the same value before."""
+class EngineChange(Struct, frozen=True):
+    """Change of one value of jobs that had the same value before, or of a node."""
 
-    ids: tuple[JobId, ...]
     words: str
-    """Displayed id of the first job."""
+    """Name of what was changed."""
+    done: str
+    action: JobAction | DrainGpus | ResumeGpus
+    """Opposite wish."""
     name: str
-    """Name of the value: `hold`, `priority` or `time limit`."""
-    before: Any
+    """Name of the value: `hold`, `priority`, `time limit`, `drain`."""
     after: Any
 
     def subject(self, indices: Mapping[str, str]) -> str:
         del indices
-        return f"job {self.words}" if len(self.ids) == 1 else plural(len(self.ids), "job")
-
-    @property
-    def done(self) -> str:
-        is_one = len(self.ids) == 1
-        if isinstance(self.before, timedelta):
-            return f"{'has' if is_one else 'have'} the time limit {format_duration(self.before)} again"
-        if self.name == "priority":
-            return f"{'has' if is_one else 'have'} priority {self.before} again"
-        return f"{'is' if is_one else 'are'} held again" if self.before else "may start again"
-
-    def obstacle(self, queue: EngineQueue) -> str:
-        """Return why the change is not undone; empty if nothing is in the way."""
-        try:
-            jobs = [queue.get(job_id) for job_id in self.ids]
-        except NotFoundError:
-            return "no longer exists"
-        if self.name == "hold" and (begun := [job for job in jobs if job.state is not JobState.PENDING]):
-            return f"is {begun[0].state} now"
-        if any(_VALUES[self.name](job) != self.after for job in jobs):
-            return "has been changed since"
-        return ""
-
-    def revert(self, cluster: Cluster) -> None:
-        """Set the value back; raises ClusterError."""
-        if self.name == "hold":
-            cluster.act(Hold(self.ids) if self.before else Release(self.ids))
-        elif self.name == "priority":
-            cluster.act(SetPriority(self.ids, self.before))
-        else:
-            cluster.act(EditJobs(self.ids, Edit({"time_limit": self.before})))
+        return self.words
 
 
-class NodeChange(Struct, frozen=True):
-    """Drain of a node, or its end."""
-
-    node: str
-    before: Drain | None
-    is_drained: bool
-    """True if the action drained it."""
-
-    def subject(self, indices: Mapping[str, str]) -> str:
-        del indices
-        return f"node {self.node}"
-
-    @property
-    def done(self) -> str:
-        return f"is drained again: {self.before.reason}".rstrip(": ") if self.before else "takes jobs again"
-
-    def obstacle(self, queue: EngineQueue) -> str:
-        """Return why the change is not undone; empty if nothing is in the way."""
-        is_drained = _drains(queue, (self.node,))[self.node] is not None
-        return "" if is_drained == self.is_drained else "has been changed since"
-
-    def revert(self, cluster: Cluster) -> None:
-        """Drain or resume the node; raises ClusterError."""
-        nodes = (self.node,)
-        cluster.act(ResumeGpus(nodes) if self.before is None else DrainGpus(nodes, self.before.reason))
-
-
-Change: TypeAlias = ValueChange | NodeChange
-
-
-def _drains(queue: EngineQueue, names: Iterable[str]) -> dict[str, Drain | None]:
-    """Return the drain of each of these nodes; None for one that takes jobs, or is gone."""
-    views = {node.name: node.gpus for node in queue.read().nodes}
-    return {name: next((view.drain for view in views.get(name, ()) if view.drain is not None), None) for name in names}
-
-
-def undone(queue: EngineQueue, changes: Iterable[Change]) -> Iterator[tuple[Change, str]]:
+def undone(queue: EngineQueue, changes: Iterable[EngineChange]) -> Iterator[tuple[EngineChange, str]]:
     """Undo changes, the latest first; yield each with the reason why it was not undone, empty if it was."""
     for change in reversed(list(changes)):
         queue.refresh()
-        why = change.obstacle(queue)
+        why = _obstacle(queue, change)
         if not why:
             try:
-                change.revert(queue.cluster)
+                queue.cluster.act(change.action)
             except ClusterError as error:
                 why = f"stays as it is: {error}"
         yield change, why
     queue.refresh()
+
+
+def _obstacle(queue: EngineQueue, change: EngineChange) -> str:
+    """Return why a change is not undone; empty if its jobs or its node are as the action left them."""
+    if isinstance(change.action, DrainGpus | ResumeGpus):
+        values = [_drain_of(queue, node) is not None for node in change.action.uuids]
+    else:
+        try:
+            jobs = [queue.get(job_id) for job_id in change.action.ids]
+        except NotFoundError:
+            return "no longer exists"
+        if change.name == "hold" and (begun := [job for job in jobs if job.state is not JobState.PENDING]):
+            return f"is {begun[0].state} now"
+        values = [_VALUES[change.name](job) for job in jobs]
+    return "has been changed since" if any(value != change.after for value in values) else ""

@@ -182,17 +182,18 @@ class ClusterHooks:
         self._nodes: tuple[Node, ...] | None = None
         self._idle = IdleSpells(ends_idle_after, lambda job: job.submitted_by == cluster.user)
         self._worker = worker
-        self._announcer = announcer(self._record)
+        self._announcer = announcer(lambda told: ledger.add(event.id for event, _ in told))
 
     def update(self, snapshot: Snapshot) -> None:
-        """Announce what is new in the snapshot."""
         now = self._clock.now()
         is_current = snapshot.leader is not None and not snapshot.leader.silent_for
         if is_current:
             jobs = [job for job in snapshot.jobs if self._is_told_of(job)]
             self._finder.update(jobs, now, self._settings.max_age)
             self._announcer.update(self._untold(jobs, now), snapshot.gpus, now)
-            self._tell_of_nodes(snapshot.nodes, now)
+            for event in node_changes(self._nodes, snapshot.nodes, now) if self._nodes is not None else ():
+                self._announcer.announce(event, now)
+            self._nodes = snapshot.nodes
             self._tell_of_idle(jobs, snapshot.gpus, now)
         stuck = self._stuck.update(snapshot, self._cluster.caps.engine, now)
         if stuck is not None:
@@ -217,15 +218,6 @@ class ClusterHooks:
         every |= {job.id: job for job in jobs if job.state.is_terminal}
         left = (job for job in untold(every.values(), now, self._settings.max_age) if end_id(job) not in told)
         return Entries({job.id: job for job in sorted(left, key=lambda job: job.id)})
-
-    def _record(self, told: Sequence[tuple[Event, Job]]) -> None:
-        self._ledger.add(event.id for event, _ in told)
-
-    def _tell_of_nodes(self, nodes: tuple[Node, ...], now: datetime) -> None:
-        if self._nodes is not None:
-            for event in node_changes(self._nodes, nodes, now):
-                self._announcer.announce(event, now)
-        self._nodes = nodes
 
     def _tell_of_idle(self, jobs: Iterable[Job], views: Iterable[GpuView], now: datetime) -> None:
         """Tell of each job that leaves GPUs idle, and once more if it leaves all of them idle."""

@@ -26,11 +26,11 @@ from gputui.engine.files.tallies import AttemptKey, AttemptTallies
 if TYPE_CHECKING:
     from gputui.domain.attempt import Attempt
     from gputui.domain.consumption import Consumption
-    from gputui.domain.gpu import GpuProcess, GpuView
+    from gputui.domain.gpu import GpuView
     from gputui.domain.job import Job
     from gputui.domain.job_spec import JobId
     from gputui.domain.settings import SchedulerSettings
-    from gputui.domain.snapshot import Node, Snapshot
+    from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry import AttemptTelemetry
     from gputui.domain.telemetry_series import Measured
     from gputui.ports import Clock, Cluster, SteadyClock
@@ -109,16 +109,19 @@ class MeasuredJobs:
         idle = self._ledger.idle(snapshot.taken_at)
         if not idle:
             return replace(snapshot, jobs=jobs)
-        nodes = tuple(_with_idle(node, idle) for node in snapshot.nodes)
-        return replace(snapshot, jobs=jobs, nodes=nodes, notices=(*snapshot.notices, *self._notices(jobs, idle)))
-
-    def _notices(self, jobs: Iterable[Job], idle: Mapping[str, datetime]) -> Iterator[Notice]:
+        notices, nodes = list(snapshot.notices), []
         for job in jobs:
             since = [idle[uuid] for uuid in job.gpus if uuid in idle]
             if since and job.state is JobState.RUNNING:
                 is_ended = len(since) == len(job.gpus) and job.submitted_by == self._user()
                 words = idle_sentence(job, len(since), self._ends_idle_after if is_ended else None)
-                yield Notice("information", words, since=max(since))
+                notices.append(Notice("information", words, since=max(since)))
+        for node in snapshot.nodes:
+            if any(view.gpu.uuid in idle for view in node.gpus):
+                views = (replace(view, idle_since=idle.get(view.gpu.uuid)) for view in node.gpus)
+                node = replace(node, gpus=tuple(views))
+            nodes.append(node)
+        return replace(snapshot, jobs=jobs, nodes=tuple(nodes), notices=tuple(notices))
 
     def _jobs_of(self, snapshot: Snapshot) -> tuple[Job, ...]:
         """Return the jobs with telemetry; the same tuple as before if none has changed, since others compare it."""
@@ -277,7 +280,12 @@ class ClusterTelemetry:
         for key, job in running.items():
             if job.state is JobState.RUNNING:
                 self._count(key, job, views, now)
-        self._mark_idle(now)
+        jobs = [job for job in running.values() if job.state is JobState.RUNNING]
+        after = self._settings.idle_gpus_after
+        found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
+        self._ledger.mark(idle_by_gpu(jobs, found), now)
+        if self._ends is not None:
+            self._ends.update(jobs, found, now)
         self._sweep(now)
 
     def notices(self) -> tuple[Notice, ...]:
@@ -316,7 +324,9 @@ class ClusterTelemetry:
             if view is not None and view.sample is not None:
                 measurement.tally.add(view.sample)
         if (used := _use_of_machine(job, views)) is not None:
-            _add_use(measurement.tally, *used)
+            known = measurement.tally.record.host
+            if known is None or used[1] - known.at > _SAME_READING:  # probes tell it again and again
+                measurement.tally.add_host(*used)
         self._tallies.save_if_due(key, second)
 
     def _end(self, key: AttemptKey, found: Job | None) -> None:
@@ -342,14 +352,6 @@ class ClusterTelemetry:
         started, found = job.attempts[-1].started_at, tally.summary(ended, job.spec.gpus.promised)
         if found is not None and started is not None:
             self._ledger.add(job.id, started, found, job.attempts[-1].gpus or tuple(tally.record.tracks))
-
-    def _mark_idle(self, now: datetime) -> None:
-        after = self._settings.idle_gpus_after
-        jobs = [job for job in self._running.values() if job.state is JobState.RUNNING]
-        found = {job.id: idle_times(self._tallies.idle_since(_key(job)), after, now) for job in jobs}
-        self._ledger.mark(idle_by_gpu(jobs, found), now)
-        if self._ends is not None:
-            self._ends.update(jobs, found, now)
 
 
 def _has_begun(job: Job) -> bool:
@@ -383,29 +385,13 @@ def _use_of_machine(job: Job, views: Mapping[str, GpuView]) -> tuple[Consumption
     for view in (views[uuid] for uuid in attempt.gpus if uuid in views):
         sample = view.sample
         for process in (sample.processes if sample is not None else None) or ():
-            if view.process_jobs.get(process.pid) == job.id or _is_inside(process, attempt):
+            is_inside = process.container_id is not None and process.container_id == attempt.container_id
+            if is_inside or view.process_jobs.get(process.pid) == job.id:
                 containers.add(process.container_id)
                 if process.used is not None and sample is not None and sample.processes_at is not None:
                     found[process.container_id] = (process.used, sample.processes_at.timestamp() - process.used_age)
     return next(iter(found.values()), None) if len(containers) == 1 else None
 
 
-def _add_use(tally: Tally, used: Consumption, at: float) -> None:
-    """Add a reading of a group once, though probes tell it again and again."""
-    known = tally.record.host
-    if known is None or at - known.at > _SAME_READING:
-        tally.add_host(used, at)
-
-
-def _is_inside(process: GpuProcess, attempt: Attempt) -> bool:
-    return process.container_id is not None and process.container_id == attempt.container_id
-
-
 def _key(job: Job) -> AttemptKey:
     return job.id, job.attempts[-1].number
-
-
-def _with_idle(node: Node, idle: Mapping[str, datetime]) -> Node:
-    if not any(view.gpu.uuid in idle for view in node.gpus):
-        return node
-    return replace(node, gpus=tuple(replace(view, idle_since=idle.get(view.gpu.uuid)) for view in node.gpus))

@@ -100,18 +100,13 @@ class JobMove(Struct, frozen=True):
     @property
     def new_word(self) -> str:
         """Id of the job or the array in the cluster; empty if it stays."""
-        if not self.new_ids:
-            return ""
-        return str(array_of(self.new_ids[0]) if self._is_array else self.new_ids[0])
+        first = self.new_ids[:1]
+        return str(array_of(*first) if self.jobs[0].array else first[0]) if first else ""
 
     @property
     def new_indices(self) -> tuple[int, ...]:
         """Indices of the elements that the cluster has; empty unless they are of an array."""
-        return tuple(map(index_of, self.new_ids)) if self._is_array else ()
-
-    @property
-    def _is_array(self) -> bool:
-        return self.jobs[0].array is not None
+        return tuple(map(index_of, self.new_ids)) if self.jobs[0].array else ()
 
     @property
     def awaited(self) -> tuple[JobId, ...]:
@@ -139,7 +134,8 @@ class MigrationPlan:
         self._user = user
         self._check = check
         self._dependencies = Dependencies.of(self._all)
-        moves = [self._checked(JobMove(group, key(group[0]))) for group in grouped(self._chosen(chosen))]
+        moves = [JobMove(group, key(group[0])) for group in grouped(self._chosen(chosen))]
+        moves = [replace(move, why=self._refusal(move)) for move in moves]
         self.moves = self._ordered(self._consistent([*self._interrupted(), *moves]))
         """Moves in the order of submission: each after those that it waits for."""
 
@@ -160,9 +156,6 @@ class MigrationPlan:
         for mark, group in groups.items():
             other = f"its move to {mark.place} was interrupted: migrate there first"
             yield JobMove(tuple(group), mark.key, "" if mark.place == self._place else other)
-
-    def _checked(self, move: JobMove) -> JobMove:
-        return replace(move, why=self._refusal(move))
 
     def _refusal(self, move: JobMove) -> str:
         job = move.jobs[0]
@@ -259,11 +252,9 @@ class Migration(Struct, frozen=True):
 
         Raises ClusterUnavailableError if the cluster stops answering: jobs then stay marked, and a later run goes on.
         """
-        plan = self._plan(chosen)
+        plan, new_ids = self._plan(chosen), dict[JobId, JobId]()
         self._mark(plan.moves)
-        new_ids: dict[JobId, JobId] = {}
-        moves = self._submitted(plan, new_ids)
-        return self._settled(moves, new_ids)
+        return self._settled(self._submitted(plan, new_ids), new_ids)
 
     def _plan(self, chosen: Collection[JobId] | None) -> MigrationPlan:
         earlier = Counter(
@@ -309,14 +300,14 @@ class Migration(Struct, frozen=True):
         for move in plan.moves:
             if not move.why:
                 awaited = [job for job in plan.live(move.awaited) if not refused.isdisjoint(job.ids)]
-                move = self._tied(move, awaited[0]) if awaited else self._submit(plan, move, new_ids)
+                if awaited:
+                    move = replace(move, why=f"it waits for job {awaited[0].shown_id}, which stays here")
+                else:
+                    move = self._submit(plan, move, new_ids)
                 if move.why:
                     refused |= move.ids
             moves.append(move)
         return moves
-
-    def _tied(self, move: JobMove, awaited: Job) -> JobMove:
-        return replace(move, why=f"it waits for job {awaited.shown_id}, which stays here")
 
     def _submit(self, plan: MigrationPlan, move: JobMove, new_ids: dict[JobId, JobId]) -> JobMove:
         submission = move.submission
@@ -331,7 +322,10 @@ class Migration(Struct, frozen=True):
             raise ClusterUnavailableError(what, where=error.where, hint=hint) from error
         except GputuiError as error:
             return replace(move, why=str(error))
-        by_index = dict(zip(asked.array, _of_indices(found, asked.array), strict=True)) if asked.array else {}
+        known = {index_of(job_id): job_id for job_id in found} if asked.array else {}
+        by_index = {
+            index: known[index] for index in asked.array or ()
+        }  # those cancelled meanwhile may be among the found
         for job in move.jobs:
             each = [by_index[index] for index in job.indices] if by_index else list(found)
             new_ids |= dict(zip(job.ids, each, strict=True))
@@ -345,7 +339,10 @@ class Migration(Struct, frozen=True):
                 if move.new_ids:
                     settled.append(self._cancelled_here(transaction, move, new_ids))
                 else:
-                    self._unmark(transaction, move)
+                    for job in transaction.chosen(sorted(move.ids)):  # they are this server's again, as they were
+                        mark = mark_of(job)
+                        if mark is not None and mark.place == self.place:
+                            self._put(transaction, job, unmarked(job), f"stays: {move.why}")
                     settled.append(move)
             self._hold_dependents(transaction, settled)
         return tuple(settled)
@@ -376,13 +373,6 @@ class Migration(Struct, frozen=True):
             return f"job {job.shown_id} was changed here meanwhile, and {engine} did not cancel it: {error.what}"
         return f"job {job.shown_id} was changed here meanwhile: cancelled in {engine}"
 
-    def _unmark(self, transaction: Transaction, move: JobMove) -> None:
-        """Give the jobs of a move back to this server, as they were."""
-        for job in transaction.chosen(sorted(move.ids)):
-            mark = mark_of(job)
-            if mark is not None and mark.place == self.place:
-                self._put(transaction, job, unmarked(job), f"stays: {move.why}")
-
     def _hold_dependents(self, transaction: Transaction, moves: Iterable[JobMove]) -> None:
         """Hold jobs that stay and wait for ones that went: as cancelled jobs those would end them."""
         words = {job_id: move.new_word for move in moves if move.new_ids for job_id in move.ids}
@@ -407,12 +397,6 @@ class Migration(Struct, frozen=True):
 def note(engine: str, move: JobMove) -> str:
     """Return the note on a moved job."""
     return f"migrated to {engine} job {move.new_word}"
-
-
-def _of_indices(found: Iterable[JobId], indices: Collection[int]) -> list[JobId]:
-    """Return the ids of these elements; a cancelled one may be missing among those asked for now."""
-    known = {index_of(job_id): job_id for job_id in found}
-    return [known[index] for index in indices]
 
 
 def _translated(plan: MigrationPlan, ids: Iterable[JobId], new_ids: Mapping[JobId, JobId]) -> tuple[JobId, ...]:
