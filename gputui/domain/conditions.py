@@ -268,7 +268,7 @@ def gpu_conditions(snapshot: Snapshot) -> list[Condition]:
         found += [_broken(view, where, snapshot) for view in node.gpus if fault_of(view) in {LOST, SICK}]
         found += _not_read(node, where, snapshot)
         for view in node.gpus:
-            found += [*_slowed(view, where), *_foreign(view, where, is_engines=snapshot.is_of_cluster)]
+            found += [*_slowed(view, where), *_foreign(view, where, is_engines=snapshot.engine_decides)]
         found += _drained_node(node) if where and _is_drained(node) else _drained_gpus(node, where)
     return [*found, *_unread_nodes(snapshot)]
 
@@ -289,7 +289,7 @@ def _broken(view: GpuView, where: str, snapshot: Snapshot) -> Condition:
     index = index_of(view)
     todo = f"after a reset `gputui resume {index}` gives it jobs again" if view.is_stopped_by_xid else ""
     takes_none = " and takes no job"
-    if snapshot.is_of_cluster:
+    if snapshot.engine_decides:
         todo = f"`gputui drain {where.removeprefix(' of ') or 'NODE'}` keeps jobs off its node"
         takes_none = ""
     return Condition(
@@ -320,7 +320,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
     since = f" for {format_duration(oldest)}" if oldest else ""
     names = index_ranges([index_of(view) for view in stale])
     kind = "GPU" if len(stale) == 1 else "GPUs"
-    takes_none = "" if snapshot.is_of_cluster else f" and {'takes' if len(stale) == 1 else 'take'} no job"
+    takes_none = "" if snapshot.engine_decides else f" and {'takes' if len(stale) == 1 else 'take'} no job"
     yield Condition(
         severity_of(NOT_READ),
         f"{kind} {names}{where} could not be read{since}{takes_none}",
@@ -335,7 +335,7 @@ def _not_read(node: Node, where: str, snapshot: Snapshot) -> Iterable[Condition]
 def _unread_nodes(snapshot: Snapshot) -> Iterator[Condition]:
     """Yield that probes of a cluster's nodes read nothing; a node on which none is wanted is not a problem."""
     unread = [node for node in snapshot.nodes if node.gpus and node.probe.code not in _NO_FAULT]
-    if not unread or not snapshot.is_of_cluster:
+    if not unread or not snapshot.engine_decides:
         return
     first = unread[0]
     names = ", ".join(plain(node.name, 40) for node in unread[:_MOST_NODES])

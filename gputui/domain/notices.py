@@ -120,7 +120,7 @@ def _probe(snapshot: Snapshot) -> list[Notice]:
 
     Nodes of a cluster have one condition for all: the cluster starts jobs on them all the same.
     """
-    if snapshot.is_of_cluster:
+    if snapshot.engine_decides:
         return []
     return [
         Notice("error", f"GPUs are not read: {node.probe.text}", short=_probe_words(node.probe), since=node.probe.since)

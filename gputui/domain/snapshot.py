@@ -199,8 +199,8 @@ class Snapshot(Struct, frozen=True, weakref=True):
     """Independent servers that were brought together in it, each with its own snapshot; empty: it is of one queue."""
 
     @property
-    def is_of_cluster(self) -> bool:
-        """True if the engine of a cluster schedules."""
+    def engine_decides(self) -> bool:
+        """True if the engine of a cluster decides which job starts where; gputui only watches its GPUs."""
         return self.leader is not None and self.leader.kind in ENGINES
 
     @property

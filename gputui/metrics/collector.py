@@ -79,7 +79,7 @@ class SnapshotCollector(Collector):
             page.add(families.SCHEDULER_START, leader.started_at)
         page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
         _add_conditions(page, self._conditions.shown)
-        if snapshot.is_of_cluster:
+        if snapshot.engine_decides:
             self._add_cluster(page, snapshot, jobs, now)
             return page.metrics()
         self._jobs.add(page, snapshot, now)

@@ -214,7 +214,7 @@ class JobSeries:
         page.add(families.OLDEST, _oldest_wait(snapshot, gated, now))
         for code, number in _by_reason(waiting, gated).items():
             page.add(families.GATED, number, {"reason": code})
-        if not snapshot.is_of_cluster:
+        if not snapshot.engine_decides:
             self._add_use(page, snapshot, used, names, now)
 
     def _by_label(

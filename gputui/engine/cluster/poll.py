@@ -278,7 +278,7 @@ class SharedDuty:
     def update(self, snapshot: Snapshot) -> None:
         """Take the duty if nobody has it, and do it."""
         if self._duty is None:
-            if not snapshot.is_of_cluster or not self._is_taken():  # the cluster has not answered yet, or another does
+            if not snapshot.engine_decides or not self._is_taken():  # the cluster has not answered yet, or another does
                 return
             self._duty = self._begin(snapshot)
         self._duty.update(snapshot)

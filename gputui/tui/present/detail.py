@@ -454,7 +454,7 @@ def standing_lines(
 ) -> Sequence[Line]:
     """Return the running jobs that it waits for and its neighbours in the queue, in at most so many lines."""
     found = told.explanation
-    if most < LEAST or (found is None and not snapshot.is_of_cluster):  # an engine tells only its order
+    if most < LEAST or (found is None and not snapshot.engine_decides):  # an engine tells only its order
         return ()
     awaited = [each for each in found.waits_for if each != job.id] if found is not None else []
     order = snapshot.order

@@ -276,7 +276,7 @@ class Detail(JobScreen):
         live = self._live(job, context.now, room, is_compact=is_compact) if job.state.is_active else None
         has_graphs = self._services.pace.has_graphs and not is_compact
         telemetry = self._telemetry.lines(job, room - _LABEL - _GAP, has_graphs=has_graphs, is_tall=self._is_tall)
-        if self._snapshot.is_of_cluster:  # its engine decides: a score or a forecast of ours would mislead
+        if self._snapshot.engine_decides:  # its engine decides: a score or a forecast of ours would mislead
             lines = job_lines(job, context, None, live, telemetry, engine_wait_lines(job, self._snapshot))
         else:
             lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live, telemetry)
@@ -292,7 +292,7 @@ class Detail(JobScreen):
         picture = self._services.gpu_picture(self._snapshot, {}, now)
         has_graphs = self.size.width < _BESIDE_FROM
         gpus = job_gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
-        if self._snapshot.is_of_cluster:
+        if self._snapshot.engine_decides:
             return Live(gpus)
         settings = self._services.settings
         alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
@@ -321,7 +321,7 @@ class Detail(JobScreen):
         snapshot, now = self._snapshot, self._services.clock.now()
         seen, at = self._explained or (EMPTY, now)
         is_new = self._explained is None or now - at >= _AGED or not are_alike(seen, snapshot)
-        if job.state is not JobState.PENDING or snapshot.is_of_cluster or not is_new or not self._pace.may_begin:
+        if job.state is not JobState.PENDING or snapshot.engine_decides or not is_new or not self._pace.may_begin:
             return
         settings = self._services.settings
         self._explained = (snapshot, now)
