@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, pairwise
@@ -17,10 +17,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import NODEFAULT, Struct, structs
+from msgspec import NODEFAULT, Struct, field, structs
 
 from gputui.domain.audit import AuditEntry
-from gputui.domain.decoding import JsonDecoder, convert
+from gputui.domain.decoding import convert
 from gputui.domain.entries import ArrayPlaces, Entries
 from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFormatError
 from gputui.domain.job import Job
@@ -30,6 +30,9 @@ from gputui.domain.runs import Run, Runs, Spans, divided, joined_spans
 from gputui.domain.snapshot import Controls, Unreadable
 from gputui.domain.state import JobState
 
+JOBS = "jobs"
+CONTROLS = "controls"
+RECURRING = "recurring"
 Document = dict[str, Any]
 _LONGEST_ID = 18
 """Digits of an id that fits into 64 bits."""
@@ -67,11 +70,6 @@ def id_ranges(table: Mapping[str, Any]) -> Iterator[tuple[JobId, JobId]]:
             if isinstance(document, dict) and "runs" in document:
                 yield from ((run.id, run.end) for run in runs_in(document))
             yield int(key), int(key) + 1
-
-
-def ids_in(table: Mapping[str, Any]) -> Spans:
-    """Return the ids of all jobs in a table, elements included."""
-    return joined_spans(id_ranges(table))
 
 
 def highest_id(table: Mapping[str, Any]) -> JobId:
@@ -124,7 +122,7 @@ def resolve_overlaps(table: Mapping[str, Document], apart: Spans) -> dict[str, D
     """
     entries = sorted((count_in(document), key) for key, document in table.items() if runs_in(document))
     jobs = {key: document for key, document in table.items() if not runs_in(document)}
-    known = ids_in(jobs)
+    known = joined_spans(id_ranges(jobs))
     for _, key in entries:
         taken, left = divided(divided(runs_in(table[key]), known)[1], apart)
         parts = [run.part(job_id, job_id + 1) for run in taken for job_id in run.ids]
@@ -152,94 +150,77 @@ def count_waiting(jobs: Rows) -> Mapping[str, int]:
 
 T = TypeVar("T")
 CANNOT = "it cannot be read: "
-_UNREADABLE = (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError)
 """Errors of values that do not form a valid document."""
 
 
-def encode_job(job: Job) -> Document:
-    """Return the document of a job, without its id: TinyDB keeps that as the key."""
-    document: Document = _encode(job)
+def encode(value: Any) -> Any:
+    """Return plain values for JSON; of a struct, only the fields that differ from their defaults."""
+    if isinstance(value, Struct):
+        defaults = _defaults(value.__class__)
+        pairs = ((name, getattr(value, name), default) for name, default in defaults.items())
+        return {name: encode(field) for name, field, default in pairs if field is not default and field != default}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, dict | MappingProxyType):
+        return {str(key): encode(item) for key, item in value.items()}
+    if type(value) is float and not math.isfinite(value):
+        raise InputError(f"{value} cannot be stored")  # JSON would make it null
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    return msgspec.to_builtins(value)
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Return the defaults of a struct by field; NODEFAULT, which equals no value, for a required one."""
+    return {
+        each.name: each.default if each.default_factory is NODEFAULT else each.default_factory()
+        for each in structs.fields(kind)
+    }
+
+
+def encode_job(job: Job, before: Document | None = None) -> Document:
+    """Return the document of a job, without its id: TinyDB keeps that as the key.
+
+    Keys that a newer gputui had written into the document before are kept.
+    """
+    document: Document = encode(job)
     del document["id"]
-    return document | {"state": str(job.state)}  # even the default state, for human readers of the file
+    document["state"] = str(job.state)  # even the default state, for human readers of the file
+    return {**document, **{key: value for key, value in (before or {}).items() if key not in _defaults(Job)}}
 
 
-def encode_spec(spec: JobSpec) -> Document:
-    """Return the document of a spec."""
-    document: Document = _encode(spec)
-    return document
+def encode_recurring(entry: RecurringJob, before: Document | None = None) -> Document:
+    """Return the document of a recurring job, without its id, with the unknown keys of the document before."""
+    document: Document = encode(entry)
+    del document["id"]
+    return {**document, **{key: value for key, value in (before or {}).items() if key not in _defaults(RecurringJob)}}
 
 
-def encode_jobs(jobs: Iterable[Job]) -> dict[str, Document | None]:
-    """Return the documents of new jobs by their ids."""
-    return {str(job.id): encode_job(job) for job in jobs}
+def decode_job(job_id: JobId, document: Document, spec: JobSpec | None = None) -> Job:
+    """Return the job of a document, ignoring keys of a newer gputui; raises StoreFormatError.
 
-
-def decode_job(job_id: JobId, document: Document) -> Job:
-    """Return the job of a document, ignoring keys of a newer gputui; raises StoreFormatError."""
-    return _check_runs(_decode(with_id(document, job_id), Job, f"job {job_id}"))
-
-
-def _check_runs(job: Job) -> Job:
-    """Return the job; raises StoreFormatError if its runs are not those of an entry with its id."""
+    With `spec`, the job gets that object, and the one in the document, known to be equal, is not decoded.
+    """
+    where = f"job {job_id}"
+    if spec is None:
+        job = _decode(document, Job, where, job_id)
+    else:
+        job = _decode({**document, "id": job_id, "spec": {}}, Job, where)
+        structs.force_setattr(job, "spec", spec)  # the job is new: no other code has a reference to it
     if job.runs:
         in_order = all(before.end <= run.id for before, run in pairwise(job.runs))
         are_sound = all(run.count > 0 and run.step > 0 for run in job.runs)
-        if not (in_order and are_sound and job.array and job.runs[0].id == job.id):
+        if not (in_order and are_sound and job.array and job.runs[0].id == job_id):
             hint = "correct it in queue.json"
-            raise StoreFormatError(f"{CANNOT}its runs are not in order", where=f"job {job.id}", hint=hint)
+            raise StoreFormatError(f"{CANNOT}its runs are not in order", where=where, hint=hint)
     return job
-
-
-class SharedSpecs:
-    """Cache of specs of arrays: elements with equal specs share one object, in documents and in jobs."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[Document, JobSpec]] = {}
-
-    def decode_job(self, job_id: JobId, document: Any) -> Job:
-        """Return the job of a document, and make both share their spec with others of the array."""
-        array = document.get("array") if isinstance(document, dict) else None
-        key = array.get("id") if isinstance(array, dict) else None
-        if not isinstance(key, int):
-            return decode_job(job_id, document)
-        known = self._known.get(key)
-        if known is None or known[0] != document.get("spec"):
-            job = decode_job(job_id, document)
-            self._known[key] = (document["spec"], job.spec)
-            return job
-        document["spec"] = known[0]
-        job = _check_runs(_decode({**document, "id": job_id, "spec": {}}, Job, f"job {job_id}"))
-        structs.force_setattr(job, "spec", known[1])  # the job is new: no other code has a reference to it
-        return job
-
-
-def with_id(document: object, entry: JobId) -> object:
-    """Return the document with its id; anything that is not a document is returned unchanged."""
-    return {**document, "id": entry} if isinstance(document, dict) else document
-
-
-def encode_recurring(entry: RecurringJob) -> Document:
-    """Return the document of a recurring job, without its id."""
-    document: Document = _encode(entry)
-    del document["id"]
-    return document
 
 
 def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
     """Return the recurring job of a document; raises StoreFormatError."""
-    return _decode(with_id(document, recurring), RecurringJob, f"recurring job {recurring}")
-
-
-def keep_unknown(document: Document, before: Document, kind: Hashable = Job) -> Document:
-    """Return the new document with the keys that a newer gputui had written into the previous one."""
-    known = _defaults(kind).keys()
-    return document | {key: value for key, value in before.items() if key not in known}
-
-
-def encode_controls(controls: Controls) -> Document:
-    """Return the document of the operator's controls."""
-    encoded: Document = _encode(controls)
-    return encoded
+    return _decode(document, RecurringJob, f"recurring job {recurring}", recurring)
 
 
 def decode_controls(document: Document) -> Controls:
@@ -255,67 +236,19 @@ def decode_controls(document: Document) -> Controls:
     )
 
 
-def encode_audit(entry: AuditEntry) -> Document:
-    """Return the document of an audit entry."""
-    encoded: Document = _encode(entry)
-    return encoded
-
-
 def decode_audit(document: Document) -> AuditEntry:
     """Return the audit entry of a document; raises StoreFormatError."""
     return _decode(document, AuditEntry, "audit")
 
 
-def decode_lines(decoder: JsonDecoder[T], data: bytes) -> list[T] | None:
-    """Return the values of lines of JSON; None if one of them cannot be read."""
+def _decode(document: object, kind: type[T], where: str, entry: JobId | None = None) -> T:
+    """Return the value of a document, which may be anything, with this id if it has one."""
     try:
-        return decoder.decode_lines(data)
-    except _UNREADABLE:
-        return None
-
-
-def _decode(document: object, kind: type[T], where: str) -> T:
-    try:
-        return convert(document, kind)
-    except _UNREADABLE as error:
+        return convert(document if entry is None or not isinstance(document, dict) else {**document, "id": entry}, kind)
+    except UNREADABLE as error:
         raise StoreFormatError(
             f"{CANNOT}{error}", where=where, hint="upgrade gputui, or correct it in queue.json"
         ) from None
-
-
-def _encode(value: Any) -> Any:
-    """Return plain values for JSON; of a struct, only the fields that differ from their defaults."""
-    if isinstance(value, Struct):
-        defaults = _defaults(value.__class__)
-        pairs = ((name, getattr(value, name), default) for name, default in defaults.items())
-        return {name: _encode(field) for name, field, default in pairs if field is not default and field != default}
-    if isinstance(value, tuple | list):
-        return [_encode(item) for item in value]
-    if isinstance(value, dict | MappingProxyType):
-        return {str(key): _encode(item) for key, item in value.items()}
-    if type(value) is float and not math.isfinite(value):
-        raise InputError(f"{value} cannot be stored")  # JSON would make it null
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    return msgspec.to_builtins(value)
-
-
-class _Required:
-    """Stand-in for the default of a required field; equal to no value."""
-
-
-@cache
-def _defaults(kind: Any) -> dict[str, Any]:
-    """Return the defaults of a struct by field."""
-    return {field.name: _default_of(field) for field in structs.fields(kind)}
-
-
-def _default_of(field: structs.FieldInfo) -> Any:
-    if field.default is not NODEFAULT:
-        return field.default
-    if field.default_factory is not NODEFAULT:
-        return field.default_factory()
-    return _Required
 
 
 _LARGE = 100_000
@@ -336,79 +269,78 @@ def gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-RECURRING = "recurring"
 KnownRecurring = dict[str, tuple[Document, RecurringJob]]
 """Documents and their decoded recurring jobs, by key."""
 
 
-class JobCache:
-    """Cache of jobs by document. Returned objects never change. Callers serialise access."""
+class JobCache(Struct):
+    """Jobs by document: unchanged documents keep their decoded jobs, which never change. Callers serialise access."""
 
-    def __init__(self) -> None:
-        self._specs = SharedSpecs()
-        self._entries: dict[str, tuple[Document, Job]] = {}
-        self._jobs = Entries({})
-        self._unreadable: dict[str, Unreadable] = {}
+    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    """Jobs that could not be decoded, by key."""
+    _jobs: Entries = Entries({})
+    _entries: dict[str, tuple[Document, Job]] = field(default_factory=dict)
+    _specs: dict[JobId, tuple[Document, JobSpec]] = field(default_factory=dict)
+    """Latest spec of each array, with its document."""
 
     def updated(self, table: Mapping[str, Document], touched: set[str] | None) -> Entries:
         """Return all jobs by id, after decoding the documents with keys in `touched` (None: all)."""
         if touched is None:
-            self._rebuild(table)
+            self.unreadable = {}
+            with gc_paused():
+                found = ((key, document, self._readable(key, document)) for key, document in table.items())
+                self._entries = {key: (document, job) for key, document, job in found if job is not None}
+                self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
         elif touched:
-            self._change(table, touched)
+            jobs = dict(self._jobs.items())
+            with_runs = {job.id: job for job in self._jobs.with_runs}
+            for key in sorted(touched, key=lambda key: (len(key), key)):
+                self.unreadable.pop(key, None)
+                job = self._readable(key, table[key]) if key in table else None
+                if job is None:
+                    _, before = self._entries.pop(key, (None, None))
+                    if before is not None:
+                        jobs.pop(before.id, None)
+                        with_runs.pop(before.id, None)
+                else:
+                    self._entries[key] = (table[key], job)
+                    jobs[job.id] = job
+                    with_runs.pop(job.id, None)
+                    if job.runs:
+                        with_runs[job.id] = job
+            self._jobs = _in_order(jobs, with_runs.values())
         return self._jobs
 
-    @property
-    def unreadable(self) -> Mapping[str, Unreadable]:
-        """Jobs that could not be decoded, by key."""
-        return self._unreadable
+    def decode(self, key: str, document: Any) -> Job:
+        """Return the job of a document; the same object as before if the document is equal.
 
-    def decode(self, key: str, document: Document) -> Job:
-        """Return the job of a document; the same object as before if the document is equal."""
-        entry = self._entries.get(key)
-        if entry is not None and (entry[0] is document or entry[0] == document):
-            return entry[1]
-        return self._specs.decode_job(int(key), document)
-
-    def _rebuild(self, table: Mapping[str, Document]) -> None:
-        self._unreadable = {}
-        with gc_paused():
-            found = ((key, document, self._readable(key, document)) for key, document in table.items())
-            self._entries = {key: (document, job) for key, document, job in found if job is not None}
-            self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
+        Elements of an array with equal specs share one object, in documents and in jobs.
+        """
+        before = self._entries.get(key)
+        if before is not None and (before[0] is document or before[0] == document):
+            return before[1]
+        array = document.get("array") if isinstance(document, dict) else None
+        array_id = array.get("id") if isinstance(array, dict) else None
+        if not isinstance(array_id, int):
+            return decode_job(int(key), document)
+        known = self._specs.get(array_id)
+        if known is None or known[0] != document.get("spec"):
+            job = decode_job(int(key), document)
+            self._specs[array_id] = (document["spec"], job.spec)
+            return job
+        document["spec"] = known[0]
+        return decode_job(int(key), document, known[1])
 
     def _readable(self, key: str, document: Document) -> Job | None:
         """Return the job of a document; if it cannot be decoded, None and an entry in `unreadable`."""
+        why = "its id is not a number"
         try:
-            if not is_id(key):
-                raise ValueError
-            return self.decode(key, document)
+            if is_id(key):
+                return self.decode(key, document)
         except StoreFormatError as error:
-            self._unreadable[key] = Unreadable(
-                "job", key, error.what.removeprefix(CANNOT), gpus_possibly_held(document)
-            )
-        except ValueError:
-            self._unreadable[key] = Unreadable("job", key, "its id is not a number", gpus_possibly_held(document))
+            why = error.what.removeprefix(CANNOT)
+        self.unreadable[key] = Unreadable("job", key, why, gpus_possibly_held(document))
         return None
-
-    def _change(self, table: Mapping[str, Document], touched: set[str]) -> None:
-        jobs = dict(self._jobs.items())
-        with_runs = {job.id: job for job in self._jobs.with_runs}
-        for key in sorted(touched, key=lambda key: (len(key), key)):
-            self._unreadable.pop(key, None)
-            job = self._readable(key, table[key]) if key in table else None
-            if job is None:
-                _, before = self._entries.pop(key, (None, None))
-                if before is not None:
-                    jobs.pop(before.id, None)
-                    with_runs.pop(before.id, None)
-            else:
-                self._entries[key] = (table[key], job)
-                jobs[job.id] = job
-                with_runs.pop(job.id, None)
-                if job.runs:
-                    with_runs[job.id] = job
-        self._jobs = _in_order(jobs, with_runs.values())
 
 
 def gpus_possibly_held(document: object) -> tuple[str, ...]:
@@ -421,34 +353,31 @@ def gpus_possibly_held(document: object) -> tuple[str, ...]:
 
 
 def _in_order(jobs: dict[JobId, Job], with_runs: Iterable[Job] | None = None) -> Entries:
-    ids = list(jobs)
-    if any(first > second for first, second in pairwise(ids)):
+    if any(first > second for first, second in pairwise(jobs)):
         jobs = dict(sorted(jobs.items()))  # a job came back from history, or an element left its entry
     return Entries(jobs, with_runs)
 
 
 def decode_recurring_table(
-    table: Mapping[str, Document], known: KnownRecurring, unreadable: dict[str, Unreadable] | None = None
+    table: Mapping[str, Document], known: KnownRecurring, unreadable: dict[str, Unreadable]
 ) -> Mapping[JobId, RecurringJob]:
     """Return the readable recurring jobs by id, reusing the objects of unchanged documents in `known`.
 
-    Unreadable ones are added to `unreadable`.
+    The others are added to `unreadable`.
     """
     entries: dict[JobId, RecurringJob] = {}
     for key, document in table.items():
+        why = "its id is not a number"
         try:
-            if not is_id(key):
-                raise ValueError
-            if key not in known or known[key][0] is not document:
-                known[key] = (document, decode_recurring(int(key), document))
-            entries[int(key)] = known[key][1]
-        except (StoreFormatError, ValueError) as error:
-            known.pop(key, None)
-            if unreadable is not None:
-                why = (
-                    error.what.removeprefix(CANNOT) if isinstance(error, StoreFormatError) else "its id is not a number"
-                )
-                unreadable[key] = Unreadable("recurring job", key, why)
+            if is_id(key):
+                if key not in known or known[key][0] is not document:
+                    known[key] = (document, decode_recurring(int(key), document))
+                entries[int(key)] = known[key][1]
+                continue
+        except StoreFormatError as error:
+            why = error.what.removeprefix(CANNOT)
+        known.pop(key, None)
+        unreadable[key] = Unreadable("recurring job", key, why)
     return MappingProxyType(dict(sorted(entries.items())))
 
 

@@ -47,18 +47,12 @@ def file_system_of(directory: Path, *, mountinfo: Path = MOUNTINFO) -> str | Non
     place = directory.resolve()
     best: tuple[int, str] | None = None
     for line in filter(None, lines):
-        point, kind = _parse_mount(line)
+        before, _, after = line.partition(" - ")  # see proc(5)
+        point = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4]))
         # of two mounts on one point the later hides the earlier
         if place.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):
-            best = (len(point.parts), kind)
+            best = (len(point.parts), after.split(" ")[0])
     return best[1] if best else None
-
-
-def _parse_mount(line: str) -> tuple[Path, str]:
-    """Return mount point and type of a line of mountinfo; see proc(5)."""
-    before, _, after = line.partition(" - ")
-    point = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), before.split(" ")[4])
-    return Path(point), after.split(" ")[0]
 
 
 def open_directory(directory: Path, group: str | None) -> FileAccess:
@@ -71,7 +65,7 @@ def open_directory(directory: Path, group: str | None) -> FileAccess:
     with os_errors(directory):
         if not directory.exists() and directory.is_symlink():
             raise StoreAccessError("it is a dangling symbolic link", where=str(directory))
-        is_new = _make(directory)
+        is_new = not directory.is_dir() and _make(directory)
         access = access_for(directory, group, directory / QUEUE)
         if is_new:
             access.apply_to_directory(directory)

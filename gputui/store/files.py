@@ -66,27 +66,19 @@ def access_for(directory: Path, group: str | None, queue: Path) -> FileAccess:
 
     Without a group, return the queue's present rights: it may have been shared by other settings.
     """
-    status = directory.stat()
-    uid = status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None
-    gid = _gid_of(group) if group is not None else _shared_with(status, queue)
-    return FileAccess(gid=gid, uid=uid)
-
-
-def _shared_with(directory: os.stat_result, queue: Path) -> int | None:
-    """Return the group with which directory and queue are already shared."""
-    try:
-        status = queue.lstat()
-    except OSError:
-        return None
-    is_shared = directory.st_mode & SHARED == SHARED and stat.S_IMODE(status.st_mode) == _SHARED_FILE
-    return status.st_gid if is_shared and status.st_gid == directory.st_gid else None
-
-
-def _gid_of(group: str) -> int:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise StoreAccessError(f"there is no group {group!r}", where="store.group", hint="see `getent group`") from None
+    status, gid = directory.stat(), None
+    if group is not None:
+        try:
+            gid = grp.getgrnam(group).gr_gid
+        except KeyError:
+            hint = "see `getent group`"
+            raise StoreAccessError(f"there is no group {group!r}", where="store.group", hint=hint) from None
+    else:
+        with suppress(OSError):
+            found = queue.lstat()
+            is_shared = status.st_mode & SHARED == SHARED and stat.S_IMODE(found.st_mode) == _SHARED_FILE
+            gid = found.st_gid if is_shared and found.st_gid == status.st_gid else None
+    return FileAccess(gid=gid, uid=status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None)
 
 
 _KINDS = (
@@ -96,6 +88,11 @@ _KINDS = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+_REFUSED_KINDS = {
+    errno.ELOOP: "a symbolic link",
+    errno.ENXIO: "a FIFO or a socket",
+    errno.EISDIR: "a directory",
+}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 FileStamp = tuple[int, int, int]
@@ -114,15 +111,19 @@ def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
     try:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
-        kind = _refused_kind(error)
+        kind = _REFUSED_KINDS.get(error.errno or 0)
         if kind is None:
             raise
         raise _not_regular(path, kind) from None
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode):
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
         return fd
     os.close(fd)
-    raise _not_regular(path, _kind_of(status.st_mode))
+    raise _not_regular(path, next((name for is_so, name in _KINDS if is_so(mode)), "no regular file"))
+
+
+def _not_regular(path: Path, kind: str) -> StoreAccessError:
+    return StoreAccessError(f"it is {kind}; gputui needs a regular file here", where=str(path), hint="move it away")
 
 
 MAX_READ = 1024**3
@@ -132,16 +133,17 @@ MAX_READ = 1024**3
 def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
     """Return the first `size` bytes of a regular file (-1: all) and its status; raises StoreFormatError."""
     with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
-        check_size(os.fstat(file.fileno()).st_size if size < 0 else size, path)
+        whole = os.fstat(file.fileno()).st_size if size < 0 else size
+        if whole > MAX_READ:
+            raise too_large(whole, path)
         data = file.read(size)
         return data or b"", os.fstat(file.fileno())
 
 
-def check_size(size: int, path: Path) -> None:
-    """Raise StoreFormatError for more bytes than a file of ours has."""
-    if size > MAX_READ:
-        hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
-        raise StoreFormatError(f"has {size:,} bytes, more than gputui writes", where=str(path), hint=hint)
+def too_large(size: int, path: Path) -> StoreFormatError:
+    """Return the error for a file of more bytes than one of ours has."""
+    hint = "find out who wrote it; restore the file from a backup, or move it away if it is none of gputui's"
+    return StoreFormatError(f"has {size:,} bytes, more than gputui writes", where=str(path), hint=hint)
 
 
 def is_same_file(path: Path, fd: int) -> bool:
@@ -151,24 +153,6 @@ def is_same_file(path: Path, fd: int) -> bool:
     except FileNotFoundError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
-
-
-def _refused_kind(error: OSError) -> str | None:
-    if error.errno == errno.ELOOP:
-        return "a symbolic link"
-    if error.errno == errno.ENXIO:
-        return "a FIFO or a socket"
-    if error.errno == errno.EISDIR:
-        return "a directory"
-    return None
-
-
-def _kind_of(mode: int) -> str:
-    return next((name for is_so, name in _KINDS if is_so(mode)), "no regular file")
-
-
-def _not_regular(path: Path, kind: str) -> StoreAccessError:
-    return StoreAccessError(f"it is {kind}; gputui needs a regular file here", where=str(path), hint="move it away")
 
 
 @contextmanager
@@ -184,7 +168,12 @@ def store_error(error: OSError, path: Path) -> StoreError:
     """Return the StoreError for an OSError."""
     what = (error.strerror or str(error)).lower()
     if isinstance(error, UndoError):
-        return _undo_failed(what, error, path)
+        kind = StoreFullError if error.errno in _FULL else StoreError
+        return kind(
+            f"{what}, and it could not be undone: it is unknown whether this was stored; earlier data is intact",
+            where=str(path),
+            hint="check `gputui queue` before you try again",
+        )
     if error.errno in _FULL:
         return StoreFullError(
             f"{what}; nothing was stored, and earlier data is intact",
@@ -194,16 +183,6 @@ def store_error(error: OSError, path: Path) -> StoreError:
     if error.errno in _REFUSED:
         return StoreAccessError(what, where=str(path), hint="check its owner and your permission to write there")
     return StoreError(what, where=str(path))
-
-
-def _undo_failed(what: str, error: UndoError, path: Path) -> StoreError:
-    """Return the StoreError for a failed write that could not be undone, so that it may be read later."""
-    kind = StoreFullError if error.errno in _FULL else StoreError
-    return kind(
-        f"{what}, and it could not be undone: it is unknown whether this was stored; earlier data is intact",
-        where=str(path),
-        hint="check `gputui queue` before you try again",
-    )
 
 
 def stamp_of(status: os.stat_result) -> FileStamp:
@@ -217,8 +196,9 @@ def replace_file(new: Path, path: Path, stamp: FileStamp) -> None:
     new.replace(path)
 
 
-def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace = replace_file) -> FileStamp:
-    """Replace the file with `data`, atomically and durably; `place` renames it. Return its new stamp."""
+@contextmanager
+def _replacement(path: Path, access: FileAccess, place: PutInPlace = replace_file) -> Iterator[int]:
+    """Yield a new file, which takes the place of the one at the path when the block ends, atomically and durably."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os_errors(path):
         temporary.unlink(missing_ok=True)  # left by a killed process, or planted
@@ -226,7 +206,7 @@ def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace =
             fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
             try:
                 access.apply_to_file(fd)
-                write_all(fd, data)
+                yield fd
                 os.fsync(fd)
                 stamp = stamp_of(os.fstat(fd))
             finally:
@@ -236,7 +216,13 @@ def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace =
             temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
-    return stamp
+
+
+def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace = replace_file) -> FileStamp:
+    """Replace the file with `data`, atomically and durably; `place` renames it. Return its new stamp."""
+    with _replacement(path, access, place) as fd:
+        write_all(fd, data)
+        return stamp_of(os.fstat(fd))
 
 
 def sync_directory(directory: Path) -> None:
@@ -260,17 +246,13 @@ def append(fd: int, line: bytes) -> int:
         os.fdatasync(fd)
     except BaseException as error:
         # also on KeyboardInterrupt: an unacknowledged line must not be read later
-        _undo(fd, start, error)
+        try:
+            os.ftruncate(fd, start)
+        except OSError as failure:
+            code = error.errno if isinstance(error, OSError) else failure.errno
+            raise UndoError(code, os.strerror(code or 0)) from error
         raise
     return start + len(line)
-
-
-def _undo(fd: int, length: int, cause: BaseException) -> None:
-    try:
-        os.ftruncate(fd, length)
-    except OSError as error:
-        code = cause.errno if isinstance(cause, OSError) else error.errno
-        raise UndoError(code, os.strerror(code or 0)) from cause
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -315,27 +297,21 @@ def keep_ranges(path: Path, ranges: Iterable[tuple[int, int | None]], access: Fi
 
     A shorter copy takes its place, durably: after a crash there is either file. Appends wait meanwhile.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os_errors(path):
-        temporary.unlink(missing_ok=True)
         fd = _open_locked(path, os.O_RDWR, access)
         try:
-            copy = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
-            try:
-                access.apply_to_file(copy)
-                _keep_owner(fd, copy)
+            with _replacement(path, access) as copy:
+                before, now = os.fstat(fd), os.fstat(copy)
+                if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+                    with suppress(PermissionError):  # as far as this user may
+                        os.fchown(copy, before.st_uid, before.st_gid)
                 for start, end in ranges:
-                    _copy(fd, copy, start, end)
-                os.fsync(copy)
-            finally:
-                os.close(copy)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+                    at = start
+                    while data := os.pread(fd, _PIECE if end is None else min(_PIECE, end - at), at):
+                        write_all(copy, data)
+                        at += len(data)
         finally:
             os.close(fd)
-        sync_directory(path.parent)
 
 
 def remove_lines(path: Path, access: FileAccess) -> None:
@@ -347,21 +323,6 @@ def remove_lines(path: Path, access: FileAccess) -> None:
         finally:
             os.close(fd)
         sync_directory(path.parent)
-
-
-def _keep_owner(fd: int, copy: int) -> None:
-    """Give a copy the owner and group of its original, as far as this user may."""
-    before, now = os.fstat(fd), os.fstat(copy)
-    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
-        with suppress(PermissionError):
-            os.fchown(copy, before.st_uid, before.st_gid)
-
-
-def _copy(fd: int, copy: int, start: int, end: int | None) -> None:
-    """Copy bytes of an open file, a piece at a time."""
-    while data := os.pread(fd, _PIECE if end is None else min(_PIECE, end - start), start):
-        write_all(copy, data)
-        start += len(data)
 
 
 def whole_lines(fd: int) -> int:

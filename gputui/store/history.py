@@ -19,13 +19,14 @@ from msgspec import Struct, field
 
 from gputui.domain.audit import Actor, AuditEntry, target_of
 from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decoder
+from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
-from gputui.store.codec import Document, decode_lines, part_of_entry, runs_in
+from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, part_of_entry, runs_in
 from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
-from gputui.store.replica import JOBS, AuditKey, ids_of
+from gputui.store.replica import AuditKey, ids_of
 from gputui.store.retention import month_of
 from gputui.store.snapshot_file import SCHEMA, Table, check_schema, migrate, parse_month
 
@@ -82,14 +83,15 @@ class _HistoryPlace(NamedTuple):
     runs: Runs = ()
 
 
-class HistoryFiles:
+class HistoryFiles(Struct):
     """History files of all months. A job is appended before it leaves the queue; if it is in both, the queue counts."""
 
-    def __init__(self, directory: Path, access: FileAccess) -> None:
-        self._directory = directory
-        self._access = access
-        self._old: dict[Path, tuple[FileStamp, frozenset[str]]] = {}
-        self._indices: dict[Path, _Index] = {}
+    directory: Path
+    access: FileAccess
+    _old: dict[Path, tuple[FileStamp, frozenset[str]]] = field(default_factory=dict)
+    _indices: dict[Path, _Index] = field(default_factory=dict)
+    _undecodable: set[str] = field(default_factory=set)
+    """Keys of jobs that could not be decoded."""
 
     def add(self, month: str, documents: Mapping[str, Document]) -> None:
         """Append jobs to the file of their month, durably."""
@@ -98,7 +100,7 @@ class HistoryFiles:
             for key, document in documents.items()
         ]
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        append_lines(self._directory / f"history-{month}.jsonl", data, self._access)
+        append_lines(self.directory / f"history-{month}.jsonl", data, self.access)
 
     def find(self, job_id: int) -> tuple[str, Document] | None:
         """Return key and document of a job or of its entry, in its last state; None if it is not in history."""
@@ -140,10 +142,22 @@ class HistoryFiles:
                 yield job
 
     def damage(self) -> Iterator[str]:
-        """Yield sentences about damaged lines in the files read so far."""
+        """Yield sentences about what could not be read of the files read so far."""
         for path, index in self._indices.items():
             if index.damaged:
                 yield f"{path}: {plural(index.damaged, 'line')} cannot be read: left out"
+        if self._undecodable:
+            count, first = len(self._undecodable), min(self._undecodable, key=lambda key: (len(key), key))
+            which = f"job {first}" if count == 1 else f"{count} jobs, the first of them job {first},"
+            yield f"{self.directory}/history-*: {which} cannot be read: left out"
+
+    def decoded(self, key: str, document: Document) -> Job | None:
+        """Return the job of a document; None, and a record of it, if it cannot be decoded."""
+        try:
+            return decode_job(int(key), document)
+        except StoreFormatError:
+            self._undecodable.add(key)
+            return None
 
     def highest_id(self) -> int:
         """Return the highest id in any month; 0 when there is none."""
@@ -157,7 +171,7 @@ class HistoryFiles:
 
     def paths(self) -> list[Path]:
         """Return the files, oldest month first; within a month the file of 0.1 first, since its jobs ended earlier."""
-        found = [*self._directory.glob("history-????-??.json"), *self._directory.glob("history-????-??.jsonl")]
+        found = [*self.directory.glob("history-????-??.json"), *self.directory.glob("history-????-??.jsonl")]
         return sorted(found, key=lambda path: (_month_of(path), path.suffix))
 
     def _rows(self, path: Path) -> list[_HistoryPlace]:
@@ -320,8 +334,12 @@ def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | No
 def _jobs(decoder: JsonDecoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
     """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
     moved = _with_ids_moved(data)
-    lines = None if moved is None else decode_lines(decoder, moved)
-    return None if lines is None else [line.job for line in reversed(lines)]
+    if moved is None:
+        return None
+    try:
+        return [line.job for line in reversed(decoder.decode_lines(moved))]
+    except UNREADABLE:
+        return None
 
 
 def _with_ids_moved(data: bytes) -> bytes | None:
@@ -365,15 +383,14 @@ _UNKNOWN_MONTH = "1970-01"
 KeyedEntry = tuple[AuditKey, Document]
 
 
-class AuditFiles:
+class AuditFiles(Struct):
     """The files `audit-YYYY-MM.jsonl`, filled from the journal when it is folded.
 
     A crash during a fold may leave an entry here twice, or both here and in the journal. Keys identify duplicates.
     """
 
-    def __init__(self, directory: Path, access: FileAccess) -> None:
-        self._directory = directory
-        self._access = access
+    directory: Path
+    access: FileAccess
 
     def append(self, entries: Iterable[KeyedEntry]) -> None:
         """Append entries to the files of their months, durably; one without a readable time follows the one before."""
@@ -384,12 +401,12 @@ class AuditFiles:
                 month = month_of(datetime.fromisoformat(document["at"]))
             months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
         for month, lines in months.items():
-            append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._access)
+            append_lines(self.directory / f"audit-{month}.jsonl", b"".join(lines), self.access)
 
     def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
         """Yield all entries once each, by month; with a target, at least those about that job or setting."""
         word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
-        for path in sorted(self._directory.glob("audit-????-??.jsonl")):
+        for path in sorted(self.directory.glob("audit-????-??.jsonl")):
             yield from _once_each(_entries(path, word))
 
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import InputError, StoreDamagedError, StoreError
-from gputui.store.codec import Document
+from gputui.store.codec import JOBS, Document, highest_id
 from gputui.store.files import FileStamp, open_file
 from gputui.store.snapshot_file import Meta
 
@@ -39,7 +39,6 @@ class _Body(Struct):
     a: list[Document]
 
 
-_MAX_SALVAGE = 1_000_000
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -49,6 +48,19 @@ class JournalEntry(Struct):
     changes: TableChanges = field(default_factory=dict)
     audit: list[Document] = field(default_factory=list)
     next_id: int = 1
+
+    def stage(self, table: str, changes: dict[str, Document | None]) -> None:
+        """Add changes to a table."""
+        if changes:
+            self.changes.setdefault(table, {}).update(changes)
+        if table == JOBS:
+            stored = {key: document for key, document in changes.items() if document is not None}
+            self.next_id = max(self.next_id, highest_id(stored) + 1)
+
+    def take_id(self, count: int = 1) -> int:
+        """Return a new id, or the first of `count` new ids, never used before."""
+        self.next_id += count
+        return self.next_id - count
 
 
 class JournalLine(Struct, frozen=True):
@@ -77,25 +89,18 @@ def journal_lines(data: bytes, start: int) -> Iterator[JournalLine]:
     """Yield the complete lines of `data`, which begins at byte `start` of the journal; a torn tail is skipped."""
     position = 0
     while (end := data.find(b"\n", position)) >= 0:
-        yield _decode_line(data[position:end], start + position)
+        at, text = start + position, data[position:end]
+        crc, _, rest = text.partition(b" ")
+        number, _, body = rest.partition(b" ")
+        try:
+            if len(crc) != 8 or int(crc, 16) != zlib.crc32(rest):
+                yield JournalLine(at, None, int(number) if number.isdigit() and len(number) < 12 else None)
+            else:
+                content = decode_json(body, _Body)
+                yield JournalLine(at, JournalEntry(content.t, content.a, int(number)))
+        except ValueError:
+            yield JournalLine(at, None)
         position = end + 1
-
-
-def _decode_line(text: bytes, start: int) -> JournalLine:
-    crc, _, rest = text.partition(b" ")
-    number, _, body = rest.partition(b" ")
-    try:
-        if len(crc) != 8 or int(crc, 16) != zlib.crc32(rest):
-            return JournalLine(start, None, int(number) if number.isdigit() and len(number) < 12 else None)
-        content = decode_json(body, _Body)
-        return JournalLine(start, JournalEntry(content.t, content.a, int(number)))
-    except ValueError:
-        return JournalLine(start, None)
-
-
-def is_plausible(salvaged: int, known: int) -> bool:
-    """Return whether the next id of a damaged line is credible, given the one known before."""
-    return known < salvaged <= known + _MAX_SALVAGE
 
 
 _SIZE = 256
@@ -149,29 +154,20 @@ def read_record(fd: int) -> WriteRecord | None:
         inode, changed, size, *later = rest
     except ValueError:
         return None
-    snapshot = (inode, changed, size)
-    return _with_later(WriteRecord(schema, generation, length, next_id, snapshot, later[:1] != [0]), later[1:])
-
-
-def _with_later(hint: WriteRecord, fields: list[int]) -> WriteRecord:
-    """Return the record with the fields that versions after 0.1 add."""
-    if len(fields) < 5:
-        return hint
-    checksum, store, inode, changed, size = fields[:5]
-    return replace(
-        hint,
-        checksum=None if checksum == _NO_CHECKSUM else checksum,
-        store_id=_store_id_of(store) if store else None,
-        journal=(inode, changed, size),
-    )
-
-
-def _store_id_of(number: int) -> str:
+    record = WriteRecord(schema, generation, length, next_id, (inode, changed, size), later[:1] != [0])
+    if len(later) < 6:  # of version 0.1
+        return record
+    _, checksum, store, *journal = later[:6]
     digits = ""
-    while number:
-        number, digit = divmod(number, _ID_BASE)
+    while store:
+        store, digit = divmod(store, _ID_BASE)
         digits = _DIGITS[digit] + digits
-    return digits.rjust(_ID_LENGTH, "0")
+    return replace(
+        record,
+        checksum=None if checksum == _NO_CHECKSUM else checksum,
+        store_id=digits.rjust(_ID_LENGTH, "0") if digits else None,
+        journal=(journal[0], journal[1], journal[2]),
+    )
 
 
 def read_record_at(path: Path) -> WriteRecord | None:
@@ -203,50 +199,50 @@ class Loss(Struct, frozen=True):
         )
 
 
-def loss_of_journal(
-    path: Path, data: bytes | None, lines: Sequence[JournalLine], record: WriteRecord | None
-) -> Loss | None:
-    """Return the loss in the journal of the snapshot's generation, if any.
+def acknowledged(data: bytes, record: WriteRecord | None) -> tuple[bytes, list[JournalLine]]:
+    """Return a journal and its lines without damaged lines at its end that a crash must have left.
 
-    `record` is None if there is none of this generation.
+    Without a record any line may have been acknowledged.
     """
+    lines = list(journal_lines(data, 0))
+    end = len(data)
+    while record is not None and lines and lines[-1].entry is None and lines[-1].start >= record.length:
+        end = lines.pop().start
+    return data[:end], lines
+
+
+def loss_of(
+    snapshot: Path,
+    meta: Meta,
+    journal: Path,
+    data: bytes | None,
+    lines: Sequence[JournalLine],
+    record: WriteRecord | None,
+) -> Loss | None:
+    """Return the loss in a snapshot and its journal, if any; `data` is None without a journal.
+
+    `record` is None if there is none, or one of an earlier generation.
+    """
+    if record is not None:
+        if record.store_id is not None and record.store_id != meta.store_id:
+            text = f"it is queue {meta.store_id}, but its lock file belongs to queue {record.store_id}"
+            return Loss(snapshot, text)
+        if record.generation > meta.generation:
+            text = (
+                f"it is generation {meta.generation} of the queue, but generation {record.generation} was acknowledged"
+            )
+            return Loss(snapshot, text)
     if data is None:
         told = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
-        return Loss(path, f"the journal is missing{told}")
+        return Loss(journal, f"the journal is missing{told}")
     if record is not None:
         if len(data) < record.length:
-            return Loss(path, f"the journal has {len(data)} bytes, and {record.length} were acknowledged")
+            return Loss(journal, f"the journal has {len(data)} bytes, and {record.length} were acknowledged")
         if record.checksum is not None and zlib.crc32(memoryview(data)[: record.length]) != record.checksum:
-            return Loss(path, f"the first {record.length} bytes of the journal are not those that were acknowledged")
+            text = f"the first {record.length} bytes of the journal are not those that were acknowledged"
+            return Loss(journal, text)
     damaged = [line.start for line in lines if line.entry is None]
     if not damaged:
         return None
     some = "the line" if len(damaged) == 1 else f"{len(damaged)} lines, the first"
-    return Loss(path, f"{some} at byte {damaged[0]} is damaged")
-
-
-def acknowledged_end(lines: Sequence[JournalLine], length: int, record: WriteRecord | None) -> int:
-    """Return the length of the journal without damaged lines at its end that a crash must have left.
-
-    Without a record any line may have been acknowledged, so the whole length is returned.
-    """
-    end = length
-    for line in reversed(lines):
-        if line.entry is not None or record is None or line.start < record.length:
-            break
-        end = line.start
-    return end
-
-
-def loss_of_snapshot(path: Path, meta: Meta, record: WriteRecord | None) -> Loss | None:
-    """Return the loss when the snapshot is older than the record, or belongs to another queue."""
-    if record is None:
-        return None
-    if record.store_id is not None and record.store_id != meta.store_id:
-        return Loss(path, f"it is queue {meta.store_id}, but its lock file belongs to queue {record.store_id}")
-    if record.generation > meta.generation:
-        return Loss(
-            path,
-            f"it is generation {meta.generation} of the queue, but generation {record.generation} was acknowledged",
-        )
-    return None
+    return Loss(journal, f"{some} at byte {damaged[0]} is damaged")

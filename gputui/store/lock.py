@@ -61,42 +61,25 @@ class ChangeWatch:
 
 def holder_of(fd: int) -> str:
     """Return a phrase for the process that has locked the open file: `process 4711 (rsync …)`."""
-    pid = _pid(os.fstat(fd))
-    if pid is None:
+    inode, pid = str(os.fstat(fd).st_ino), 0
+    with suppress(OSError):
+        for words in map(str.split, (PROC / "locks").read_text(encoding="ascii", errors="replace").splitlines()):
+            # "7: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF"; those who wait have "->" behind the number
+            if len(words) > 5 and words[1] == "FLOCK" and words[5].split(":")[-1] == inode:
+                pid = int(words[4]) if words[4].isdigit() else 0
+                break
+    if pid <= 0:  # the kernel does not show it
         return "another process"
-    notes = [_command(pid)] + (["stopped"] if _is_stopped(pid) else [])
+    notes = []
+    with suppress(OSError):
+        command = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        text = " ".join(word.decode(errors="replace") for word in command if word)
+        notes.append(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
+    with suppress(OSError):
+        status = (PROC / str(pid) / "stat").read_text(errors="replace")
+        notes.append("stopped" if status.rpartition(")")[2].split()[:1] in (["T"], ["t"]) else "")
     told = ", ".join(filter(None, notes))
     return f"process {pid} ({told})" if told else f"process {pid}"
-
-
-def _pid(status: os.stat_result) -> int | None:
-    """Return the holder's pid from /proc/locks; None if the kernel does not show it."""
-    try:
-        lines = (PROC / "locks").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    for words in map(str.split, lines):
-        # "7: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF"; those who wait have "->" behind the number
-        if len(words) > 5 and words[1] == "FLOCK" and words[5].split(":")[-1] == str(status.st_ino):
-            return int(words[4]) if words[4].isdigit() and int(words[4]) > 0 else None
-    return None
-
-
-def _command(pid: int) -> str:
-    try:
-        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    text = " ".join(word.decode(errors="replace") for word in words if word)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        status = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def log_waiting(sentence: str) -> None:
@@ -187,12 +170,25 @@ class StoreLock:
     def close(self) -> None:
         """Close the side file."""
         with self._threads:
-            self._close()
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
 
     def _acquire_file(self, deadline: float, patience: float) -> None:
         """Lock the file that currently has the name: a removed file would keep no one out."""
         tell_at, pause = time.monotonic() + TELL_AFTER, _FIRST_PAUSE
-        while not self._try_lock():
+        while True:
+            fd = self.fd
+            with os_errors(self._path):
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    is_locked = True
+                except BlockingIOError:
+                    is_locked = False
+                if not is_same_file(self._path, fd):
+                    self.close()
+                elif is_locked:
+                    return
             now = time.monotonic()
             if now >= deadline:
                 raise self._busy(holder_of(self.fd), patience)
@@ -202,29 +198,9 @@ class StoreLock:
             time.sleep(min(pause, max(0.0, deadline - now)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _try_lock(self) -> bool:
-        """Try to lock the file; return whether this process holds it now."""
-        fd = self.fd
-        with os_errors(self._path):
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not is_same_file(self._path, fd):
-                    self._close()
-                return False
-            if is_same_file(self._path, fd):
-                return True
-            self._close()
-            return False
-
     def _busy(self, holder: str, patience: float) -> StoreBusyError:
         return StoreBusyError(
             f"it has been locked for {patience:.0f} s by {holder}; nothing was stored",
             where=str(self._path),
             hint="end that process or wait for it; store.lock_timeout sets how long gputui waits",
         )
-
-    def _close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None

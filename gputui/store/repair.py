@@ -29,6 +29,8 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
 from gputui.store.codec import (
+    CONTROLS,
+    JOBS,
     RECURRING,
     Document,
     count_in,
@@ -36,7 +38,7 @@ from gputui.store.codec import (
     decode_controls,
     decode_job,
     decode_recurring,
-    encode_audit,
+    encode,
     is_id,
     iter_ids,
     resolve_overlaps,
@@ -56,8 +58,6 @@ from gputui.store.history import AuditFiles, HistoryFiles, KeyedEntry, line_path
 from gputui.store.journal import JournalEntry, WriteRecord, journal_lines, read_record_at
 from gputui.store.lock import StoreLock
 from gputui.store.replica import (
-    CONTROLS,
-    JOBS,
     LoadedQueue,
     Replica,
     Rescue,
@@ -452,7 +452,7 @@ class Repair:
     def _write_audit(self, pieces: Pieces, generation: int, now: datetime, actor: Actor, aside: Path) -> None:
         recovery = self._recovery(pieces)
         entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, recovery.summary)
-        keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode_audit(entry))]
+        keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode(entry))]
         AuditFiles(self._path.parent, self._access).append(keyed)
         report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC, by {actor.user}", *recovery.lines, ""])
         with os_errors(aside):

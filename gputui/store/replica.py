@@ -18,26 +18,24 @@ from msgspec import Struct, field
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.codec import Document, gc_paused, highest_id, is_id
-from gputui.store.files import MAX_READ, FileAccess, FileStamp, check_size, open_file, os_errors, stamp_of, write_whole
+from gputui.store.codec import JOBS, Document, gc_paused, highest_id, is_id
+from gputui.store.files import MAX_READ, FileAccess, FileStamp, open_file, os_errors, stamp_of, too_large, write_whole
 from gputui.store.journal import (
     JournalEntry,
     JournalLine,
     Loss,
     WriteRecord,
-    acknowledged_end,
-    is_plausible,
+    acknowledged,
     journal_lines,
-    loss_of_journal,
-    loss_of_snapshot,
+    loss_of,
     read_record_at,
 )
-from gputui.store.snapshot_file import SCHEMA, Meta, SnapshotFile, Table, Tables, migrate, read_meta, read_snapshot
+from gputui.store.snapshot_file import SCHEMA, Meta, SnapshotFile, Tables, migrate, read_meta, read_snapshot
 
-JOBS = "jobs"
-CONTROLS = "controls"
 _TRIES = 1000
 _CRC = 8
+_MAX_SALVAGE = 1_000_000
+"""Most by which the next id that a damaged line seems to have had may exceed the one known before."""
 _JUDGE_AGAIN = 5.0
 """Seconds after which damaged files are read again even if they look unchanged."""
 AuditKey = tuple[int, int, int]
@@ -98,12 +96,13 @@ class Replica:
     def __init__(self, path: Path, rescue: Callable[[LoadedQueue], None] | None = None) -> None:
         """`rescue` is called with the complete queue in memory when its files have lost something."""
         self._path = path
-        self._rescue = rescue or _rescue_nothing
+        self._rescue = rescue
         self.damage: dict[str, None] = {}
         """Sentences about unreadable parts, each once."""
         self.loss: Loss | None = None
         """Loss found at the last refresh; `state` is then the last complete queue known, or a part of it."""
-        self._loaded: LoadedQueue | None = None
+        self.loaded: LoadedQueue | None = None
+        """Queue in memory as of the last refresh; None before the first one."""
         self._store_id: str | None = None
         self._touched: set[str] | None = None
         self._watched: tuple[FileStamp, Path] | None = None
@@ -115,19 +114,9 @@ class Replica:
         self._is_rescued = False
 
     @property
-    def is_loaded(self) -> bool:
-        """Return whether the queue has been read."""
-        return self._loaded is not None
-
-    @property
     def state(self) -> LoadedQueue:
         """Queue in memory as of the last refresh."""
-        return self._loaded or self.refresh()
-
-    @property
-    def is_old_schema(self) -> bool:
-        """Return whether the files have an older schema than the queue in memory."""
-        return self.state.meta.schema < SCHEMA
+        return self.loaded or self.refresh()
 
     def take_touched(self) -> set[str] | None:
         """Return the keys of jobs that changed since the last call; None when any may have changed."""
@@ -142,8 +131,8 @@ class Replica:
         memory is kept.
         """
         with os_errors(self._path):
-            state = self._loaded
-            if state is not None and self._is_settled(state, own) and not self._is_contradicted(state, record):
+            state = self.loaded
+            if state is not None and self._is_current(state, record, own):
                 return state
             try:
                 with gc_paused():
@@ -153,27 +142,31 @@ class Replica:
                 raise
             return self._adopt(files)
 
-    def _is_contradicted(self, state: LoadedQueue, record: WriteRecord | None) -> bool:
-        """Return whether the record disagrees with the journal as read, or another program wrote to the journal."""
-        if self.loss is not None or record is None or record.generation != state.meta.generation:
-            return False
-        status = _status(journal_path(self._path, state.meta.generation))
-        is_touched = status is not None and record.journal not in {None, stamp_of(status)}
-        return is_touched or _is_short(state, record)
-
-    def _is_settled(self, state: LoadedQueue, own: OwnLine | None) -> bool:
-        """Return whether memory agrees with the files, after reading appended lines."""
+    def _is_current(self, state: LoadedQueue, record: WriteRecord | None, own: OwnLine | None) -> bool:
+        """Return whether memory agrees with the files and the record, after reading appended lines."""
         if self.loss is not None:
             self._rescue_memory()
             is_recent = time.monotonic() < self._judged_at + _JUDGE_AGAIN
             return is_recent and self._fingerprint() == self._judged
         status = _status(self._path)
-        return status is not None and stamp_of(status) == state.stamp and self._read_tail(state, own)
+        if status is None or stamp_of(status) != state.stamp or not self._read_tail(state, own):
+            return False
+        if record is None or record.generation != state.meta.generation:
+            return True
+        status = _status(journal_path(self._path, state.meta.generation))
+        is_touched = status is not None and record.journal not in {None, stamp_of(status)}  # by another program
+        return not is_touched and not _is_short(state, record)
 
     def _adopt(self, files: QueueFiles) -> LoadedQueue:
-        """Load the files into memory, unless memory still has what the files lost."""
-        self._check_same(files.snapshot.meta.store_id)
-        if files.loss is not None and self._loaded is not None and self._is_whole:
+        """Load the files into memory, unless memory still has what the files lost.
+
+        Raises StoreFormatError if another queue has replaced ours, since its ids mean other jobs.
+        """
+        meta = files.snapshot.meta
+        if self._store_id not in {None, meta.store_id}:
+            raise StoreFormatError("it was replaced by another queue", where=str(self._path), hint="restart gputui")
+        self._store_id = meta.store_id
+        if files.loss is not None and self.loaded is not None and self._is_whole:
             if files.journal is not None:
                 os.close(files.journal)
         else:
@@ -181,10 +174,24 @@ class Replica:
             self._is_whole, self._is_rescued = files.loss is None, False
         self.loss = files.loss
         if files.loss is not None:
-            self._distrust(files.snapshot.meta.generation)
+            self._distrust(meta.generation)
             self._judged, self._judged_at = self._fingerprint(), time.monotonic()
             self._rescue_memory()
         return self.state
+
+    def _load(self, files: QueueFiles) -> None:
+        """Replace the queue in memory by the contents of the files, reusing equal documents, which jobs refer to."""
+        self._close_journal()
+        self._touched = None
+        snapshot, tables = files.snapshot, files.snapshot.tables
+        before = self.loaded.tables.get(JOBS, {}) if self.loaded is not None else {}
+        with gc_paused():
+            next_id = max(snapshot.meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
+            self.loaded = state = LoadedQueue(snapshot.meta, snapshot.stamp, tables, files.journal, next_id)
+            self._apply_lines(state, files.data, files.lines)
+            migrate(tables, snapshot.meta.schema)
+            jobs = tables[JOBS].items()
+            tables[JOBS] = {key: old if (old := before.get(key)) == document else document for key, document in jobs}
 
     def _distrust(self, generation: int) -> None:
         """Touch a damaged journal whose stamp matches its record, so that the next writer reads it and refuses.
@@ -203,78 +210,50 @@ class Replica:
 
     def _rescue_memory(self) -> None:
         """Write the complete queue in memory to a rescue file, once per loss."""
-        if self._loaded is not None and self._is_whole and not self._is_rescued:
+        if self._rescue is not None and self.loaded is not None and self._is_whole and not self._is_rescued:
             with suppress(StoreError, OSError):
-                self._rescue(self._loaded)
+                self._rescue(self.loaded)
                 self._is_rescued = True
+
+    def _fingerprint(self) -> Fingerprint:
+        """Return the state of all files that decide about a loss; it changes when an operator repairs them."""
+        meta = self.loaded.meta if self.loaded else None
+        paths = [self._path] + ([journal_path(self._path, meta.generation)] if meta else [])
+        found = [None if status is None else stamp_of(status) for status in map(_status, paths)]
+        return (*found, read_record_at(lock_path(self._path)))
 
     def version(self) -> object:
         """Return a token that changes with every write, computed from stats only."""
         with os_errors(self._path):
             try:
-                return self._version()
+                status = _status(self._path)
+                stamp = None if status is None else stamp_of(status)
+                if self._watched is None or self._watched[0] != stamp:
+                    found = read_meta(self._path)
+                    if stamp is None or found is None:
+                        raise _missing_queue(self._path)
+                    self._watched = (found[1], journal_path(self._path, found[0].generation))
             except StoreFormatError:
                 self._rescue_memory()
                 raise
-
-    def _version(self) -> object:
-        stamp = self._stamp()
-        if self._watched is None or self._watched[0] != stamp:
-            found = read_meta(self._path)
-            if found is None:
-                raise _missing_queue(self._path)
-            self._watched = (found[1], journal_path(self._path, found[0].generation))
-        status = _status(self._watched[1])
-        return (*stamp, -1, -1) if status is None else (*stamp, status.st_ino, status.st_size)
+            status = _status(self._watched[1])
+            return (stamp, -1, -1) if status is None else (stamp, status.st_ino, status.st_size)
 
     def rebase(self, meta: Meta, stamp: FileStamp) -> None:
         """Continue from a snapshot just written from memory, and its empty journal."""
         state = self.state
         self._close_journal()
-        self._loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
+        self.loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
 
     def close(self) -> None:
         """Close the journal, for good."""
         self._close_journal()
-        self._rescue = _rescue_nothing  # else it and its owner keep each other: large queues are never collected
+        self._rescue = None  # else it and its owner keep each other: large queues are never collected
 
     def _close_journal(self) -> None:
-        if self._loaded is not None and self._loaded.journal is not None:
-            os.close(self._loaded.journal)
-            self._loaded.journal = None
-
-    def _stamp(self) -> FileStamp:
-        status = _status(self._path)
-        if status is None:
-            raise _missing_queue(self._path)
-        return stamp_of(status)
-
-    def _fingerprint(self) -> Fingerprint:
-        """Return the state of all files that decide about a loss; it changes when an operator repairs them."""
-        meta = self._loaded.meta if self._loaded else None
-        paths = [self._path] + ([journal_path(self._path, meta.generation)] if meta else [])
-        found = [None if status is None else stamp_of(status) for status in map(_status, paths)]
-        return (*found, read_record_at(lock_path(self._path)))
-
-    def _load(self, files: QueueFiles) -> None:
-        """Replace the queue in memory by the contents of the files."""
-        self._close_journal()
-        self._touched = None
-        snapshot, tables = files.snapshot, files.snapshot.tables
-        before = self._loaded.tables.get(JOBS, {}) if self._loaded is not None else {}
-        with gc_paused():
-            next_id = max(snapshot.meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
-            self._loaded = state = LoadedQueue(snapshot.meta, snapshot.stamp, tables, files.journal, next_id)
-            self._apply_lines(state, files.data, files.lines)
-            migrate(tables, snapshot.meta.schema)
-            tables[JOBS] = _with_known_objects(before, tables[JOBS])
-
-    def _check_same(self, store_id: str) -> None:
-        """Raise StoreFormatError if another queue has replaced ours, since its ids mean other jobs."""
-        if self._store_id is None:
-            self._store_id = store_id
-        elif self._store_id != store_id:
-            raise StoreFormatError("it was replaced by another queue", where=str(self._path), hint="restart gputui")
+        if self.loaded is not None and self.loaded.journal is not None:
+            os.close(self.loaded.journal)
+            self.loaded.journal = None
 
     def _read_files(self) -> QueueFiles:
         """Read a consistent pair of snapshot and journal, and compare it with the record.
@@ -286,48 +265,38 @@ class Replica:
             snapshot = read_snapshot(self._path)
             if snapshot is None:
                 raise _missing_queue(self._path)
-            journal = self._open_journal(snapshot.meta.generation)
+            path = journal_path(self._path, snapshot.meta.generation)
+            journal = _opened(path)
             if journal is not None and (size := os.fstat(journal).st_size) > MAX_READ:
                 os.close(journal)
-                check_size(size, journal_path(self._path, snapshot.meta.generation))
-            data = b"" if journal is None else _read_from(journal, 0)
-            is_same = self._stamp() == snapshot.stamp
-            if is_same and not (_is_behind(record, snapshot.meta) and record != read_record_at(lock_path(self._path))):
-                return self._judged_files(snapshot, journal, data, record)
+                raise too_large(size, path)
+            data = None if journal is None else _read_from(journal, 0)
+            status = _status(self._path)
+            # its writer died before renewing it
+            is_behind = record is not None and record.generation < snapshot.meta.generation
+            is_same = status is not None and stamp_of(status) == snapshot.stamp
+            if is_same and not (is_behind and record != read_record_at(lock_path(self._path))):
+                record = None if is_behind else record
+                data, lines = (None, []) if data is None else acknowledged(data, record)
+                loss = loss_of(self._path, snapshot.meta, path, data, lines, record)
+                return QueueFiles(snapshot, journal, data or b"", lines, loss)
             if journal is not None:
                 os.close(journal)
         raise StoreError("it is replaced faster than it can be read", where=str(self._path))
 
-    def _judged_files(
-        self, snapshot: SnapshotFile, journal: int | None, data: bytes, record: WriteRecord | None
-    ) -> QueueFiles:
-        meta = snapshot.meta
-        applicable = None if _is_behind(record, meta) else record
-        lines = list(journal_lines(data, 0))
-        end = acknowledged_end(lines, len(data), applicable)
-        data, lines = data[:end], [line for line in lines if line.start < end]
-        path = journal_path(self._path, meta.generation)
-        loss = loss_of_snapshot(self._path, meta, applicable) or loss_of_journal(
-            path, None if journal is None else data, lines, applicable
-        )
-        return QueueFiles(snapshot, journal, data, lines, loss)
-
-    def _open_journal(self, generation: int) -> int | None:
-        path = journal_path(self._path, generation)
-        with os_errors(path):
-            try:
-                return open_file(path, os.O_RDONLY)
-            except FileNotFoundError:
-                return None
-
     def _read_tail(self, state: LoadedQueue, own: OwnLine | None) -> bool:
         """Apply lines appended since the last read; return False when memory disagrees with the file."""
+        path = journal_path(self._path, state.meta.generation)
         if state.journal is None:
-            state.journal = self._open_journal(state.meta.generation)
+            state.journal = _opened(path)
             if state.journal is None:
                 return False
-        record = self._new_record(state)  # first, so that the journal contains at least what it mentions
-        status, there = os.fstat(state.journal), _status(journal_path(self._path, state.meta.generation))
+        # the record first, if it is new, so that the journal contains at least what it mentions
+        status, record = _status(lock_path(self._path)), None
+        stamp = None if status is None else stamp_of(status)
+        if stamp != state.record:
+            state.record, record = stamp, read_record_at(lock_path(self._path))
+        status, there = os.fstat(state.journal), _status(path)
         if there is None or (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
             return False
         if there.st_size == state.offset:
@@ -344,63 +313,40 @@ class Replica:
         self._apply_lines(state, data, lines)
         return not _is_short(state, record)
 
-    def _new_record(self, state: LoadedQueue) -> WriteRecord | None:
-        """Return the record if it was written since it was last read."""
-        status = _status(lock_path(self._path))
-        place = None if status is None else stamp_of(status)
-        if place == state.record:
-            return None
-        state.record = place
-        return read_record_at(lock_path(self._path))
-
     def _apply_lines(self, state: LoadedQueue, data: bytes, lines: Iterable[JournalLine]) -> None:
         """Apply the complete lines of `data`, which begins at the state's offset."""
-        start = state.offset
+        begin, generation = state.offset, state.meta.generation
         for line in lines:
-            if line.entry is None:
+            start, entry = line.start, line.entry
+            if entry is None:
                 self._pass_over(state, line)
-            else:
-                self._apply_entry(state, line.entry, line.start)
-            state.guard_at = line.start
-            state.guard = data[line.start - start : line.start - start + _CRC]
+                entry = JournalEntry()
+            for name, changes in entry.changes.items():
+                table = state.tables.setdefault(name, {})
+                for key, document in changes.items():
+                    if document is None:
+                        table.pop(key, None)
+                    else:
+                        table[key] = document
+                if name == JOBS and self._touched is not None:
+                    self._touched.update(changes)
+            state.next_id = max(state.next_id, entry.next_id)
+            state.audit += (((generation, start, place), document) for place, document in enumerate(entry.audit))
+            state.guard_at, state.guard = start, data[start - begin : start - begin + _CRC]
         length = data.rfind(b"\n") + 1
         state.checksum = zlib.crc32(memoryview(data)[:length], state.checksum)
-        state.offset = start + length
-
-    def _apply_entry(self, state: LoadedQueue, entry: JournalEntry, start: int) -> None:
-        for name, changes in entry.changes.items():
-            table = state.tables.setdefault(name, {})
-            for key, document in changes.items():
-                if document is None:
-                    table.pop(key, None)
-                else:
-                    table[key] = document
-            if name == JOBS and self._touched is not None:
-                self._touched.update(changes)
-        state.next_id = max(state.next_id, entry.next_id)
-        generation = state.meta.generation
-        state.audit += (((generation, start, place), document) for place, document in enumerate(entry.audit))
+        state.offset = begin + length
 
     def _pass_over(self, state: LoadedQueue, line: JournalLine) -> None:
         path = journal_path(self._path, state.meta.generation)
         self.damage[f"{path}: the line at byte {line.start} is damaged and was passed over"] = None
-        if line.salvaged_id is not None and is_plausible(line.salvaged_id, state.next_id):
+        if line.salvaged_id is not None and state.next_id < line.salvaged_id <= state.next_id + _MAX_SALVAGE:
             state.next_id = line.salvaged_id
 
 
 def ids_of(table: Iterable[str]) -> Iterator[int]:
     """Return the ids among the keys of a table; hand-written keys may not be ids."""
     return (int(key) for key in table if is_id(key))
-
-
-def _with_known_objects(before: Table, now: Table) -> Table:
-    """Return the new documents, reusing equal old objects, which decoded jobs refer to."""
-    return {key: old if (old := before.get(key)) == document else document for key, document in now.items()}
-
-
-def _is_behind(record: WriteRecord | None, meta: Meta) -> bool:
-    """Return whether the record is older than the snapshot, because its writer died before renewing it."""
-    return record is not None and record.generation < meta.generation
 
 
 def _is_short(state: LoadedQueue, record: WriteRecord | None) -> bool:
@@ -427,8 +373,13 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _rescue_nothing(state: LoadedQueue) -> None:
-    """Do nothing, as for a queue that is closed or only read."""
+def _opened(path: Path) -> int | None:
+    """Return a descriptor for reading a journal; None if there is none."""
+    with os_errors(path):
+        try:
+            return open_file(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
 
 
 def _missing_queue(path: Path) -> StoreFormatError:
@@ -448,20 +399,17 @@ class Rescue(msgspec.Struct):
     audit: list[tuple[AuditKey, Document]]
 
 
-def rescue_path(snapshot: Path) -> Path:
-    """Return the path of this process's rescue file."""
-    return snapshot.with_name(f"{snapshot.name}.rescue.{os.getpid()}")
-
-
 def rescue_paths(snapshot: Path) -> list[Path]:
     """Return the paths of all rescue files."""
     return sorted(path for path in snapshot.parent.glob(f"{snapshot.name}.rescue.*") if path.suffix[1:].isdigit())
 
 
-def write_rescue(path: Path, state: LoadedQueue, access: FileAccess) -> None:
-    """Write the queue to a rescue file, durably."""
+def write_rescue(snapshot: Path, state: LoadedQueue, access: FileAccess) -> Path:
+    """Write the queue to the rescue file of this process, durably; return its path."""
+    path = snapshot.with_name(f"{snapshot.name}.rescue.{os.getpid()}")
     rescue = Rescue(state.meta, state.next_id, state.offset, state.checksum, state.tables, state.audit)
     write_whole(path, msgspec.json.encode(rescue), access)
+    return path
 
 
 def read_rescue(path: Path) -> Rescue | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gputui.domain.decoding import json_decoder
 from gputui.domain.errors import GputuiError
@@ -70,22 +71,20 @@ _SPARE = 10
 """Part of the size, as a divisor, that is freed beyond the limit, so that it is not reached again at once."""
 
 
-class LineFiles:
+class LineFiles(Struct):
     """Files of a month each: `PREFIX-YYYY-MM.jsonl`, or of version 0.1 `PREFIX-YYYY-MM.json`."""
 
-    def __init__(
-        self, directory: Path, kind: str, time_of: Callable[[bytes], datetime | None], limits: KeepLimits
-    ) -> None:
-        self.kind = kind
-        self._directory = directory
-        self._time_of = time_of
-        self._limits = limits
+    directory: Path
+    kind: str
+    time_of: Callable[[bytes], datetime | None]
+    """Returns the time of a line; None for a damaged one."""
+    limits: KeepLimits
 
     def paths(self) -> list[Path]:
         """Return the files, oldest month first."""
         found = [
-            *self._directory.glob(f"{self.kind}-????-??.json"),
-            *self._directory.glob(f"{self.kind}-????-??.jsonl"),
+            *self.directory.glob(f"{self.kind}-????-??.json"),
+            *self.directory.glob(f"{self.kind}-????-??.jsonl"),
         ]
         return sorted(found, key=lambda path: (path.stem, path.suffix))
 
@@ -93,12 +92,12 @@ class LineFiles:
         """Return size, number and oldest entry of the files, with their limits."""
         paths = self.paths()
         oldest = self._first_time(paths[0]) if paths else None
-        return KeptData(self.kind, sum(map(_size, paths)), len(paths), oldest, self._limits)
+        return KeptData(self.kind, sum(map(_size, paths)), len(paths), oldest, self.limits)
 
     def trim(self, access: FileAccess, now: datetime) -> bool:
         """Remove or cut the oldest file where a limit asks for it; return whether it did."""
         paths = self.paths()
-        if not paths or not self._limits.are_set:
+        if not paths or not self.limits.are_set:
             return False
         oldest = paths[0]
         surplus = max(self._too_old(oldest, now), self._too_much(paths))
@@ -112,19 +111,19 @@ class LineFiles:
 
     def _too_old(self, path: Path, now: datetime) -> int:
         """Return the bytes at the beginning of the file that are too old; all if its whole month is."""
-        if self._limits.max_age is None:
+        if self.limits.max_age is None:
             return 0
-        before = now - self._limits.max_age
+        before = now - self.limits.max_age
         if _end_of_month(path) <= before:
             return _size(path)
         first = self._first_time(path)
-        if path.suffix == ".json" or first is None or first >= before - min(SLACK, self._limits.max_age / 10):
+        if path.suffix == ".json" or first is None or first >= before - min(SLACK, self.limits.max_age / 10):
             return 0
         return self._length(path, lambda _, at: at < before)
 
     def _too_much(self, paths: list[Path]) -> int:
         """Return the bytes at the beginning of the first file that are too many."""
-        most = self._limits.max_size
+        most = self.limits.max_size
         total = sum(map(_size, paths))
         if most is None or total <= most:
             return 0
@@ -140,7 +139,7 @@ class LineFiles:
         """
         length = 0
         for start, line in islice(_lines(path), MOST_LINES):
-            at = self._time_of(line)
+            at = self.time_of(line)
             if at is not None and not is_surplus(start, at):
                 break
             length = start + len(line)
@@ -150,19 +149,18 @@ class LineFiles:
         """Return the time of the first line that can be read; of a file of 0.1 the beginning of its month."""
         if path.suffix == ".json":
             return _month(path)
-        times = (self._time_of(line) for _, line in islice(_lines(path), 100))
+        times = (self.time_of(line) for _, line in islice(_lines(path), 100))
         return next((at for at in times if at is not None), None)
 
 
-class Trimmer:
+class Trimmer(Struct):
     """Keeps history and audit log within their limits, one step at a time."""
 
-    def __init__(self, directory: Path, settings: StoreSettings, access: FileAccess) -> None:
-        self._directory = directory
-        self._files = line_files(directory, settings)
-        self._access = access
-        self._due: datetime | None = None
-        self._is_begun = False
+    directory: Path
+    settings: StoreSettings
+    access: FileAccess
+    _due: datetime | None = None
+    _is_begun: bool = False
 
     def step(self, now: datetime) -> None:
         """Remove or cut at most one file of each kind; once an hour, and again at once while there is more to do."""
@@ -171,12 +169,12 @@ class Trimmer:
         if not self._is_begun:
             self._is_begun = True
             self._remove_leftovers()
-        has_more = [files.trim(self._access, now) for files in self._files]
+        has_more = [files.trim(self.access, now) for files in line_files(self.directory, self.settings)]
         self._due = None if any(has_more) else now + CHECK_EVERY
 
     def _remove_leftovers(self) -> None:
         """Remove copies that a killed scheduler began. Only the scheduler trims, so nobody else writes one now."""
-        for path in self._directory.glob("*-????-??.jsonl.*.tmp"):
+        for path in self.directory.glob("*-????-??.jsonl.*.tmp"):
             with os_errors(path):
                 path.unlink(missing_ok=True)
 

@@ -22,7 +22,7 @@ from tinydb.table import Table as TinyTable
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, StoreBusyError, StoreError, StoreFormatError
-from gputui.store.codec import Document, caps_waiting, highest_id
+from gputui.store.codec import CONTROLS, JOBS, Document, caps_waiting
 from gputui.store.files import (
     FileAccess,
     FileStamp,
@@ -33,18 +33,15 @@ from gputui.store.files import (
     stamp_of,
     sync_directory,
 )
-from gputui.store.history import AuditFiles, KeyedEntry
+from gputui.store.history import AuditFiles
 from gputui.store.journal import JournalEntry, Loss, WriteRecord, encode_line, read_record, read_record_at
 from gputui.store.lock import StoreLock
 from gputui.store.replica import (
-    CONTROLS,
-    JOBS,
     LoadedQueue,
     OwnLine,
     Replica,
     journal_path,
     lock_path,
-    rescue_path,
     rescue_paths,
     write_rescue,
 )
@@ -63,31 +60,9 @@ def next_generation(snapshot: Path, generation: int) -> int:
     return max([generation, *journals(snapshot)]) + 1
 
 
-def retire_journal(path: Path) -> None:
-    """Remove a folded journal."""
-    with os_errors(path):
-        path.unlink(missing_ok=True)
-
-
 def kept_journals(snapshot: Path) -> list[Path]:
     """Return journals with damaged lines that version 0.1 folded and kept."""
     return sorted(snapshot.parent.glob(f"{snapshot.name}.wal.*.damaged"))
-
-
-def remove_leftovers(snapshot: Path, lock: StoreLock) -> None:
-    """Remove half-written files and journals that are already folded."""
-    if not _leftovers(snapshot):
-        return
-    # left to others if this process may only read, or would have to wait
-    with suppress(StoreAccessError, StoreBusyError), lock.lock_timeout(0), lock.held():
-        for path in _leftovers(snapshot):
-            with os_errors(path):
-                path.unlink(missing_ok=True)
-
-
-def is_lone(snapshot: Path) -> bool:
-    """Return whether the snapshot is alone in its directory, so that it was copied there and has no journal yet."""
-    return list(snapshot.parent.iterdir()) == [snapshot]
 
 
 def check_not_orphaned(snapshot: Path) -> None:
@@ -105,19 +80,16 @@ def check_not_orphaned(snapshot: Path) -> None:
 
 
 def _leftovers(snapshot: Path) -> list[Path]:
+    """Return half-written files, and journals that are folded already or were only begun."""
     found = read_meta(snapshot)
     if found is None:
         return []
-    folded = [path for generation, path in journals(snapshot).items() if generation < found[0].generation]
-    begun = [path for generation, path in journals(snapshot).items() if generation > found[0].generation]
-    return [*snapshot.parent.glob("*.json.*.tmp"), *folded, *filter(_is_empty, begun)]
-
-
-def _is_empty(path: Path) -> bool:
-    try:
-        return path.stat().st_size == 0
-    except FileNotFoundError:
-        return False  # its writer has continued meanwhile
+    left = [*snapshot.parent.glob("*.json.*.tmp")]
+    for generation, path in journals(snapshot).items():
+        with suppress(FileNotFoundError):  # its writer has continued meanwhile
+            if generation < found[0].generation or (generation > found[0].generation and not path.stat().st_size):
+                left.append(path)
+    return left
 
 
 FOLD_AT = 4 * 1024**2
@@ -140,11 +112,12 @@ class JournalStorage(Storage):
         self.replica = Replica(path, self._write_rescue)
         self.unreadable_jobs: Callable[[], Iterable[str]] = tuple
         """Returns the keys of undecodable jobs, whose documents are kept byte for byte."""
-        self.wrote: Callable[[float], object] = lambda _: None
+        self.wrote: Callable[[float], object] | None = None
         """Called with the seconds that each line took until it was on disk."""
         self.migrating: Callable[[int], object] = lambda _: None
         """Called with the schema of the files before they are converted; may refuse by a StoreError."""
         self._pending: JournalEntry | None = None
+        """Changes of the transaction under way, which is of the thread that holds the lock."""
         self._writer: tuple[int, int] | None = None
         self._rescue: Path | None = None
 
@@ -152,11 +125,13 @@ class JournalStorage(Storage):
 
     def read(self) -> Tables:
         """Return all tables, including changes of this thread's transaction."""
+        pending = self._pending if self.lock.is_mine else None
         with self.memory:
-            tables = self.replica.state.tables if self.pending else self.replica.refresh().tables
-        if self.pending is None:
-            return tables
-        return {name: self.table(name) for name in tables.keys() | self.pending.changes.keys()}
+            if pending is None:
+                return self.replica.refresh().tables
+            return {
+                name: self.table(name, pending) for name in self.replica.state.tables.keys() | pending.changes.keys()
+            }
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
         """Refuse to replace all tables; changes are lines of the journal, see `transaction`."""
@@ -172,85 +147,58 @@ class JournalStorage(Storage):
 
     # transactions
 
-    @property
-    def pending(self) -> JournalEntry | None:
-        """Changes of the calling thread's transaction; None outside of one."""
-        return self._pending if self._pending is not None and self.lock.is_mine else None
-
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Write the block's changes as one journal line when it ends without an exception; nested blocks join."""
+    def transaction(self) -> Iterator[JournalEntry]:
+        """Write the block's changes as one journal line when it ends without an exception.
+
+        A nested block joins the outer one; an exception undoes its own changes.
+        """
         with self.lock.held():
-            if self._pending is not None:
-                yield
+            entry = self._pending
+            if entry is not None:
+                changes, audit = {name: dict(table) for name, table in entry.changes.items()}, list(entry.audit)
+                try:
+                    yield entry
+                except BaseException:
+                    entry.changes, entry.audit = changes, audit
+                    raise
                 return
             state = self._begin()
             self._pending = entry = JournalEntry(next_id=state.next_id)
             try:
-                yield
+                yield entry
             finally:
                 self._pending = None
             if entry.changes or entry.audit:
                 self._commit(entry)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Undo the block's changes, within the transaction, on an exception."""
-        entry = self._pending
-        assert entry is not None
-        changes = {name: dict(table) for name, table in entry.changes.items()}
-        audit = list(entry.audit)
-        try:
-            yield
-        except BaseException:
-            entry.changes, entry.audit = changes, audit
-            raise
-
-    def table(self, name: str) -> Table:
-        """Return a table including changes of this thread's transaction. Not to be modified."""
+    def table(self, name: str, pending: JournalEntry) -> Table:
+        """Return a table including the changes of a transaction. Not to be modified."""
         with self.memory:
             table = self.replica.state.tables.get(name, {})
-        changes = self.pending.changes.get(name) if self.pending else None
+        changes = pending.changes.get(name)
         if not changes:
             return table
         return {key: document for key, document in (table | changes).items() if document is not None}
 
-    def document(self, name: str, key: str) -> Document | None:
-        """Return a document including changes of this thread's transaction. Not to be modified."""
-        changes = self.pending.changes.get(name, {}) if self.pending else {}
+    def document(self, name: str, key: str, pending: JournalEntry) -> Document | None:
+        """Return a document including the changes of a transaction. Not to be modified."""
+        changes = pending.changes.get(name, {})
         if key in changes:
             return changes[key]
         with self.memory:
             return self.replica.state.tables.get(name, {}).get(key)
-
-    def stage(self, name: str, changes: dict[str, Document | None]) -> None:
-        """Add changes to the current transaction."""
-        assert self._pending is not None
-        if not changes:
-            return
-        self._pending.changes.setdefault(name, {}).update(changes)
-        if name == JOBS:
-            stored = {key: document for key, document in changes.items() if document is not None}
-            self._pending.next_id = max(self._pending.next_id, highest_id(stored) + 1)
-
-    def take_id(self, count: int = 1) -> int:
-        """Return a new id, or the first of `count` new ids, never used before."""
-        assert self._pending is not None
-        self._pending.next_id += count
-        return self._pending.next_id - count
-
-    def stage_audit(self, document: Document) -> None:
-        """Add an audit entry to the current transaction."""
-        assert self._pending is not None
-        self._pending.audit.append(document)
 
     def add_unread(self, make: Callable[[int], JournalEntry]) -> None:
         """Append the entry that `make` returns for the next id, without loading the queue if the record is current."""
         with self.lock.held():
             record = None if self._pending else self._trusted_record()
             if record is None:
-                with self.transaction():
-                    self._join(make)
+                with self.transaction() as pending:
+                    entry = make(pending.next_id)
+                    for name, table in entry.changes.items():
+                        pending.stage(name, table)
+                    pending.audit += entry.audit
                 return
             entry = make(record.next_id)
             line = encode_line(entry)
@@ -285,13 +233,8 @@ class JournalStorage(Storage):
         with self.memory:
             return self.replica.refresh().offset
 
-    def unfolded_audit(self) -> list[KeyedEntry]:
-        """Return the audit entries that are still in the journal."""
-        with self.memory:
-            return list(self.replica.refresh().audit)
-
     def _checkpoint(self, state: LoadedQueue) -> None:
-        if self.replica.is_old_schema:
+        if state.meta.schema < SCHEMA:
             self.migrating(state.meta.schema)
         old = state.meta.generation
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
@@ -307,7 +250,9 @@ class JournalStorage(Storage):
 
         write_snapshot(self._path, meta, self._with_raw(state), self._access, place)
         self._leave_record(self.replica.state, durably=True)
-        retire_journal(journal_path(self._path, old))
+        folded = journal_path(self._path, old)
+        with os_errors(folded):
+            folded.unlink(missing_ok=True)
 
     def _with_raw(self, state: LoadedQueue) -> Tables:
         """Return the tables with undecodable jobs as the bytes that were stored."""
@@ -320,8 +265,11 @@ class JournalStorage(Storage):
     def _begin(self) -> LoadedQueue:
         """Refresh the replica, and make the journal ready to append to."""
         state = self._catch_up()
-        self._retire_rescue()
-        if self.replica.is_old_schema:
+        if self._rescue is not None and self.replica.loss is None:
+            with suppress(OSError):  # the files are complete again
+                self._rescue.unlink(missing_ok=True)
+            self._rescue = None
+        if state.meta.schema < SCHEMA:
             self._checkpoint(state)
             return self.replica.state
         fd = self._writer_of(state.meta.generation)
@@ -362,19 +310,17 @@ class JournalStorage(Storage):
             with suppress(StoreError):
                 self._checkpoint(state)
 
-    def _join(self, make: Callable[[int], JournalEntry]) -> None:
-        pending = self._pending
-        assert pending is not None
-        entry = make(pending.next_id)
-        for name, table in entry.changes.items():
-            self.stage(name, table)
-        pending.audit += entry.audit
-
     # the files
 
     def remove_leftovers(self) -> None:
         """Remove files that killed writers left behind."""
-        remove_leftovers(self._path, self.lock)
+        if not _leftovers(self._path):
+            return
+        # left to others if this process may only read, or would have to wait
+        with suppress(StoreAccessError, StoreBusyError), self.lock.lock_timeout(0), self.lock.held():
+            for path in _leftovers(self._path):
+                with os_errors(path):
+                    path.unlink(missing_ok=True)
 
     def make_first(self, meta: Meta) -> None:
         """Write an empty queue; the caller holds the lock."""
@@ -388,14 +334,6 @@ class JournalStorage(Storage):
             if not journal_path(self._path, meta.generation).exists():
                 self._make_journal(meta.generation)
 
-    def check(self) -> None:
-        """Raise StoreDamagedError if files have lost something, as far as this process has read them."""
-        with self.memory:
-            if self.replica.is_loaded:
-                self.replica.refresh()
-            if self.replica.loss is not None:
-                raise self.replica.loss.error
-
     def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
         """Append a line to the journal, whose length must be `at`, and return the file's status afterwards.
 
@@ -407,7 +345,8 @@ class JournalStorage(Storage):
             _check_journal(path, fd, at)
             begun = time.perf_counter()
             append(fd, line)
-            self.wrote(time.perf_counter() - begun)
+            if self.wrote is not None:
+                self.wrote(time.perf_counter() - begun)
             return _check_journal(path, fd, at + len(line))
 
     def _trusted_record(self) -> WriteRecord | None:
@@ -459,19 +398,8 @@ class JournalStorage(Storage):
             os.close(self._writer[1])
             self._writer = None
 
-    # rescue of the queue in memory
-
     def _write_rescue(self, state: LoadedQueue) -> None:
-        """Write the queue in memory to a rescue file."""
-        self._rescue = rescue_path(self._path)
-        write_rescue(self._rescue, state, self._access)
-
-    def _retire_rescue(self) -> None:
-        """Remove the rescue file once the files are complete again."""
-        if self._rescue is not None and self.replica.loss is None:
-            with suppress(OSError):
-                self._rescue.unlink(missing_ok=True)
-            self._rescue = None
+        self._rescue = write_rescue(self._path, state, self._access)
 
 
 def _check_journal(path: Path, fd: int, length: int) -> os.stat_result:
@@ -512,17 +440,10 @@ class _RawLine(msgspec.Struct):
 
 def raw_documents(snapshot: Path, journal: Path, table: str, keys: Collection[str]) -> RawTable:
     """Return these documents of a table as the bytes in which they were last written."""
-    found: RawTable = {}
     tables = decode_json(snapshot.read_bytes(), dict[str, RawTable])
-    _collect(found, tables.get(table, {}) if table != META else {}, keys)
+    found = {} if table == META else {key: raw for key, raw in tables.get(table, {}).items() if key in keys}
     for line in journal.read_bytes().splitlines():
         with suppress(msgspec.MsgspecError, IndexError):  # a damaged line contains no document
             body = decode_json(line.split(b" ", 2)[2], _RawLine)
-            _collect(found, body.t.get(table, {}), keys)
-    return found
-
-
-def _collect(found: RawTable, table: RawTable, keys: Collection[str]) -> None:
-    for key, document in table.items():
-        if key in keys:
-            found[key] = msgspec.Raw(bytes(document))
+            found |= {key: raw for key, raw in body.t.get(table, {}).items() if key in keys}
+    return {key: msgspec.Raw(bytes(raw)) for key, raw in found.items()}

@@ -25,6 +25,8 @@ from gputui.domain.errors import StoreAccessError, StoreFormatError
 from gputui.domain.settings import StoreSettings
 from gputui.store.backup import CapturedFile, captured_queue
 from gputui.store.codec import (
+    CONTROLS,
+    JOBS,
     RECURRING,
     Document,
     decode_audit,
@@ -39,7 +41,7 @@ from gputui.store.files import FileAccess, append_lines, open_file, os_errors, s
 from gputui.store.history import AuditFiles
 from gputui.store.journal import WriteRecord
 from gputui.store.lock import StoreLock
-from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, journal_path, lock_path
+from gputui.store.replica import LoadedQueue, journal_path, lock_path
 from gputui.store.snapshot_file import SCHEMA, Meta, Tables, check_schema, migrate, parse_month, write_snapshot
 
 _OF_THE_SYSTEM = {"lost+found"}

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from gputui.domain.decoding import decode_json
 from gputui.domain.errors import StoreAccessError, WarrantError
 from gputui.domain.job_spec import JobSpec
-from gputui.store.codec import encode_spec
+from gputui.store.codec import encode
 from gputui.store.files import os_errors
 
 FOLDER = "warrants"
@@ -36,24 +37,23 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class Warrants:
+class Warrants(Struct):
     """Warrants of one state directory."""
 
-    def __init__(self, state: Path) -> None:
-        self._state = state
+    state: Path
 
     def are_needed(self) -> bool:
         """Return whether users other than the owner may write the state directory."""
-        return bool(self._state.stat().st_mode & _OTHERS_WRITE)
+        return bool(self.state.stat().st_mode & _OTHERS_WRITE)
 
     def owner(self) -> int:
         """Return the uid of the state directory's owner."""
-        return self._state.stat().st_uid
+        return self.state.stat().st_uid
 
     def issue(self, spec: JobSpec, store_id: str, uid: int) -> str:
         """Write a warrant as that user, durably; return its name `UID/NAME`. Only root may name another user."""
         name = os.urandom(12).hex()
-        where = self._state / FOLDER / str(uid)
+        where = self.state / FOLDER / str(uid)
         with os_errors(where), self._folder(uid, make=True) as folder:
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
             try:
@@ -92,7 +92,7 @@ class Warrants:
 
     def remove_unused(self, in_use: Collection[str]) -> None:
         """Remove old warrants that no job names, as far as this user may."""
-        root = self._state / FOLDER
+        root = self.state / FOLDER
         with suppress(OSError):
             for uid in [each for each in os.listdir(root) if each.isdigit()]:  # noqa: PTH208 - names alone
                 with suppress(OSError, StoreAccessError), self._folder(int(uid), make=False) as folder:
@@ -104,8 +104,8 @@ class Warrants:
     @contextmanager
     def _folder(self, uid: int, *, make: bool) -> Iterator[int]:
         """Open the directory that only this user may write; raises StoreAccessError if others may."""
-        shared = stat.S_ISVTX | stat.S_IMODE(self._state.stat().st_mode)
-        root = _open_directory(str(self._state / FOLDER), None, shared if make else None)
+        shared = stat.S_ISVTX | stat.S_IMODE(self.state.stat().st_mode)
+        root = _open_directory(str(self.state / FOLDER), None, shared if make else None)
         try:
             folder = _open_directory(str(uid), root, 0o700 if make else None, uid)
         finally:
@@ -113,7 +113,7 @@ class Warrants:
         try:
             status = os.fstat(folder)
             if status.st_uid != uid or status.st_mode & _OTHERS_WRITE:
-                where = str(self._state / FOLDER / str(uid))
+                where = str(self.state / FOLDER / str(uid))
                 raise StoreAccessError(
                     f"it does not belong to {name_of(uid)} alone", where=where, hint="have root remove it"
                 )
@@ -122,7 +122,7 @@ class Warrants:
             os.close(folder)
 
     def _is_member(self, uid: int) -> bool:
-        status = self._state.stat()
+        status = self.state.stat()
         if uid == status.st_uid:
             return True
         try:
@@ -163,7 +163,7 @@ def _read(folder: int, name: str, uid: int) -> Any:
 
 
 def _content(spec: JobSpec, store_id: str) -> dict[str, Any]:
-    return {"store": store_id, "runs": encode_spec(spec.what_runs)}
+    return {"store": store_id, "runs": encode(spec.what_runs)}
 
 
 def name_of(uid: int) -> str:

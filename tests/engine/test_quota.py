@@ -153,7 +153,7 @@ def test_caps_are_read_without_the_queue(tmp_path: Path) -> None:
 
 
 def is_loaded(store: TinyJobStore) -> bool:
-    return store.storage.replica.is_loaded
+    return store.storage.replica.loaded is not None
 
 
 def test_a_record_of_an_older_version_assumes_caps(tmp_path: Path) -> None:

@@ -25,17 +25,14 @@ from gputui.domain.runs import runs_of
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, StandingRule
 from gputui.store.codec import (
-    SharedSpecs,
+    JobCache,
     decode_audit,
     decode_controls,
     decode_job,
     decode_recurring,
-    encode_audit,
-    encode_controls,
+    encode,
     encode_job,
-    encode_jobs,
     encode_recurring,
-    keep_unknown,
 )
 from gputui.store.journal import JournalEntry, encode_line
 from tests.factories import NOW, job, recurring
@@ -87,13 +84,13 @@ def test_inconsistent_runs_are_refused(runs: list[object]) -> None:
     with pytest.raises(StoreFormatError, match="cannot be read"):
         decode_job(7, document)
     with pytest.raises(StoreFormatError, match="cannot be read"):
-        SharedSpecs().decode_job(7, document)
+        JobCache().decode("7", document)
 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.from_type(AuditEntry))
 def test_any_audit_entry_is_decoded_as_encoded(entry: AuditEntry) -> None:
-    document = encode_audit(entry)
+    document = encode(entry)
     read = msgspec.json.decode(msgspec.json.encode(document))
     assert decode_audit(read) == entry
     assert repr(read) == repr(document)
@@ -111,13 +108,13 @@ def test_any_recurring_job_is_decoded_as_encoded(entry: RecurringJob) -> None:
 def test_fields_of_newer_versions_of_a_recurring_job_are_kept() -> None:
     document = encode_recurring(recurring()) | {"colour": "red"}
     changed = replace(decode_recurring(0, document), paused=True)
-    kept = keep_unknown(encode_recurring(changed), document, RecurringJob)
+    kept = encode_recurring(changed, document)
     assert kept == encode_recurring(changed) | {"colour": "red"}
 
 
 def test_controls_are_decoded_as_encoded() -> None:
     controls = Controls(True, "heat", "root", {"GPU-1": Drain("hot", "root", NOW)})
-    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
+    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode(controls)))) == controls
 
 
 def test_default_values_are_left_out() -> None:
@@ -152,12 +149,12 @@ def test_omitted_defaults_are_as_listed() -> None:
 def test_keys_of_a_newer_version_are_ignored_and_kept() -> None:
     document = encode_job(job()) | {"colour": "red"}
     changed = decode_job(1, document).evolve(priority=9)
-    assert keep_unknown(encode_job(changed), document) == encode_job(changed) | {"colour": "red"}
+    assert encode_job(changed, document) == encode_job(changed) | {"colour": "red"}
 
 
 def test_a_key_that_went_back_to_its_default_is_not_kept() -> None:
     document = encode_job(job(held=True))
-    assert "held" not in keep_unknown(encode_job(job()), document)
+    assert "held" not in encode_job(job(), document)
 
 
 def test_an_invalid_document_names_the_job_and_the_field() -> None:
@@ -179,27 +176,20 @@ def test_reservations_and_tenants_are_decoded_as_encoded() -> None:
         standing=StandingRule(None),
         tenants=(TenantSettings("bob", 0.5, 0, None, 3),),
     )
-    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
+    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode(controls)))) == controls
 
 
 def test_elements_of_an_array_share_their_spec() -> None:
     """Documents share specs too: else 100,000 elements would each hold the same environment."""
     jobs = [job(n, gpus=1, array=ArrayRef(1, n)) for n in range(1, 4)]
     other = job(4, gpus=2, array=ArrayRef(1, 4))
-    raw = json.loads(json.dumps(encode_jobs([*jobs, other, job(5)])))
-    shared = SharedSpecs()
-    found = [shared.decode_job(int(key), document) for key, document in raw.items()]
+    raw = json.loads(json.dumps({str(each.id): encode_job(each) for each in (*jobs, other, job(5))}))
+    shared = JobCache()
+    found = [shared.decode(key, document) for key, document in raw.items()]
     assert found == [*jobs, other, job(5)]
     assert found[0].spec is found[1].spec is found[2].spec
     assert raw["1"]["spec"] is raw["2"]["spec"]
     assert raw["4"]["spec"] is not raw["1"]["spec"]
     assert [encode_job(each) for each in found] == list(raw.values())
     with pytest.raises(StoreFormatError):
-        shared.decode_job(6, ["no document"])
-
-
-def test_new_elements_are_written_as_any_job_is() -> None:
-    jobs = [job(n, gpus=1, array=ArrayRef(1, n, 2), held=n == 3) for n in range(1, 5)]
-    elements = [jobs[0].evolve(id=10 + n, array=ArrayRef(10, n)) for n in range(3)]
-    every = [*jobs, *elements, job(20), job(21)]
-    assert encode_jobs(every) == {str(each.id): encode_job(each) for each in every}
+        shared.decode("6", ["no document"])

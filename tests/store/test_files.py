@@ -21,10 +21,10 @@ from gputui.domain.job_spec import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.files import access_for
-from gputui.store.journal import read_record
+from gputui.store.journal import JournalEntry, read_record
 from gputui.store.lock import StoreLock
 from gputui.store.replica import Replica
-from gputui.store.storage import JournalDB, JournalStorage
+from gputui.store.storage import JournalDB
 from tests.factories import ACTOR, NOW, job
 from tests.store.repairing import repair
 
@@ -439,7 +439,7 @@ def test_a_job_in_queue_and_history_is_that_of_the_queue(
     with tiny.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(state=JobState.FAILED, ended_at=NOW.replace(year=2024)))
     with monkeypatch.context() as patched:
-        patched.setattr(JournalStorage, "stage", lambda *_: 1 / 0)
+        patched.setattr(JournalEntry, "stage", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tiny.maintain(NOW)
     assert (directory / "history-2024-03.jsonl").exists()
