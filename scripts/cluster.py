@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gputui.cluster.kubernetes.calls import CALLS
-from gputui.cluster.kubernetes.rights import caps_of as kubernetes_caps_of
 from gputui.cluster.kubernetes.site import KubeSite
+from gputui.cluster.kubernetes.site import caps_of as kubernetes_caps_of
 from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability, Caps
 

@@ -92,7 +92,7 @@ def _kubernetes(options: Options, engine: Engine, directory: Path) -> Cluster:
 def _directory(engine: Engine) -> str:
     """Return the directory's name for what this machine keeps about a cluster: others have jobs of the same ids."""
     if engine.kind == "kubernetes":
-        from gputui.cluster.kubernetes.context import context_in
+        from gputui.cluster.kubernetes.kubeconfig import context_in
 
         context = engine.context or context_in(os.environ)
         return f"kubernetes-{_short(os.environ.get('KUBECONFIG', '') + chr(0) + context)}"
@@ -119,12 +119,12 @@ def first_caps(options: Options) -> Caps:
     """Return the capabilities of the engine that the settings name, as far as they are known before it is asked."""
     engine = parse_engine(options.settings.cluster.engine)
     if engine is not None and engine.kind == "slurm":
-        from gputui.cluster.slurm import site
+        from gputui.cluster.slurm.site import caps_of
 
-        return site.caps_of(None)
-    from gputui.cluster.kubernetes import rights as of_kubernetes
+        return caps_of(None)
+    from gputui.cluster.kubernetes.site import caps_of as of_kubernetes
 
-    return of_kubernetes.caps_of(None)
+    return of_kubernetes(None)
 
 
 def open_backend(options: Options) -> EngineBackend:

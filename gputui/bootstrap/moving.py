@@ -45,19 +45,19 @@ def slurm(options: Options, submission: Submission, key: str) -> Exported:
 
 def kubernetes(options: Options, submission: Submission, key: str) -> Exported:
     """Return the manifests of a job, or of each element of an array; raises InputError."""
-    from gputui.cluster.kubernetes import manifest, yaml
+    from gputui.cluster.kubernetes import manifest
 
     classes = options.settings.cluster.priority_classes
     if classes and len(classes) != 3:
         hint = "name three PriorityClasses: for low, normal and high"
         raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
     documents = manifest.manifests(submission, key, options.settings)
-    return Exported("---\n".join(map(yaml.document, documents)), tuple(manifest.left_out(submission)))
+    return Exported("---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission)))
 
 
 def rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:
     """Return the manifest of roles and bindings for a `User`, a `Group`, or a `ServiceAccount` `NAMESPACE:NAME`."""
-    from gputui.cluster.kubernetes import calls, yaml
+    from gputui.cluster.kubernetes import calls, manifest
 
     place, _, account = name.partition(":")
     if kind == "ServiceAccount":
@@ -67,7 +67,7 @@ def rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bo
     else:
         subject = calls.RbacSubject(kind, name)
     documents = calls.rbac(namespace, subject, is_operator=is_operator, is_wide=is_wide)
-    return "---\n".join(map(yaml.document, documents))
+    return "---\n".join(map(manifest.as_yaml, documents))
 
 
 def local(options: Options) -> Options:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gputui.cluster.kubernetes import rights as of_kubernetes
-from gputui.cluster.slurm import site
+from gputui.cluster.kubernetes.site import caps_of as kubernetes_caps_of
+from gputui.cluster.slurm.site import caps_of
 from gputui.domain.cluster import Capability
 from scripts.cluster import FUNCTIONS, updated
 
@@ -26,4 +26,4 @@ def test_the_refused_commands_are_named() -> None:
     sentence = re.search(r"what to use instead: ([^.]*)\.", DOCUMENT.read_text(encoding="utf-8"))
     assert sentence is not None
     named = set(re.findall(r"`(\w+)`", sentence[1]))
-    assert named == set(site.caps_of(None).commands) == set(of_kubernetes.caps_of(None).commands)
+    assert named == set(caps_of(None).commands) == set(kubernetes_caps_of(None).commands)

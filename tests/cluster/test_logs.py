@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cluster.kubernetes.logs import KeptLog
+from gputui.cluster.kubernetes.records import KeptLog
 from gputui.cluster.slurm.inside import SharedFileLog
 from gputui.domain.errors import NotFoundError
 

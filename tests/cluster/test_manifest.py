@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import yaml
-from gputui.cluster.kubernetes.manifest import dns_label, label, left_out, manifests
-from gputui.cluster.kubernetes.pod_options import expandable
+from gputui.cluster.kubernetes import manifest
+from gputui.cluster.kubernetes.manifest import dns_label, expandable, label, left_out, manifests
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, JobSpec, LimitWarning, Submission
@@ -36,7 +35,7 @@ def made(a_spec: JobSpec, site: ClusterSettings | None = None, **changes: Any) -
     found = list(manifests(Submission(a_spec, **changes), "queue-7", Settings(cluster=site or ClusterSettings())))
     for each in found:
         jsonschema.validate(each, batch_v1.JOB)
-        assert pyyaml.safe_load(yaml.document(each)) == each
+        assert pyyaml.safe_load(manifest.as_yaml(each)) == each
     return found
 
 
@@ -47,14 +46,14 @@ def with_gpus(request: GpuRequest, **changes: Any) -> JobSpec:
 @settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(TEXT, VALUES, min_size=1))
 def test_yaml_is_read_as_it_was_meant(value: dict[str, Any]) -> None:
-    assert pyyaml.safe_load(yaml.document(value)) == value
+    assert pyyaml.safe_load(manifest.as_yaml(value)) == value
 
 
 @pytest.mark.parametrize(
     "text", ["yes", "1", "1e3", "null", "~", "- a", "a: b", "a #b", "", "0x1", "12:30", "é", "=", "<<"]
 )
 def test_yaml_keeps_texts_texts(text: str) -> None:
-    assert pyyaml.safe_load(yaml.document({text: [text, {"a": text}]})) == {text: [text, {"a": text}]}
+    assert pyyaml.safe_load(manifest.as_yaml({text: [text, {"a": text}]})) == {text: [text, {"a": text}]}
 
 
 def test_a_job_becomes_a_job() -> None:
@@ -62,7 +61,7 @@ def test_a_job_becomes_a_job() -> None:
     job = spec((2, 2), command=("python", "train.py"), name="Träin 1", time_limit=timedelta(hours=1), options=options)
     [found] = made(job)
     assert (
-        yaml.document(found)
+        manifest.as_yaml(found)
         == """\
 apiVersion: batch/v1
 kind: Job

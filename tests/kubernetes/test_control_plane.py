@@ -17,8 +17,8 @@ from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer, Que
 from gputui.cluster.kubernetes.calls import CALLS
 from gputui.cluster.kubernetes.cluster import KubernetesCluster
 from gputui.cluster.kubernetes.kubeconfig import connect
+from gputui.cluster.kubernetes.mirror import PAGE, Reflector
 from gputui.cluster.kubernetes.objects import KubeEvent
-from gputui.cluster.kubernetes.reflector import PAGE, Reflector
 from gputui.domain.action import Cancel, DrainGpus, Hold, Release, ResumeGpus
 from gputui.domain.cause import CauseCode
 from gputui.domain.cluster import Capability

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gputui.cluster.kubernetes.logs import log_query
+from gputui.cluster.kubernetes.jobs import cause_of, exit_code_of
 from gputui.cluster.kubernetes.objects import KubeJob, KubeNode, KubePod, Reader
-from gputui.cluster.kubernetes.phases import cause_of, exit_code_of
-from gputui.cluster.kubernetes.views import nodes_of
+from gputui.cluster.kubernetes.picture import nodes_of
+from gputui.cluster.kubernetes.records import log_query
 from gputui.domain.cause import Cause, CauseCode
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached its limit"}

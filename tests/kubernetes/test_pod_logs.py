@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cluster.kubernetes import logs
+from gputui.cluster.kubernetes import records
 from gputui.cluster.kubernetes.api_server import ApiRefusedError
-from gputui.cluster.kubernetes.logs import KeptLog, LogKeeper, PodLog
 from gputui.cluster.kubernetes.objects import KubeMeta, KubePod
+from gputui.cluster.kubernetes.records import KeptLog, LogKeeper, PodLog
 from gputui.domain.errors import ClusterUnavailableError, NotFoundError
 from tests.kubernetes.scripted import Answer, Serve
 
@@ -25,7 +25,7 @@ def refusal(code: int, words: str = "container is waiting") -> Answer:
 
 @pytest.fixture(autouse=True)
 def looks_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "_PAUSE", 0.0)
+    monkeypatch.setattr(records, "_PAUSE", 0.0)
 
 
 def kept(tmp_path: Path, tail: int | None = None, data: bytes = LINES) -> KeptLog:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gputui.cluster.kubernetes import reflector
+from gputui.cluster.kubernetes import mirror
 from gputui.cluster.kubernetes.api_server import ApiRefusedError
+from gputui.cluster.kubernetes.mirror import Reflector
 from gputui.cluster.kubernetes.objects import KubePod
-from gputui.cluster.kubernetes.reflector import Reflector
 from gputui.domain.errors import ClusterUnavailableError
 from tests.kubernetes.scripted import Answer, ScriptedServer, Serve
 from tests.kubernetes.waiting import until
@@ -37,7 +37,7 @@ def changes(*lines: tuple[str, object] | bytes) -> Answer:
 
 @pytest.fixture(autouse=True)
 def watches_follow_each_other_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reflector, "_PAUSE", 0.01)
+    monkeypatch.setattr(mirror, "_PAUSE", 0.01)
 
 
 def listed(server: ScriptedServer, removed: list[str] | None = None) -> Reflector[KubePod]:

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from gputui.cluster.kubernetes.jobs import cause_of, end_of, state_of
 from gputui.cluster.kubernetes.objects import KubeJob, KubePod, Reader
-from gputui.cluster.kubernetes.phases import cause_of, end_of, state_of
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
 from gputui.domain.job_spec import Submission

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import views
+from gputui.cluster.kubernetes import picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.manifest import QUEUE
@@ -114,7 +114,7 @@ def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
 def cordon(server: ApiServer, node: str, action: DrainGpus | ResumeGpus, user: str) -> bytes:
     """Keep new pods from a node, or let them start there again; return the node."""
     reason = (" ".join(action.reason.split()) or "no reason given") if isinstance(action, DrainGpus) else None
-    notes = {views.REASON: reason, views.BY: user, views.AT: datetime.now(UTC).isoformat(timespec="seconds")}
+    notes = {picture.REASON: reason, picture.BY: user, picture.AT: datetime.now(UTC).isoformat(timespec="seconds")}
     annotations = notes if reason is not None else dict.fromkeys(notes)
     change = {"metadata": {"annotations": annotations}, "spec": {"unschedulable": reason is not None or None}}
     try:

@@ -10,20 +10,17 @@ from threading import RLock
 
 from msgspec.structs import replace
 
-from gputui.cluster.kubernetes import changes, faults, phases, pod_streams, rights
+from gputui.cluster.kubernetes import changes, pod_channel, site
 from gputui.cluster.kubernetes.api_server import ApiServer
 from gputui.cluster.kubernetes.changes import KubeChanger
-from gputui.cluster.kubernetes.jobs import JobParts
-from gputui.cluster.kubernetes.logs import KeptLog, PodLog
+from gputui.cluster.kubernetes.jobs import JobParts, newest, number_of, state_of
 from gputui.cluster.kubernetes.mirror import KubeMirror
-from gputui.cluster.kubernetes.notes import KubeSubmissions
-from gputui.cluster.kubernetes.numbers import number_of
 from gputui.cluster.kubernetes.objects import KubePod
 from gputui.cluster.kubernetes.picture import KubePicture, KubePictures
 from gputui.cluster.kubernetes.pod_channel import PodChannel
-from gputui.cluster.kubernetes.records import KubeRecords
+from gputui.cluster.kubernetes.records import KeptLog, KubeRecords, PodLog
 from gputui.cluster.kubernetes.site import KubeSite, Sites
-from gputui.cluster.kubernetes.submission import KubeSubmitter
+from gputui.cluster.kubernetes.submission import KubeSubmissions, KubeSubmitter
 from gputui.domain.action import (
     DrainGpus,
     EditJobs,
@@ -102,7 +99,7 @@ class KubernetesCluster:
     @property
     def caps(self) -> Caps:
         """Kubernetes' capabilities for this user."""
-        return rights.caps_of(self._sites.known)
+        return site.caps_of(self._sites.known)
 
     def snapshot(self) -> Snapshot:
         """Return all jobs that Kubernetes has, and the nodes."""
@@ -140,7 +137,7 @@ class KubernetesCluster:
                 server, going, lambda parts: self._records.cancelling(server, parts, of_uid[parts.job.metadata.uid])
             )
         is_on = isinstance(action, Hold)
-        waiting = [parts for parts in found if phases.state_of(parts.job, parts.pods) is JobState.PENDING]
+        waiting = [parts for parts in found if state_of(parts.job, parts.pods) is JobState.PENDING]
         return self._changer.hold(server, [parts for parts in waiting if parts.is_held is not is_on], is_on)
 
     def job(self, job_id: JobId) -> Job:
@@ -167,7 +164,7 @@ class KubernetesCluster:
         """Return the output of a job's newest pod, or the copy of it."""
         server, _ = self._reached()
         parts = self._known(job.id)
-        pod = phases.newest(parts.pods) if parts else None
+        pod = newest(parts.pods) if parts else None
         path = self._records.log_of(job.id)
         kept = KeptLog(path, tail) if path is not None else None
         if pod is None and kept is not None:
@@ -183,24 +180,24 @@ class KubernetesCluster:
     def enter(self, job: Job, request: Entry) -> PodChannel:
         """Enter it; the server knows no keys that detach, and closing the channel does."""
         if isinstance(request, Attach):
-            return pod_streams.attach(*self._running_pod(job, Capability.STREAMS))
-        return pod_streams.execute(*self._running_pod(job, Capability.INSIDE), request)
+            return pod_channel.attach(*self._running_pod(job, Capability.STREAMS))
+        return pod_channel.execute(*self._running_pod(job, Capability.INSIDE), request)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Return the processes in the job's container, as its own `ps` lists them."""
         server, pod = self._running_pod(job, Capability.INSIDE)
-        return pod_streams.processes(server, pod)
+        return pod_channel.processes(server, pod)
 
     def _running_pod(self, job: Job, capability: Capability) -> tuple[ApiServer, KubePod]:
         server, parts = self._need(capability), self._known(job.id)
-        pod = phases.newest(parts.pods) if parts else None
+        pod = newest(parts.pods) if parts else None
         if pod is None or pod.is_over:
             raise ClusterRefusedError("it has no pod that runs", where=f"job {job.shown_id}")
         return server, pod
 
     def faults(self) -> tuple[ClusterFault, ...]:
         """Return missing rights, and why the server does not answer."""
-        return tuple(faults.faults(self._opened, self._settings))
+        return tuple(site.faults(self._opened, self._settings))
 
     def close(self) -> None:
         """Close connections."""
@@ -259,7 +256,7 @@ class KubernetesCluster:
 
     def _pod_to_follow(self, job_id: JobId) -> KubePod | None:
         parts = self._known(job_id)
-        pod = phases.newest(parts.pods) if parts else None
+        pod = newest(parts.pods) if parts else None
         return None if parts is None or (parts.job.has_ended and pod is None) else pod
 
     def _need(self, capability: Capability) -> ApiServer:

@@ -6,19 +6,21 @@ are ours: its models differ between its releases, and refuse what servers of oth
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputui.cluster.kubernetes.api_server import ApiServer
-from gputui.cluster.kubernetes.context import IN_CLUSTER, kubeconfig_of
 from gputui.domain.errors import ClusterUnavailableError
 from gputui.domain.installing import install_line
 
 if TYPE_CHECKING:
     from websocket import WebSocket
+
+    from gputui.cluster.kubernetes.api_server import ApiServer
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TOKENS = ("BearerToken", "authorization")
@@ -33,6 +35,8 @@ def connect(context: str | None, environ: Mapping[str, str], timeout: float, *, 
     except ImportError as error:
         hint = install_line(["gputui[kubernetes]"], sys.prefix, has_pip=find_spec("pip") is not None)
         raise ClusterUnavailableError("the Kubernetes client for Python is not installed", hint=hint) from error
+    from gputui.cluster.kubernetes.api_server import ApiServer
+
     configuration = client.Configuration()
     try:
         place, namespace = _load(config, configuration, context, environ, account)
@@ -84,3 +88,22 @@ def _authorization(configuration: Any) -> Callable[[], Mapping[str, str]]:
         return {"Authorization": token} if token else {}
 
     return headers
+
+
+_CURRENT = re.compile(r"""["']?current-context["']?:\s*["']?([^"'\s,}]+)""")
+IN_CLUSTER = "in-cluster"
+"""Name of the place of a pod that reaches the server of its own cluster."""
+
+
+def kubeconfig_of(environ: Mapping[str, str]) -> str:
+    """Return the path of the kubeconfig, or several with colons."""
+    return environ.get("KUBECONFIG") or str(Path(environ.get("HOME") or Path.home()) / ".kube" / "config")
+
+
+def context_in(environ: Mapping[str, str]) -> str:
+    """Return the current context; that of a pod without a kubeconfig."""
+    for part in kubeconfig_of(environ).split(":"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if match := _CURRENT.search(Path(part).read_text(encoding="utf-8")):
+                return match[1]
+    return IN_CLUSTER

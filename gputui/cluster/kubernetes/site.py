@@ -1,4 +1,4 @@
-"""Answers of the server about itself and this user: its version, Kueue's, and the user's rights."""
+"""Answers of the server about itself and this user, the user's capabilities, and obstacles of jobs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from gputui.cluster.journal import write_whole
+from gputui.cluster.kubernetes import calls
 from gputui.cluster.kubernetes.api_server import ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.calls import CALLS, ApiCall
+from gputui.domain.cluster import FOR_ONE_MACHINE, Capability, Caps, ClusterFault
 from gputui.domain.decoding import decode_json
-from gputui.domain.errors import ClusterUnavailableError
+from gputui.domain.errors import ClusterError, ClusterUnavailableError
+from gputui.domain.settings import ClusterSettings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _KUEUE = "/apis/kueue.x-k8s.io"
@@ -169,3 +172,119 @@ class Sites:
         with contextlib.suppress(OSError, msgspec.DecodeError, ValueError):
             return decode_json(self._file.read_bytes(), KubeSite)
         return None
+
+
+ENGINE = "Kubernetes"
+_C = Capability
+_NEVER = {
+    _C.MOVE: "Kubernetes orders its queue itself, by priority and age",
+    _C.TOP: "Kubernetes orders its queue itself: submit the job with a higher priority",
+    _C.EDIT: "a job in Kubernetes is not changed: cancel it and submit it again",
+    _C.RAISE_PRIORITY: "Kubernetes fixes the priority of a job when it is submitted",
+    _C.LOWER_PRIORITY: "Kubernetes fixes the priority of a job when it is submitted",
+    _C.EXTEND: "Kubernetes fixes the time limit of a pod when it is made",
+    _C.REQUEUE: "a job in Kubernetes runs once: submit it again",
+    _C.DEPENDENCIES: "jobs in Kubernetes do not wait for each other",
+    _C.TEST_ONLY: "Kubernetes does not forecast when a job starts",
+    _C.WHAT_IF: "Kubernetes does not forecast when jobs start",
+    _C.SIGNAL: "Kubernetes sends signals only to end a pod",
+    _C.SUSPEND: "Kubernetes cannot stop the processes of a pod and keep its GPUs",
+    _C.PAUSE: "Kubernetes has no pause for the whole cluster: drain nodes, or stop the queues of Kueue",
+    _C.DRAIN_GPU: "Kubernetes drains nodes, not single GPUs",
+    _C.RESERVE: "Kubernetes has no reservations",
+    _C.RECURRING: "Kubernetes repeats jobs by CronJobs, not from here",
+    _C.GPU_IDS: "Kubernetes tells how many GPUs of a node a pod has, not which",
+}
+_COMMANDS = {
+    **FOR_ONE_MACHINE,
+    "reserve": "an administrator keeps nodes for somebody by taints, or by quotas of Kueue",
+    "tenant": "an administrator sets limits by ResourceQuotas of namespaces, or by quotas of Kueue",
+    "cron": "submit at regular times by a CronJob",
+    "pause": "an administrator stops a queue of Kueue: stopPolicy of its ClusterQueue",
+    "unpause": "an administrator starts a queue of Kueue again: stopPolicy of its ClusterQueue",
+}
+_NO_SUSPEND = "Kubernetes suspends jobs from release 1.22 on, and this server is older"
+_NO_HOLD = "this user may not change jobs: the right to patch jobs is missing"
+_NO_CORDON = "only those who may change nodes can drain them: the right to patch nodes is missing"
+_NO_EXEC = "this user may run no commands in pods: the right to create pods/exec is missing"
+_NO_ATTACH = "this user may not attach to pods: the right to create pods/attach is missing"
+_NO_LOGS = "this user may not read the output of pods: the right to get pods/log is missing"
+
+
+def caps_of(site: KubeSite | None) -> Caps:
+    """Return the capabilities; before the server has answered, those of a user with no rights beyond her own jobs."""
+    lacking = dict(_NEVER)
+    if site is None:
+        lacking[_C.DRAIN_NODE] = _NO_CORDON
+        return Caps(ENGINE, lacking, _COMMANDS)
+    if not site.can_suspend:
+        lacking[_C.HOLD] = _NO_SUSPEND
+    elif not site.may(calls.HOLD):
+        lacking[_C.HOLD] = _NO_HOLD
+    if not site.may(calls.CORDON):
+        lacking[_C.DRAIN_NODE] = _NO_CORDON
+    if not site.may(calls.EXEC):
+        lacking[_C.INSIDE] = _NO_EXEC
+    if not site.may(calls.ATTACH):
+        lacking[_C.STREAMS] = _NO_ATTACH
+    if not site.may(calls.LOGS):
+        lacking[_C.LIVE_LOG] = _NO_LOGS
+    return Caps(ENGINE, lacking, _COMMANDS)
+
+
+_OWN_OF = {
+    calls.ALL_JOBS: calls.OWN_JOBS,
+    calls.ALL_PODS: calls.OWN_PODS,
+    calls.ALL_EVENTS: calls.OWN_EVENTS,
+    calls.ALL_WORKLOADS: calls.OWN_WORKLOADS,
+}
+"""Call for the user's namespace, by that for the whole cluster."""
+
+
+def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Iterator[ClusterFault]:
+    """Yield the faults that are found; one because of which nothing works ends them."""
+    try:
+        server = connected()
+        namespace = settings.namespace or server.namespace
+        site = ask(server, namespace)
+    except ClusterError as error:
+        hint = error.hint or "kubectl get --raw /readyz; kubectl config view --minify"
+        why = "Without its API server nothing is submitted or shown."
+        text = f"{error.where}: {error.what}" if error.where else error.what
+        yield ClusterFault("server", text, why, hint, stops_jobs=True)
+        return
+    yield from _of_rights(site, namespace)
+    yield from _of_settings(site, settings)
+
+
+def _of_rights(site: KubeSite, namespace: str) -> Iterator[ClusterFault]:
+    """Yield a fault for each call that the user may not make, as far as it is worth one."""
+    for call in CALLS:
+        is_made = site.kueue or not call.is_kueue
+        if is_made and not call.is_operators and not site.may(call.name) and not _is_wider(call, site):
+            where = "" if call.is_wide else f" in namespace {namespace}"
+            text = f"this user may not {call.words}{where}"
+            hint = "an administrator: gputui cluster rbac --user NAME | kubectl apply -f -"
+            yield ClusterFault("rights", text, call.lost, hint, stops_jobs=call.is_needed)
+
+
+def _is_wider(call: ApiCall, site: KubeSite) -> bool:
+    """Return whether that of the user's own namespace is missing too, which is told instead."""
+    return call.name in _OWN_OF and not site.may(_OWN_OF[call.name])
+
+
+def _of_settings(site: KubeSite, settings: ClusterSettings) -> Iterator[ClusterFault]:
+    if not site.can_suspend:
+        yield ClusterFault(
+            "version",
+            f"the server is {site.version}: jobs cannot be held",
+            "Kubernetes suspends jobs from release 1.22 on.",
+            "update the control plane; until then cancel a job and submit it again",
+        )
+    if settings.kueue and not site.kueue:
+        yield ClusterFault(
+            "kueue",
+            f"cluster.kueue names the queue {settings.kueue}, and Kueue is not installed",
+            "Jobs start at once, in the order of Kubernetes' own scheduler.",
+            "install Kueue, or remove cluster.kueue from the settings",
+        )
