@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -109,7 +109,7 @@ def _short(text: str) -> str:
 
 def _own_state(options: Options) -> Path:
     """Return the state directory, or this user's default one if the named one is shared by another."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         if options.state.stat().st_uid != os.geteuid():
             return user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
     return options.state
@@ -262,14 +262,11 @@ def check_nodes(
     """Run a probe job on these nodes, or on all, and return what they found."""
     from gputui.cluster.slurm.cluster import SlurmCluster
 
-    cluster = open_cluster(options)
-    try:
+    with closing(open_cluster(options)) as cluster:
         if not isinstance(cluster, SlurmCluster):
             raise CapabilityError(f"gputui checks the nodes of Slurm, not those of {cluster.caps.engine}")
         chosen = image or options.settings.cluster.check_image
         return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
-    finally:
-        cluster.close()
 
 
 def open_store(options: Options) -> JobStore:

@@ -81,8 +81,14 @@ def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbe
     from gputui.engine.cluster.poll import Turn
     from gputui.gpus.shared_probes import SharedNodeProbes, private_directory
 
-    settings, base = options.settings.cluster, _memory_directory()
-    if base is None or not private_directory(base):
+    settings, memory = options.settings.cluster, Path("/dev/shm")  # its files are lost with the machine
+    if named := os.environ.get("XDG_RUNTIME_DIR"):
+        base = Path(named, "gputui")
+    elif memory.is_dir():
+        base = memory / f"gputui-{os.geteuid()}"
+    else:
+        return None
+    if not private_directory(base):
         return None
     words = (settings.engine, os.environ.get("SLURM_CONF", ""), settings.probe_command or SSH, settings.probe_interval)
     directory = base / f"probes-{hashlib.sha256(repr(words).encode()).hexdigest()[:16]}"
@@ -90,14 +96,6 @@ def _shared_probes(options: Options, changed: Callable[[], object]) -> NodeProbe
         return None
     make, turn = partial(_own_probes, options), Turn(directory / "duty")
     return SharedNodeProbes(directory, turn, make, bootstrap.clock(), settings.probe_interval, changed)
-
-
-def _memory_directory() -> Path | None:
-    """Return a directory for this user's files that are lost with the machine; None if the system has none."""
-    if named := os.environ.get("XDG_RUNTIME_DIR"):
-        return Path(named, "gputui")
-    memory = Path("/dev/shm")
-    return memory / f"gputui-{os.geteuid()}" if memory.is_dir() else None
 
 
 class NodeWatch:
@@ -116,14 +114,11 @@ class NodeWatch:
         joined = reader.joined(snapshot, bootstrap.clock().now())
         if self._has_waited:
             return joined
-        self._wait(reader, time.monotonic() + patience)
-        return reader.joined(snapshot, bootstrap.clock().now())
-
-    def _wait(self, reader: NodeReader, deadline: float) -> None:
-        self._has_waited = True
+        self._has_waited, deadline = True, time.monotonic() + patience
         while not all(map(_is_whole, reader.readings().values())) and (left := deadline - time.monotonic()) > 0:
             self._came.wait(min(left, _LOOK_EVERY))
             self._came.clear()
+        return reader.joined(snapshot, bootstrap.clock().now())
 
     def close(self) -> None:
         """End the probes."""

@@ -164,7 +164,9 @@ class NodeReader:
         """Return the snapshot with the readings; nodes that are new in it are read from now on."""
         self._probes.follow(node.name for node in snapshot.nodes if is_readable(node))
         found = self._probes.readings()
-        jobs, rules = engine_jobs(snapshot.jobs, now), self._rules
+        jobs, settings = engine_jobs(snapshot.jobs, now), self._scheduler
+        late = max(settings.stale_after, _LATE_AFTER * self._probes.interval)
+        rules = ReadingRules(late, settings.memory_floor, settings.ignore_processes, self._has_gpu_ids)
         nodes = []
         for node in snapshot.nodes:
             reading = found.get(node.name)
@@ -186,12 +188,6 @@ class NodeReader:
     def close(self) -> None:
         """End the probes."""
         self._probes.close()
-
-    @property
-    def _rules(self) -> ReadingRules:
-        late = max(self._scheduler.stale_after, _LATE_AFTER * self._probes.interval)
-        floor, ignored = self._scheduler.memory_floor, self._scheduler.ignore_processes
-        return ReadingRules(late, floor, ignored, self._has_gpu_ids)
 
     def _names_of(self, node: Node, reading: ProbeReading) -> Mapping[str, Gpu]:
         """Return the driver's GPUs by name; made again only if they have changed."""
@@ -276,7 +272,6 @@ class SharedDuty:
         return self._duty is not None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Take the duty if nobody has it, and do it."""
         if self._duty is None:
             if not snapshot.engine_decides or not self._is_taken():  # the cluster has not answered yet, or another does
                 return
@@ -284,13 +279,11 @@ class SharedDuty:
         self._duty.update(snapshot)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return the problems of the duty, while this process has it."""
         if self._fault:
             return (Notice("warning", self._fault, short=f"no {self._name}"),)
         return self._duty.notices() if self._duty is not None else ()
 
     def close(self) -> None:
-        """End the duty, and leave it to others."""
         duty, self._duty = self._duty, None
         if duty is not None:
             duty.close()
