@@ -36,7 +36,7 @@ from gputui.domain.job_spec import JobSpec
 from gputui.domain.settings import GpuSettings, Settings
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_tally import Tally, TallyRecord
-from gputui.engine.files import telemetry_file
+from gputui.engine.files import telemetry_files
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.run_limits import IdleGpus
@@ -217,7 +217,7 @@ def measure_space() -> None:
     series, summaries = [], []
     for number in range(SAMPLED):
         tally, length = attempt(chosen.lognormvariate(0.0, SPREAD) * MEDIAN, chosen)
-        series.append(len(telemetry_file.encode_ended(f"{number:064x}", tally.series())))
+        series.append(len(telemetry_files.encode_ended(f"{number:064x}", tally.series())))
         summary = replace(tally.summary(BEGIN.timestamp() + length) or sys.exit("nothing was read"))
         summaries.append(len(msgspec.json.encode(summary)))
     blocks = sum(-(-size // 4096) * 4096 for size in series)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.files.console_marks import AttachWait
     from gputui.engine.files.logs import Logs
-    from gputui.engine.files.viewers import AttachWait
     from gputui.engine.job_exec import Entrance, JobExecRouter
     from gputui.ports import JobExec, JobStore, Permit, Runtime
     from gputui.ports.foreign import ForeignContainers
@@ -63,9 +63,9 @@ def measured(options: Options, job: Job) -> dict[int, Measured]:
         from gputui.engine.cluster.measurements import measured as measured_there
 
         return measured_there(directory_of(options), job)
-    from gputui.engine.files import telemetry_file
+    from gputui.engine.files import telemetry_files
 
-    return {attempt.number: telemetry_file.measured(options.state, job, attempt) for attempt in job.attempts}
+    return {attempt.number: telemetry_files.measured(options.state, job, attempt) for attempt in job.attempts}
 
 
 def output_of(options: Options, store: JobStore, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
@@ -95,7 +95,7 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
     They are for the user of that uid; None: the user of this process.
     """
     from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.files.viewers import InputMark
+    from gputui.engine.files.console_marks import InputMark
     from gputui.engine.job_exec import JobExecRouter
 
     permissions = UserPermissions(options.state, options.settings)
@@ -178,7 +178,7 @@ def open_commands(options: Options, store: JobStore) -> Entrance | ClusterAccess
 
 def viewer(options: Options, job_id: JobId) -> AttachWait:
     """Return this process's user as the viewer of a job that has not started yet."""
-    from gputui.engine.files.viewers import AttachWait
+    from gputui.engine.files.console_marks import AttachWait
 
     return AttachWait(options.state, job_id)
 

@@ -32,7 +32,7 @@ from gputui.request import options
 from gputui.request.command_line import Tidied
 
 if TYPE_CHECKING:
-    from gputui.engine.files.viewers import AttachWait
+    from gputui.engine.files.console_marks import AttachWait
 
 _EPILOG = """\b
 While the job waits, one line on stderr says why and until when; Ctrl-C cancels it. Afterwards:

@@ -14,7 +14,7 @@ from gputui.domain.job import ArrayRef
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_tally import Tally, TallyRecord
-from gputui.engine.files import telemetry_file
+from gputui.engine.files import telemetry_files
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, sample, snapshot, uuid
 
@@ -147,7 +147,7 @@ def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, stor
     put(store, running(on=[uuid(0)]))
     tally = Tally(TallyRecord(1, NOW.timestamp() - 60))
     tally.add(sample(0, at=NOW - timedelta(seconds=40), utilization=0.5, power=300.0))
-    telemetry_file.write(state, 1, 1, telemetry_file.encode_running("c1", tally), durably=False)
+    telemetry_files.write(state, 1, 1, telemetry_files.encode_running("c1", tally), durably=False)
     assert (
         lines(run("--state", str(state), "show", "1").out)["GPU use"]
         == "mean 50%, p95 50%, peak 50%; idle 0% of the time"
@@ -157,7 +157,7 @@ def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, stor
     series = attempt["series"]
     assert (series["begin"], series["width"], series["end"]) == (NOW.timestamp() - 60, 1.0, NOW.timestamp() - 40)
     assert series["readings"]["utilization"] == [0.5] * 20
-    telemetry_file.write(state, 1, 1, telemetry_file.encode_running("other", tally), durably=False)
+    telemetry_files.write(state, 1, 1, telemetry_files.encode_running("other", tally), durably=False)
     assert "GPU use" not in lines(run("--state", str(state), "show", "1").out)
 
 

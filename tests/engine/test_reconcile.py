@@ -11,7 +11,7 @@ from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest
 from gputui.domain.state import JobState
-from gputui.engine.files.tallies import AttemptKey
+from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.reconcile import (
     Adopt,
     Clean,

@@ -21,7 +21,7 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, 
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.engine.files.telemetry_file import telemetry_path
+from gputui.engine.files.telemetry_files import telemetry_path
 from tests.engine.world import World
 from tests.factories import GIB, NOW, FakeClock, job, running, uuid
 from tests.memory_store import MemoryJobStore

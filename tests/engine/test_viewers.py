@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gputui.engine.files.viewers import FOLDER, PATIENCE, AttachWait, wait_for_viewer
+from gputui.engine.files.console_marks import FOLDER, PATIENCE, AttachWait, wait_for_viewer
 
 
 def waits(directory: Path, job_id: int, viewer: AttachWait | None = None, after: int = 0) -> int:

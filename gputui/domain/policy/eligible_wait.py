@@ -50,7 +50,11 @@ def keep_wait(before: Job, after: Job, dependencies_ended_at: datetime | None, n
         return after
     if asks_for_more(before.spec, after.spec):
         return after.evolve(waited=(), waiting_since=now)
-    if _counts_by(before) == _counts_by(after):
+    counts_by, then = (  # what decides whether its time counts, and for which priority
+        (job.held, job.priority, job.not_before, job.spec.begin_at, job.spec.after, job.spec.after_any)
+        for job in (before, after)
+    )
+    if counts_by == then:
         return after
     kept = end_wait(before, dependencies_ended_at, now)
     return after.evolve(waited=kept.waited, waiting_since=now)
@@ -70,21 +74,12 @@ def _demands(spec: JobSpec) -> tuple[float, ...]:
     return (max(gpus.minimum, everything), max(gpus.maximum, everything), *memory, time, -spec.nice)
 
 
-def _counts_by(job: Job) -> tuple[object, ...]:
-    """Return the fields that decide whether its time counts, and for which priority."""
-    return job.held, job.priority, job.not_before, job.spec.begin_at, job.spec.after, job.spec.after_any
-
-
 def _under_way(job: Job, dependencies_ended_at: datetime | None, now: datetime) -> timedelta:
+    """Return the length of the current wait; zero before it begins."""
     if job.held:
         return timedelta()
-    return max(timedelta(), now - _began(job, dependencies_ended_at))
-
-
-def _began(job: Job, dependencies_ended_at: datetime | None) -> datetime:
-    """Return when the current wait began, or will begin."""
     began = job.waiting_since or job.submitted_at
     for gate in (job.not_before, job.spec.begin_at, dependencies_ended_at):
         if gate is not None and gate > began:
             began = gate
-    return began
+    return max(timedelta(), now - began)

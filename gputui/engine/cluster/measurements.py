@@ -20,8 +20,8 @@ from gputui.domain.idle_gpus import IdleSpells, idle_by_gpu, idle_sentence, idle
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_tally import Tally
-from gputui.engine.files import telemetry_file
-from gputui.engine.files.tallies import AttemptKey, AttemptTallies
+from gputui.engine.files import telemetry_files
+from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies
 
 if TYPE_CHECKING:
     from gputui.domain.attempt import Attempt
@@ -166,7 +166,7 @@ class MeasuredJobs:
 def measured(directory: Path, job: Job) -> dict[int, Measured]:
     """Return the telemetry of each attempt of a job, by number; `directory` has the records. Reads files."""
     named = (replace(attempt, container_id=run_name(attempt)) for attempt in job.attempts)
-    return {attempt.number: telemetry_file.measured(directory / DIRECTORY, job, attempt) for attempt in named}
+    return {attempt.number: telemetry_files.measured(directory / DIRECTORY, job, attempt) for attempt in named}
 
 
 def run_name(attempt: Attempt) -> str:
@@ -343,7 +343,7 @@ class ClusterTelemetry:
         for job in jobs:
             if not _has_begun(job) or not (attempt := job.attempts[-1]).is_over or attempt.telemetry is not None:
                 continue
-            found = telemetry_file.read(self._directory, *_key(job), run_name(attempt))
+            found = telemetry_files.read(self._directory, *_key(job), run_name(attempt))
             if found is not None and found.tally is not None:
                 self._record(job, Tally(found.tally), attempt.ended_at)
 

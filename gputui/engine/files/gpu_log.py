@@ -47,18 +47,18 @@ class GpuLog:
         if self._lines is None:
             self._lines = len(_lines(self._path))
         if self._lines >= 2 * KEPT:
-            self._shorten()
-        line = msgspec.json.encode(TakenStep(step.at, {uuid: _short(step) for uuid, step in step.gpus.items()}))
+            kept = _lines(self._path)[-KEPT:]  # the last hour
+            replace_file(self._path, b"\n".join(kept), self._mode)
+            self._lines = len(kept)
+        short = {
+            uuid: Step(*(None if value is None else round(value, _DIGITS) for value in each))
+            for uuid, each in step.gpus.items()
+        }
+        line = msgspec.json.encode(TakenStep(step.at, short))
         fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
         with os.fdopen(fd, "ab", buffering=0) as file:
             file.write(b"\n" + line)  # the previous line may be torn
         self._lines += 1
-
-    def _shorten(self) -> None:
-        """Rewrite the file with the last hour only."""
-        kept = _lines(self._path)[-KEPT:]
-        replace_file(self._path, b"\n".join(kept), self._mode)
-        self._lines = len(kept)
 
 
 def read(directory: Path) -> list[TakenStep]:
@@ -78,7 +78,3 @@ def _lines(path: Path) -> list[bytes]:
         return [line for line in read_file(path).split(b"\n") if line]
     except OSError:
         return []
-
-
-def _short(step: Step) -> Step:
-    return Step(*(None if value is None else round(value, _DIGITS) for value in step))

@@ -12,8 +12,6 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -82,10 +80,26 @@ class Leadership:
             return True
         if not self._path.parent.is_dir():  # the state directory was removed
             return False
-        with _naming(self._path):
+        fd, is_taken = -1, False
+        try:
             fd = open_regular(self._path, os.O_RDWR | os.O_CREAT, self._mode)
-            if not self._is_taken(fd):
-                return False
+            for pause in (0.002, 0.005, 0.01, 0):  # a process that reads it holds the lock for an instant
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    time.sleep(pause)
+                else:
+                    set_file_mode(fd, self._mode)
+                    is_taken = True
+                    break
+        except OSError as error:
+            error.filename = error.filename or str(self._path)
+            raise
+        finally:
+            if fd >= 0 and not is_taken:
+                os.close(fd)
+        if not is_taken:
+            return False
         self._fd, self._name = fd, msgspec.to_builtins(me)
         self._name.pop("silent_for", None)
         self._write()
@@ -123,18 +137,6 @@ class Leadership:
             os.close(fd)
         return False
 
-    def _is_taken(self, fd: int) -> bool:
-        """Lock the file and set its mode; closes the descriptor on failure."""
-        is_taken = False
-        try:
-            if _lock(fd):
-                set_file_mode(fd, self._mode)
-                is_taken = True
-        finally:
-            if not is_taken:
-                os.close(fd)
-        return is_taken
-
     def beat(self) -> None:
         """Send a heartbeat, at most one in `BEAT_EVERY` seconds."""
         if time.monotonic() - self._beat_at >= BEAT_EVERY:
@@ -149,20 +151,15 @@ class Leadership:
         try:
             os.pwrite(self._fd, msgspec.json.encode(record).ljust(_SIZE), 0)
         except OSError as error:
-            self._forget_old_name(error)
+            if self._is_named:
+                import logging  # rarely needed
+
+                logging.getLogger(__name__).warning("%s: cannot write who schedules: %s", self._path, error.strerror)
+            self._is_named = False
+            with contextlib.suppress(OSError):  # the name of a previous leader would be taken for ours
+                os.ftruncate(self._fd, 0)
         else:
             self._is_named = True
-
-    def _forget_old_name(self, error: OSError) -> None:
-        """Clear the name of a previous leader, which would be taken for ours; log it once."""
-        if self._is_named:
-            self._is_named = False
-            import logging  # rarely needed
-
-            logging.getLogger(__name__).warning("%s: cannot write who schedules: %s", self._path, error.strerror)
-        if self._fd is not None:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, 0)
 
     def release(self) -> None:
         """Release the lock to other processes. The record stays, and is meaningless without the lock."""
@@ -170,28 +167,6 @@ class Leadership:
         if fd is not None:
             with contextlib.suppress(OSError):  # the descriptor is closed all the same
                 os.close(fd)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Add the file's name to errors of calls that know only a descriptor."""
-    try:
-        yield
-    except OSError as error:
-        error.filename = error.filename or str(path)
-        raise
-
-
-def _lock(fd: int) -> bool:
-    """Lock the file, with a few retries: a process that reads it holds the lock for an instant."""
-    for pause in (0.002, 0.005, 0.01, 0):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(pause)
-        else:
-            return True
-    return False
 
 
 def current_leader(directory: Path) -> Leader | None:
@@ -207,24 +182,15 @@ def current_leader(directory: Path) -> Leader | None:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _read(fd)
+            for _ in range(_READS):
+                with contextlib.suppress(msgspec.MsgspecError, OSError):
+                    text = os.pread(fd, 4 * _SIZE, 0)
+                    leader, sign = decode_json(text, Leader), decode_json(text, _Sign)
+                    age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
+                    silence = timedelta(seconds=age) if age > sign.patience else timedelta()
+                    return replace(leader, silent_for=silence)
+                time.sleep(0.001)  # read while it was being written
+            return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
         return None
     finally:
         os.close(fd)
-
-
-def _read(fd: int) -> Leader:
-    """Read the record; a leader without a readable one has no name."""
-    for _ in range(_READS):
-        with contextlib.suppress(msgspec.MsgspecError, OSError):
-            text = os.pread(fd, 4 * _SIZE, 0)
-            leader, sign = decode_json(text, Leader), decode_json(text, _Sign)
-            return replace(leader, silent_for=_silence(sign))
-        time.sleep(0.001)  # read while it was being written
-    return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
-
-
-def _silence(sign: _Sign) -> timedelta:
-    """Return for how long the leader has not responded; zero if it responds."""
-    age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
-    return timedelta(seconds=age) if age > sign.patience else timedelta()

@@ -89,7 +89,12 @@ class LogSweeper:
 
     def step(self, now: datetime) -> None:
         """Look at the next directories; begin a pass where one is due."""
-        if not any(measure.limits.are_set for measure in self._measures.values()) or not self._begin(now):
+        if not any(measure.limits.are_set for measure in self._measures.values()):
+            return
+        if not self._is_under_way and (self._due is None or not self._due - PASS_EVERY <= now < self._due):
+            self._left = sorted(_names(self._directory / LOGS))
+            self._is_under_way = True
+        if not self._is_under_way:
             return
         jobs, unreadable = self._store.jobs(), self._store.unreadable()
         until = time.monotonic() + STEP_SECONDS
@@ -100,17 +105,8 @@ class LogSweeper:
                     _visit(logs / name, self._measures, now, is_live=_is_live(name, jobs, unreadable))
                 if time.monotonic() > until:
                     break
-        if not self._left:
-            self._end(now)
-
-    def _begin(self, now: datetime) -> bool:
-        """Begin a pass if one is due; return whether one is under way."""
-        if not self._is_under_way and (self._due is None or not self._due - PASS_EVERY <= now < self._due):
-            self._left = sorted(_names(self._directory / LOGS))
-            self._is_under_way = True
-        return self._is_under_way
-
-    def _end(self, now: datetime) -> None:
+        if self._left:
+            return
         self._is_under_way = False
         self._measures = {kind: measure.next_pass() for kind, measure in self._measures.items()}
         has_more = any(measure.remove_to for measure in self._measures.values())
@@ -130,7 +126,14 @@ def kept(directory: Path, settings: StoreSettings, seconds: float = COUNT_SECOND
             break
     counted = (visited, len(names)) if visited < len(names) else None
     return [
-        KeptData(kind, found.size, found.files, _time(found.oldest), found.limits, counted)
+        KeptData(
+            kind,
+            found.size,
+            found.files,
+            None if found.oldest is None else datetime.fromtimestamp(found.oldest, UTC),
+            found.limits,
+            counted,
+        )
         for kind, found in measures.items()
     ]
 
@@ -140,10 +143,6 @@ def _measures(settings: StoreSettings) -> dict[str, _Measure]:
         LOGS: _Measure(KeepLimits(settings.logs_max_age, settings.logs_max_size)),
         TELEMETRY: _Measure(KeepLimits(settings.telemetry_max_age, settings.telemetry_max_size)),
     }
-
-
-def _time(moment: float | None) -> datetime | None:
-    return None if moment is None else datetime.fromtimestamp(moment, UTC)
 
 
 def _names(logs: Path) -> Iterator[str]:
@@ -170,19 +169,14 @@ def _visit(path: Path, measures: dict[str, _Measure], now: datetime, *, is_live:
             names = [entry.name for entry in entries]
         for name in names:
             status = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode) and not name.startswith("."):
-                _keep_or_remove(name, fd, status, measures, now, is_live=is_live)
+            if not stat.S_ISREG(status.st_mode) or name.startswith("."):
+                continue
+            measure = measures[TELEMETRY if name.endswith(".telemetry") else LOGS]
+            if not is_live and measure.is_surplus(status, now):
+                os.unlink(name, dir_fd=fd)
+            else:
+                measure.add(status, is_removable=not is_live)
         if not names and not is_live and now.timestamp() - os.fstat(fd).st_mtime > _EMPTY_FOR:
             path.rmdir()
     finally:
         os.close(fd)
-
-
-def _keep_or_remove(
-    name: str, fd: int, status: os.stat_result, measures: dict[str, _Measure], now: datetime, *, is_live: bool
-) -> None:
-    measure = measures[TELEMETRY if name.endswith(".telemetry") else LOGS]
-    if not is_live and measure.is_surplus(status, now):
-        os.unlink(name, dir_fd=fd)
-    else:
-        measure.add(status, is_removable=not is_live)

@@ -19,7 +19,7 @@ from gputui.domain.errors import NotLeaderError, RuntimeUnavailableError, StoreE
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.engine.feed import Feed
-from gputui.engine.files.gpu_focus import GpuFocus
+from gputui.engine.files.console_marks import GpuFocus
 from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
 from gputui.engine.files.live_file import LiveFile

@@ -20,10 +20,10 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.log_fields import about
 from gputui.domain.settings import Settings
 from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.files.console_marks import forget_input, wait_for_viewer
 from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
 from gputui.engine.files.logs import log_path
-from gputui.engine.files.tallies import AttemptKey
-from gputui.engine.files.viewers import forget_input, wait_for_viewer
+from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.image_pulls import ImagePulls
 from gputui.engine.tick.observer import Sequence
 from gputui.engine.tick.start_protocol import NO_SIGNS, FailureSigns, read_signs, start_attempt, under_way

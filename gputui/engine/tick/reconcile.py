@@ -20,7 +20,7 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 
 if TYPE_CHECKING:
-    from gputui.engine.files.tallies import AttemptKey  # loads logging, which commands do not need
+    from gputui.engine.files.telemetry_files import AttemptKey  # loads logging, which commands do not need
 
 _NO_JOBS: Mapping[JobId, Job] = {}
 

@@ -21,8 +21,8 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
-from gputui.engine.files.tallies import AttemptKey
-from gputui.engine.files.viewers import last_input
+from gputui.engine.files.console_marks import last_input
+from gputui.engine.files.telemetry_files import AttemptKey
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.stops import begin_stops
 from gputui.engine.tick.worker_pools import Pools, WorkKind

@@ -20,7 +20,7 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
-from gputui.engine.files.tallies import AttemptKey, AttemptTallies, Measurement
+from gputui.engine.files.telemetry_files import AttemptKey, AttemptTallies, Measurement
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import Clock, Runtime
