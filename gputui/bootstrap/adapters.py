@@ -17,7 +17,7 @@ from gputui.domain.snapshot import Node, Snapshot
 
 if TYPE_CHECKING:
     from gputui.gpus.simulated import SimulatedProbe
-    from gputui.ports import GpuProbe, JobStore, Runtime
+    from gputui.ports import GpuProbe, Queue, Runtime
 
 
 def runtime_names(options: Options) -> tuple[str, ...]:
@@ -98,9 +98,7 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
     return first_reading(probe or make_probe(options, once=True), patience)
 
 
-def measured_snapshot(
-    options: Options, store: JobStore, patience: float = 8.0, probe: GpuProbe | None = None
-) -> Snapshot:
+def measured_snapshot(options: Options, store: Queue, patience: float = 8.0, probe: GpuProbe | None = None) -> Snapshot:
     """Return a snapshot from a reading by this process (with `probe` if given), for use when no scheduler runs."""
     from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 

@@ -163,7 +163,7 @@ def backend_of(queue: EngineQueue, options: Options) -> EngineBackend:
 
         adapters.silence_probe_log()
         if not snapshot.gpus:  # then those of this machine, if it has some
-            measured = adapters.measured_snapshot(options, cast("JobStore", queue))
+            measured = adapters.measured_snapshot(options, queue)
             snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
         return nodes.read_once(options, snapshot)
 
@@ -245,7 +245,7 @@ def _telemetry(options: Options, store: Queue) -> ClusterTelemetry:
 
     queue, worker, settings = cluster_store(store), DaemonExecutor(1, "telemetry"), options.settings
     records, directory, clock = TelemetryRecords(queue.directory), queue.directory, bootstrap.clock()
-    sweep = LogSweeper(directory / DIRECTORY, settings.store, cast("JobStore", queue)).step
+    sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
     ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, DaemonExecutor(1, "idle-jobs"))
     return ClusterTelemetry(records, directory, settings.scheduler, clock, worker, sweep, ends)
 

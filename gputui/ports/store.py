@@ -163,6 +163,10 @@ class Queue(Protocol):
         """Return a sentence for each part that was left out of what was read so far, as it could not be read."""
         ...
 
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Return jobs and recurring jobs that were left out when they were read; empty before the first read."""
+        ...
+
 
 class JobStore(Queue, Protocol):
     """The queue of a state directory, durable and shared between processes and threads."""
@@ -219,10 +223,6 @@ class JobStore(Queue, Protocol):
 
     def history_damage(self) -> tuple[str, ...]:
         """Return sentences about finished jobs that were left out of history as read so far."""
-        ...
-
-    def unreadable(self) -> tuple[Unreadable, ...]:
-        """Return jobs and recurring jobs that were left out when they were read; empty before the first read."""
         ...
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from gputui.domain.kept_data import KeepLimits, KeptData
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Unreadable
 from gputui.engine.files.file_modes import folder_in
-from gputui.ports import JobStore
+from gputui.ports import Queue
 
 PASS_EVERY = timedelta(hours=1)
 STEP = 500
@@ -78,7 +78,7 @@ class _Measure(Struct):
 class LogSweeper:
     """Keeps saved logs and telemetry within their limits; never those of jobs that wait or run."""
 
-    def __init__(self, directory: Path, settings: StoreSettings, store: JobStore, step: int = STEP) -> None:
+    def __init__(self, directory: Path, settings: StoreSettings, store: Queue, step: int = STEP) -> None:
         self._directory = directory
         self._store = store
         self._step = step
