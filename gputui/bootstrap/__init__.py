@@ -87,6 +87,18 @@ def check_command(options: Options, name: str) -> None:
         clusters.first_caps(options).need_command(name)
 
 
+def runtime_names(options: Options) -> tuple[str, ...]:
+    """Return what can run jobs: images need `docker`, jobs of the host `process`. A cluster's engine refuses itself."""
+    has_engine, in_cluster = options.runtime == "docker", options.in_cluster
+    has_processes = not has_engine or options.settings.scheduler.host_jobs
+    return ("docker",) * (has_engine or in_cluster) + ("process",) * (has_processes or in_cluster)
+
+
+def may_schedule(options: Options) -> bool:
+    """Return whether a process may schedule here: the engine of a cluster does it itself."""
+    return not options.in_cluster
+
+
 def has_queue(options: Options) -> bool:
     """Return whether the state directory has a queue, or remains of one, or a cluster has it; creates nothing."""
     if options.in_cluster:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance, JobExecRouter
-    from gputui.ports import Channel, JobStore, LogStream
+    from gputui.ports import Channel, GpuProbe, JobStore, LogStream
     from gputui.ports.actions import Performer
     from gputui.ports.backend import Entry
 
-ALL_CAPS = Caps("gputui")
+ALL_CAPS = Caps("gputui", runs_jobs=True)
 """Capabilities of the queue of this machine: all."""
 
 
@@ -163,10 +163,10 @@ class StoreBackend:
     def known_gpus(self) -> tuple[Gpu, ...]:
         return bootstrap.known_gpus(self._options)
 
-    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         if not snapshot.gpus:
             adapters.silence_probe_log()
-            measured = adapters.measured_snapshot(self._options, self.queue)
+            measured = adapters.measured_snapshot(self._options, self.queue, probe=probe)
             snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
         return snapshot
 

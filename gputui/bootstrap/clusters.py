@@ -332,6 +332,7 @@ class ClusterAccess:
         return self._backend.enter(job.id, request)
 
     def attach(self, job: Job, detach_keys: str = "") -> Channel:
+
         from gputui.ports.backend import Attach
 
         return self._backend.enter(job.id, Attach(detach_keys))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gputui.engine.files.logs import Logs
     from gputui.engine.job_exec import Entrance, JobExecRouter
     from gputui.ports import JobExec, JobStore, Permit, Runtime
+    from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers
 
 
@@ -68,7 +69,7 @@ def measured(options: Options, job: Job) -> dict[int, Measured]:
     return {attempt.number: telemetry_files.measured(options.state, job, attempt) for attempt in job.attempts}
 
 
-def output_of(options: Options, store: JobStore, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
     """Yield the output of an ended attempt in pieces, each with whether it is standard error (None: unknown).
 
     Raises GputuiError.
@@ -78,14 +79,14 @@ def output_of(options: Options, store: JobStore, job: Job, attempt: Attempt) -> 
     from gputui.runtime.process.attempt_folder import AttemptFolder
 
     if job.spec.is_host:
-        name = f"gputui-{store.store_id}-{job.id}-{attempt.number}"
+        name = f"gputui-{backend.queue.store_id}-{job.id}-{attempt.number}"
         with suppress(OSError), closing(live_log(AttemptFolder(options.state / "attempts" / name))) as log:
             yield from log.rest()
             return
         with suppress(OSError), closing(kept_log(options.state / log_path(job.id, attempt.number))) as log:
             yield from log.rest()
             return
-    with closing(open_logs(options, store).open(job.id, attempt.number)) as stream:
+    with closing(backend.log(job.id, attempt.number)) as stream:
         yield from ((False, line + b"\n") for line in stream)
 
 

@@ -6,16 +6,14 @@ import signal
 
 import click
 
-from gputui.bootstrap import job_access
-from gputui.cli import ends
-from gputui.cli.attached import conversation
-from gputui.cli.attached.attendance import Attendance
+from gputui.cli import conversation, wait
+from gputui.cli.attendance import Attendance
 from gputui.cli.exec import check_terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.logs import print_log, wait_until_started
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job_spec import JobId
-from gputui.ports import JobStore
+from gputui.ports.backend import DirectBackend
 
 
 @click.command("attach", short_help="attach to a job again")
@@ -31,23 +29,22 @@ def command(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
     of a job that `gputui submit` started is followed, as `gputui logs -f` does.
     """
     conversation.parse(keys)
-    with session.store() as store:
-        job = store.get(resolve_one(store, ids[0]))
+    with session.backend() as backend:
+        job = backend.job(resolve_one(backend.queue, ids[0]))
         interactive = job.spec.interactive
         if interactive is None:
-            return _follow(session, store, job.id)
+            return _follow(backend, job.id)
         check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
-        return Attendance(session, store, job.id, keys, is_owner=False).run()
+        return Attendance(session, backend, job.id, keys, is_owner=False).run()
 
 
-def _follow(session: Session, store: JobStore, job_id: JobId) -> int:
+def _follow(backend: DirectBackend, job_id: JobId) -> int:
     """Print the output of a job to its end; return its exit code."""
-    wait_until_started(store, job_id)
+    wait_until_started(backend.queue, job_id)
     try:
-        if store.get(job_id).attempts:
-            stream = job_access.open_logs(session.options, store).open(job_id, follow=True)
-            print_log(stream)
-        return max(map(ends.exit_code, ends.wait_for(store, (job_id,))))
+        if backend.job(job_id).attempts:
+            print_log(backend.log(job_id, follow=True))
+        return max(map(wait.exit_code, wait.wait_for(backend.queue, (job_id,))))
     except KeyboardInterrupt:
         click.echo(f"gputui: job {job_id} keeps running", err=True)
         return 128 + signal.SIGINT

@@ -18,7 +18,7 @@ from gputui.domain.gpu_names import index_ranges
 from gputui.domain.node_check import NodeCheck, Verdict
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.request import numbers
+from gputui.request import job_values
 
 COLUMNS = (
     table.TextColumn("NODE", 24, least=4),
@@ -52,7 +52,7 @@ def command(
     The exit code is 1 if a node is faulty, or none could be checked. Nodes that are down, drained or busy are not
     checked. Ctrl-C cancels the jobs.
     """
-    patience = numbers.duration(timeout, "--timeout")
+    patience = job_values.duration(timeout, "--timeout")
     checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=_tell)
     if as_json:
         print_json([_json(check) for check in checks])

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from gputui import bootstrap
 from gputui.cli.session import Session, is_elsewhere
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.state import JobState
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from gputui.domain.gpu import Gpu
-    from gputui.ports import JobStore
+    from gputui.ports.backend import DirectBackend
 
 PATIENCE = 1.5
 """Seconds that a reading of the GPUs may take while the user waits for a completion."""
@@ -65,16 +64,18 @@ def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
 @_quiet
 def drained(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return what can be drained: the names of a cluster's nodes, else GPUs."""
-    session = ctx.find_object(Session) or Session()
-    return (nodes if session.options.in_cluster else gpus)(ctx, param, incomplete)
+    takes_gpus = True
+    with suppress(NotFoundError), _backend(ctx) as (_, backend):
+        takes_gpus = backend.about().caps.runs_jobs
+    return (gpus if takes_gpus else nodes)(ctx, param, incomplete)
 
 
 @_quiet
 def nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the names of a cluster's nodes."""
     del param
-    with _store(ctx) as (session, store):
-        found = bootstrap.current_snapshot(session.options, store).nodes
+    with _backend(ctx) as (_, backend):
+        found = backend.snapshots().read().nodes
         return _matching(((node.name, plural(len(node.gpus), "GPU")) for node in found), incomplete)
 
 
@@ -101,8 +102,8 @@ def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items
 def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the names of reservations that a command may remove."""
     del param
-    with _store(ctx) as (_, store):
-        windows = store.controls().reservations
+    with _backend(ctx) as (_, backend):
+        windows = backend.queue.controls().reservations
         return _matching(((window.name, f"{window.start.astimezone():%b %d %H:%M}") for window in windows), incomplete)
 
 
@@ -110,18 +111,18 @@ def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Return the names of tenants that have jobs or settings."""
     del param
-    with _store(ctx) as (session, store):
-        names = {job.spec.tenant for job in store.jobs().values()}
-        told = (*session.options.settings.policy.tenants, *store.controls().tenants)
+    with _backend(ctx) as (session, backend):
+        names = {job.spec.tenant for job in backend.queue.jobs().values()}
+        told = (*session.options.settings.policy.tenants, *backend.queue.controls().tenants)
         names |= {tenant.name for tenant in told}
         return _matching(((name, "") for name in sorted(names)), incomplete)
 
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with the options of a job, completed where their values are known."""
-    from gputui.request import options  # not needed to complete the words of other commands
+    from gputui.request import submitter  # not needed to complete the words of other commands
 
-    return options.with_options(function, {"gpu_model": models, "tenant": tenants})
+    return submitter.with_options(function, {"gpu_model": models, "tenant": tenants})
 
 
 def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
@@ -133,8 +134,8 @@ def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
 def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
     """Return the GPUs of the scheduler's last snapshot, else those of a reading by this process."""
     session = ctx.find_object(Session) or Session()
-    with suppress(NotFoundError), session.existing_store() as store:
-        if views := bootstrap.current_snapshot(session.options, store).gpus:
+    with suppress(NotFoundError), session.existing_backend() as backend:
+        if views := backend.snapshots().read().gpus:
             return tuple(view.gpu for view in views)
     from gputui.bootstrap import adapters
 
@@ -142,7 +143,7 @@ def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
 
 
 @contextmanager
-def _store(ctx: click.Context) -> Iterator[tuple[Session, JobStore]]:
+def _backend(ctx: click.Context) -> Iterator[tuple[Session, DirectBackend]]:
     session = ctx.find_object(Session) or Session()
-    with session.existing_store() as store:
-        yield session, store
+    with session.existing_backend() as backend:
+        yield session, backend

@@ -13,7 +13,7 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.ports import JobStore
+from gputui.ports import Queue
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,18 +42,18 @@ def confirm(sentence: str, *, quiet: bool = False) -> None:
             click.echo(plain(sentence), err=True)
 
 
-def jobs_of(store: JobStore, ids: Iterable[JobId]) -> list[Job]:
+def jobs_of(queue: Queue, ids: Iterable[JobId]) -> list[Job]:
     """Return the jobs with these ids, elements of one entry together; those in history come last.
 
     A single job is read alone, so that the others need not be decoded.
     """
     left, found = set(ids), []
-    for job in store.jobs().values() if len(left) > 1 else ():
+    for job in queue.jobs().values() if len(left) > 1 else ():
         mine = left.intersection(job.ids)
         left -= mine
         if mine and (part := job.divided(mine)[0]) is not None:
             found.append(part)
-    return [*found, *map(store.get, sorted(left))]
+    return [*found, *map(queue.get, sorted(left))]
 
 
 def named(jobs: Sequence[Job]) -> str:

@@ -27,7 +27,7 @@ from gputui.domain.units import local_time
 from gputui.domain.verb import Verb
 from gputui.domain.verbs import RECURRING_VERBS
 from gputui.engine.actions.recurring import local_zone_name
-from gputui.request import numbers, options, texts
+from gputui.request import job_values, submitter
 
 COLUMNS = (
     table.TextColumn("ID", right=True),
@@ -109,12 +109,12 @@ def add(
     arguments: tuple[str, ...],
 ) -> None:
     """Add a recurring job, and print its id (ids of jobs are separate)."""
-    named = texts.job_name(name, "--name") if name is not None else ""
+    named = job_values.job_name(name, "--name") if name is not None else ""
     recurrence = Recurrence(expression, time_zone or local_zone_name(), named, Missed(missed), Overlap(overlap))
     submission = _submission(ctx, session, arguments, named)
-    with session.store() as store:
-        (recurring,) = bootstrap.actions(store, session.options).act(AddRecurring(recurrence, submission)).ids
-        next_at = store.recurring()[recurring].next_at
+    with session.backend() as backend:
+        (recurring,) = backend.act(AddRecurring(recurrence, submission)).ids
+        next_at = backend.queue.recurring()[recurring].next_at
     confirm(_understood(recurring, next_at, submission), quiet=quiet or as_json)
     text = json_text({"id": recurring}) if as_json else str(recurring)
     print_done(text, f"recurring job {recurring} is added")
@@ -130,15 +130,15 @@ def _understood(recurring: JobId, next_at: datetime, submission: Submission) -> 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:
     """Return the submission, parsed as `gputui submit` parses its arguments."""
     inner = submit.command.make_context("submit", list(arguments), parent=ctx)
-    given, found = inner.params, options.tidied(inner)
+    given, found = inner.params, submitter.tidied(inner)
     for option in ("file", "as_json", "dry_run", "quiet"):
         if given.pop(option):
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
             raise InputError("does not apply to recurring jobs", where=text)
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
-    submission = options.submission_of(given, words, host, submit.new_submitter(), found)
+    submission = submitter.submission_of(given, words, host, submit.new_submitter(), found)
     submit.tell(found, submission)
-    submit.check_runtime(submission, session.options)
+    submit.check_runtime(submission, bootstrap.runtime_names(session.options))
     if not anyway:
         submit.check_gpus((submission,), session.options)
     if name and not given["name"]:
@@ -151,8 +151,8 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
     """List recurring jobs: next run, last run, and the submission."""
-    with session.store() as store:
-        entries = tuple(store.recurring().values())
+    with session.backend() as backend:
+        entries = tuple(backend.queue.recurring().values())
     if as_json:
         print_json([recurring_json(entry) for entry in entries])
         return
@@ -215,15 +215,15 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
     ) -> tuple[JobId, ...]:
         """Return the ids; raise InputError."""
         del param, ctx
-        return numbers.job_ids(value, "ID") if isinstance(value, str) else value
+        return job_values.job_ids(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         """Return the ids that begin with this text, each with its submission."""
         del param
         session = ctx.find_object(Session)
         try:
-            with (session or Session()).existing_store() as store:
-                entries = store.recurring().values()
+            with (session or Session()).existing_backend() as backend:
+                entries = backend.queue.recurring().values()
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
         found = [entry for entry in entries if str(entry.id).startswith(incomplete)]
@@ -243,8 +243,8 @@ def _add_verb(verb: Verb[RecurringJob]) -> None:
     @pass_session
     def _(session: Session, ids: tuple[tuple[JobId, ...], ...], quiet: bool) -> None:
         chosen = tuple(dict.fromkeys(one for some in ids for one in some))
-        with session.store() as store:
-            bootstrap.actions(store, session.options).act(verb.on(chosen))
+        with session.backend() as backend:
+            backend.act(verb.on(chosen))
         jobs = "recurring job" if len(chosen) == 1 else f"{len(chosen)} recurring jobs:"
         confirm(f"{_DONE[verb.name]} {jobs} {' '.join(map(str, chosen))}", quiet=quiet)
 

@@ -19,7 +19,7 @@ from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
-from gputui.cli.verb_command import show_shifts
+from gputui.cli.verbs import show_shifts
 from gputui.domain.action import EditJobs
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
@@ -29,14 +29,14 @@ from gputui.domain.policy.eligible_wait import asks_for_more
 from gputui.domain.state import JobState
 from gputui.domain.units import local_time, quoted
 from gputui.engine.actions.job_changes import check_editable
-from gputui.ports import JobStore
+from gputui.ports import Queue
+from gputui.ports.backend import DirectBackend
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request import submitter as request
 from gputui.request.draft import YES, Draft
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
-from gputui.request.options import unsigned
-from gputui.request.submitter import Submitter
+from gputui.request.submitter import Submitter, unsigned
 
 _SHOWN = 40
 """Characters of a changed value that the confirmation shows."""
@@ -88,18 +88,18 @@ def command(
     """
     changes = _Changes.of(session, given, unset, image, words, editor=editor)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
-    with session.store() as store:
-        chosen = _chosen(store, ids[0])
-        job = store.get(chosen[0].id)
+    with session.backend() as backend:
+        chosen = _chosen(backend.queue, ids[0])
+        job = backend.job(chosen[0].id)
         check_editable(job)
         edit = changes.edit_of(job, by)
         jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
         if dry_run:
-            _show(session, store, jobs, edit)
+            _show(session, backend, jobs, edit)
             return
-        ids_edited = _edit_all(session, store, job, jobs, edit, anyway=anyway)
+        ids_edited = _edit_all(session, backend, job, jobs, edit, anyway=anyway)
         if as_json or not quiet:
-            _report(store, job, ids_edited, by, as_json=as_json)
+            _report(backend.queue, job, ids_edited, by, as_json=as_json)
 
 
 class _Changes(Struct, frozen=True):
@@ -142,24 +142,24 @@ class _Changes(Struct, frozen=True):
 
 
 def _edit_all(
-    session: Session, store: JobStore, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool
+    session: Session, backend: DirectBackend, job: Job, jobs: Sequence[Job], edit: Edit, *, anyway: bool
 ) -> tuple[JobId, ...]:
     """Edit these jobs; a single one only as it was seen. Raises InputError for GPUs that the server does not have."""
     spec = edit.apply(job.spec)
     if spec.gpus != job.spec.gpus and not anyway:
         check_gpus((Submission(spec),), session.options)
     ids = tuple(job_id for each in jobs for job_id in each.ids)
-    bootstrap.actions(store, session.options).act(EditJobs(ids, edit, job if len(ids) == 1 else None))
+    backend.act(EditJobs(ids, edit, job if len(ids) == 1 else None))
     return ids
 
 
-def _report(store: JobStore, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
+def _report(queue: Queue, before: Job, ids: Sequence[JobId], by: Submitter, *, as_json: bool) -> None:
     """Print what was changed, as JSON or as a sentence."""
-    after = store.get(before.id)
+    after = queue.get(before.id)
     if as_json:
         _print_changed(before, after, by)
     else:
-        confirm(_confirmation(before, after, by, named(jobs_of(store, ids))))
+        confirm(_confirmation(before, after, by, named(jobs_of(queue, ids))))
 
 
 def _print_changed(before: Job, after: Job, by: Submitter) -> None:
@@ -168,9 +168,9 @@ def _print_changed(before: Job, after: Job, by: Submitter) -> None:
     print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
 
 
-def _chosen(store: JobStore, name: Named) -> list[Job]:
+def _chosen(queue: Queue, name: Named) -> list[Job]:
     """Return the job with that name; of a whole array, the elements that have not ended, waiting ones first."""
-    found = jobs_of(store, resolve_all(store, (name,), is_live))
+    found = jobs_of(queue, resolve_all(queue, (name,), is_live))
     return sorted(found, key=lambda job: job.state is not JobState.PENDING)
 
 
@@ -244,7 +244,7 @@ def _text(key: JobOption, value: Any, before: str) -> str:
 
 def _edited(job: Job, after: Draft, by: Submitter) -> dict[str, str]:
     """Return the draft as saved in the user's editor, which shows no values of the environment."""
-    from gputui.request.editor import Editor
+    from gputui.request.edits import Editor
 
     hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
     head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
@@ -266,6 +266,6 @@ def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
         raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
-def _show(session: Session, store: JobStore, jobs: Sequence[Job], edit: Edit) -> None:
-    bootstrap.actions(store, session.options).foresee(EditJobs(tuple(job.id for job in jobs), edit))
-    show_shifts(session, store, EditJobs(tuple(job_id for job in jobs for job_id in job.ids), edit))
+def _show(session: Session, backend: DirectBackend, jobs: Sequence[Job], edit: Edit) -> None:
+    backend.foresee(EditJobs(tuple(job.id for job in jobs), edit))
+    show_shifts(session, backend, EditJobs(tuple(job_id for job in jobs for job_id in job.ids), edit))

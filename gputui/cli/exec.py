@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from gputui.bootstrap import job_access
-from gputui.cli.attached import conversation
+from gputui.cli import conversation
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.container import ExecRequest
@@ -41,11 +40,10 @@ def command(
     rows, columns = conversation.terminal_size()
     term = os.environ.get("TERM", "xterm")
     request = ExecRequest(words, stdin, is_tty, rows, columns, term, keys if is_tty else "")
-    with session.store() as store:
-        job = store.get(resolve_one(store, ids[0]))
-        entrance = job_access.open_commands(session.options, store)
+    with session.backend() as backend:
+        job_id = resolve_one(backend.queue, ids[0])
         with conversation.Signals(conversation.SIGNALS) as signals:
-            channel = entrance.execute(job, request)
+            channel = backend.enter(job_id, request)
             try:
                 talk = conversation.Conversation(
                     channel, signals, has_input=stdin, detach_keys=sequence, on_signal=_interrupted
@@ -54,7 +52,6 @@ def command(
                 code = channel.exit_code() if outcome is conversation.Ending.ENDED else None
             finally:
                 channel.close()
-                entrance.close()
     if outcome in {conversation.Ending.HUNG_UP, conversation.Ending.LEFT}:
         return talk.exit_code
     if outcome is conversation.Ending.DETACHED:

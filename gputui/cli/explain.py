@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import cluster_starts
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -30,9 +29,9 @@ from gputui.domain.units import format_duration
 @pass_session
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Explain why a job waits: its score, its place in the order, what it waits for, and when it should start."""
-    with session.store() as store:
-        job = store.get(resolve_one(store, ids[0]))
-        snapshot = bootstrap.current_snapshot(session.options, store)
+    with session.backend() as backend:
+        job = backend.job(resolve_one(backend.queue, ids[0]))
+        snapshot, plans = backend.snapshots().read(), backend.about().caps.runs_jobs
     job = _meant(snapshot, snapshot.job(job.id) or job, is_whole=not ids[0].indices)
     if job.state is not JobState.PENDING:
         why = f" ({job.end_words})" if job.state.is_terminal and job.cause else ""
@@ -40,14 +39,15 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
             f"job {job.shown_id} is {job.state}{why}: it does not wait", hint=f"gputui show {job.shown_id}"
         )
     now = bootstrap.clock().now()
-    if session.options.in_cluster:
-        cluster_starts.print_wait(job, snapshot, as_json=as_json)
-        return
-    told = explain(snapshot, job, session.options.settings, now)
-    if as_json:
-        print_json(explanation_json(job, told))
+    if plans:
+        told = explain(snapshot, job, session.options.settings, now)
+        as_object, lines = explanation_json(job, told), story(job, told, now)
     else:
-        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, told, now))
+        as_object, lines = engine_json(job, snapshot), engine_story(job, snapshot)
+    if as_json:
+        print_json(as_object)
+    else:
+        sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
 
 
 def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
@@ -101,3 +101,38 @@ def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
         "planned_duration": told.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }
+
+
+def engine_story(job: Job, snapshot: Snapshot) -> Iterator[str]:
+    """Return why a job waits and when its engine expects to start it, as lines of text."""
+    reason, at = snapshot.of_elements().reasons.get(job.id), _expected(job, snapshot)
+    place = _place(job, snapshot)
+    yield f"job {job.shown_id} {job.name}: number {place} of {len(snapshot.order)} waiting"
+    yield f"why       {reason.local(snapshot.taken_at) if reason else 'the engine gives no reason'}"
+    if at is not None:
+        left = format_duration(max(at - snapshot.taken_at, at - at))
+        yield f"expected  {at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"
+    yield f"priority  {job.priority}"
+
+
+def engine_json(job: Job, snapshot: Snapshot) -> dict[str, Any]:
+    reason, at = snapshot.of_elements().reasons.get(job.id), _expected(job, snapshot)
+    return {
+        "id": job.id,
+        "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
+        "position": _place(job, snapshot),
+        "waiting": len(snapshot.order),
+        "expected_start_at": at.isoformat() if at else None,
+        "priority": job.priority,
+    }
+
+
+def _expected(job: Job, snapshot: Snapshot) -> datetime | None:
+    entry = snapshot.entry(job.id)
+    return snapshot.expected_starts.get(job.id) or (snapshot.expected_starts.get(entry.id) if entry else None)
+
+
+def _place(job: Job, snapshot: Snapshot) -> int | None:
+    """Return the place of the job, or of the entry that contains it, among those that wait."""
+    entry = snapshot.entry(job.id)
+    return snapshot.order.index(entry.id) + 1 if entry and entry.id in snapshot.order else None

@@ -35,9 +35,9 @@ def command(session: Session, target: str, directory: Path | None, ids: tuple[tu
     They contain the values of the job's environment. The queue is not changed. Requests without a counterpart are
     listed on stderr. An array is one batch script, and a manifest for each element. Files that exist are not replaced.
     """
-    with session.store() as store:
-        groups = list(grouped(jobs_of(store, flat(store, ids, lambda _: True))))
-        name = store.store_id
+    with session.backend() as backend:
+        groups = list(grouped(jobs_of(backend.queue, flat(backend.queue, ids, lambda _: True))))
+        name = backend.queue.store_id
     if target == "slurm" and len(groups) > 1 and directory is None:
         raise InputError("a batch script is for one job or array", where="ID", hint="add --directory DIR")
     made = [(jobs, _exported(session.options, target, jobs, f"{name}-{jobs[0].id}")) for jobs in groups]

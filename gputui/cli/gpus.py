@@ -38,8 +38,8 @@ NO_NAMES = Names()
 @pass_session
 def command(session: Session, as_json: bool) -> None:
     """List the GPUs, their states and their jobs."""
-    with session.store() as store:
-        snapshot = readings.of_nodes(session.options, readings.picture(session.options, store))
+    with session.backend() as backend:
+        snapshot = readings.picture(backend)
     if as_json:
         told = [(node, view) for node in snapshot.nodes for view in node.gpus]
         print_json([gpu_json(view) | {"node": node.name, "host": host_json(node.host)} for node, view in told])

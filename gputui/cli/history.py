@@ -27,7 +27,7 @@ from gputui.domain.units import format_duration, quoted
 from gputui.request import times
 
 if TYPE_CHECKING:
-    from gputui.ports import JobStore
+    from gputui.ports import Queue
 
 MOST = 100
 """Number of jobs listed without `--limit`."""
@@ -124,8 +124,8 @@ def command(
     now = bootstrap.clock().now()
     begin = times.past(since, "--since", now) if since is not None else None
     end = times.past(until, "--until", now) if until is not None else None
-    with session.store() as store:
-        found = _matching(_ended(store, begin, end), chosen, now)
+    with session.backend() as backend:
+        found = _matching(_ended(backend.queue, begin, end), chosen, now)
         listed = islice(found, limit) if limit else found
         if as_json:
             print_array(map(job_json, listed))
@@ -152,10 +152,10 @@ def _end(job: Job) -> datetime:
     return job.ended_at or job.submitted_at
 
 
-def _ended(store: JobStore, since: datetime | None, until: datetime | None) -> Iterator[Job]:
+def _ended(queue: Queue, since: datetime | None, until: datetime | None) -> Iterator[Job]:
     """Yield the jobs that ended in that time, the latest first; reads only the months concerned."""
-    in_queue = sorted((job for job in store.jobs().values() if job.state.is_terminal), key=_rank)
-    left = heapq.merge(in_queue, _by_month(store.past(since)), key=_rank)
+    in_queue = sorted((job for job in queue.jobs().values() if job.state.is_terminal), key=_rank)
+    left = heapq.merge(in_queue, _by_month(queue.past(since)), key=_rank)
     return (job for job in left if (since is None or _end(job) >= since) and (until is None or _end(job) < until))
 
 

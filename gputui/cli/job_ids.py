@@ -20,8 +20,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import listed, quoted
-from gputui.ports import JobStore
-from gputui.request import job_values, numbers
+from gputui.ports import Queue
+from gputui.request import job_values
 
 MAX_NAMED = 100_000
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
@@ -59,25 +59,25 @@ def _part(part: str, where: str) -> Named:
     if match is None:
         if "_" in part:
             raise InputError(f"{quoted(part)} is not a job id", where=where, hint=_HINT)
-        return Named(numbers.job_ids(part, where))
+        return Named(job_values.job_ids(part, where))
     array, index, indices = match.groups()
     listed = (int(index),) if index else job_values.array(indices, where).indices
-    return Named((numbers.job_id(array, where),), listed)
+    return Named((job_values.job_id(array, where),), listed)
 
 
-def resolve_one(store: JobStore, named: Named) -> JobId:
+def resolve_one(queue: Queue, named: Named) -> JobId:
     """Return the job with this name; an array's id names its first element. Raises NotFoundError."""
-    return next(_elements(store, named)) if named.indices else named.ids[0]
+    return next(_elements(queue, named)) if named.indices else named.ids[0]
 
 
-def as_ids(store: JobStore, text: str, where: str) -> str:
+def as_ids(queue: Queue, text: str, where: str) -> str:
     """Return `17,20` for `12_5,20`: elements of arrays by their own ids.
 
     The first element shares its id with the whole array, so naming it alone is refused.
     """
     ids: list[JobId] = []
     for named in parse(text, where):
-        found = tuple(_elements(store, named)) if named.indices else named.ids
+        found = tuple(_elements(queue, named)) if named.indices else named.ids
         if named.indices and named.ids[0] in found:
             array = named.ids[0]
             hint = f"write {array} to wait for all of array {array}"
@@ -88,7 +88,7 @@ def as_ids(store: JobStore, text: str, where: str) -> str:
 
 
 def resolve_all(
-    store: JobStore,
+    queue: Queue,
     names: Iterable[Named],
     suits: Callable[[Job], bool] = lambda _: True,
     *,
@@ -100,12 +100,12 @@ def resolve_all(
     moved into the history belong to the array too.
     """
     found: dict[JobId, None] = {}
-    arrays = store.arrays()
+    arrays = queue.arrays()
     for named in names:
         if named.indices:
-            found |= dict.fromkeys(_elements(store, named, arrays))
-        elif named.is_one and (named.ids[0] in arrays or (with_ended and _is_array(store, named.ids[0]))):
-            members = _members(store, named.ids[0], with_ended=with_ended)
+            found |= dict.fromkeys(_elements(queue, named, arrays))
+        elif named.is_one and (named.ids[0] in arrays or (with_ended and _is_array(queue, named.ids[0]))):
+            members = _members(queue, named.ids[0], with_ended=with_ended)
             for job in [job for job in members if suits(job)] or members:
                 found |= dict.fromkeys(job.ids)
         else:
@@ -113,31 +113,31 @@ def resolve_all(
     return tuple(found)
 
 
-def _is_array(store: JobStore, job_id: JobId) -> bool:
+def _is_array(queue: Queue, job_id: JobId) -> bool:
     """Return whether the id, of a job or of nothing, is that of an array."""
-    head = store.get(job_id)
+    head = queue.get(job_id)
     return head.array is not None and head.array.id == job_id
 
 
-def _members(store: JobStore, array: JobId, *, with_ended: bool) -> list[Job]:
+def _members(queue: Queue, array: JobId, *, with_ended: bool) -> list[Job]:
     """Return the elements of an array in the order of their ids."""
-    queued = [job for job in store.jobs().values() if job.array and job.array.id == array]
+    queued = [job for job in queue.jobs().values() if job.array and job.array.id == array]
     if not with_ended or (queued and not elements_in_history(queued)):
         return queued
     known = {job_id for job in queued for job_id in job.ids}
-    past = {job.id: job for job in store.history() if job.array and job.array.id == array and job.id not in known}
+    past = {job.id: job for job in queue.history() if job.array and job.array.id == array and job.id not in known}
     return sorted([*past.values(), *queued], key=lambda job: job.id)
 
 
-def _elements(store: JobStore, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
+def _elements(queue: Queue, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
     """Yield the ids of the elements; finished ones are looked up in history."""
     array = named.ids[0]
-    places = (store.arrays() if arrays is None else arrays).get(array, {})
+    places = (queue.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
-        places = {**_places(store.history(), array), **places}
+        places = {**_places(queue.history(), array), **places}
     for index in named.indices:
         if index not in places:
-            raise _none(store, array, index)
+            raise _none(queue, array, index)
         yield places[index]
 
 
@@ -145,8 +145,8 @@ def _places(jobs: Iterable[Job], array: JobId) -> dict[int, JobId]:
     return {job.array.index: job.id for job in jobs if job.array and job.array.id == array}
 
 
-def _none(store: JobStore, array: JobId, index: int) -> NotFoundError:
-    head = store.get(array)
+def _none(queue: Queue, array: JobId, index: int) -> NotFoundError:
+    head = queue.get(array)
     if head.array is None or head.array.id != array:
         return NotFoundError(f"job {array} is not an array", hint=f"write {array}")
     return NotFoundError(f"array {array} has no element {index}")
@@ -179,8 +179,8 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
             return []
         session = ctx.find_object(Session)
         try:
-            with (session or Session()).existing_store(is_local=self.is_local) as store:
-                entries = [job for job in store.jobs().values() if not job.state.is_terminal]
+            with (session or Session()).existing_backend(is_local=self.is_local) as backend:
+                entries = [job for job in backend.queue.jobs().values() if not job.state.is_terminal]
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
         named = _named_elements(entries) if "_" in incomplete else _named_whole(entries)
@@ -226,16 +226,14 @@ def is_live(job: Job) -> bool:
     return not job.state.is_terminal
 
 
-def flat(
-    store: JobStore, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], bool] = is_live
-) -> tuple[JobId, ...]:
+def flat(queue: Queue, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], bool] = is_live) -> tuple[JobId, ...]:
     """Return the ids of all jobs named, each once; of whole arrays only the elements for which `suits` is true."""
-    return resolve_all(store, (named for some in ids for named in some), suits)
+    return resolve_all(queue, (named for some in ids for named in some), suits)
 
 
-def left_alone(store: JobStore, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:
+def left_alone(queue: Queue, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:
     """Return a sentence about the jobs that were not changed because they have ended."""
-    over = [job for job in jobs_of(store, set(asked).difference(done)) if job.state.is_terminal]
+    over = [job for job in jobs_of(queue, set(asked).difference(done)) if job.state.is_terminal]
     if not over:
         return []
     count = arrays.count(over)
@@ -246,9 +244,9 @@ def left_alone(store: JobStore, asked: Sequence[JobId], done: Sequence[JobId]) -
     return [f"{count} jobs have ended already: {listed(named)}"]
 
 
-def check_known(store: JobStore, ids: Iterable[JobId]) -> None:
+def check_known(queue: Queue, ids: Iterable[JobId]) -> None:
     """Raise NotFoundError for an id that no job has."""
-    jobs = store.jobs()
+    jobs = queue.jobs()
     for job_id in ids:
         if job_id not in jobs:
-            store.get(job_id)
+            queue.get(job_id)

@@ -64,8 +64,10 @@ GROUPS = {
     },
 }
 """Groups of commands with short help, in the order of the help; the rarer ones come last."""
-VERBS = frozenset({"hold", "release", "suspend", "unsuspend"})
-"""Commands made of their row in the table of verbs alone."""
+VERBS = frozenset(
+    "hold release suspend unsuspend cancel requeue signal priority pause unpause drain resume".split()  # noqa: SIM905
+)
+"""Commands in `gputui.cli.verbs`, by their names or made of their row in the table of verbs alone."""
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 """All commands with short help. Each that is no verb is `command` in a module of its name."""
 
@@ -100,9 +102,9 @@ class LazyGroup(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in VERBS:
-            from gputui.cli.verb_command import verb_command
+            from gputui.cli import verbs
 
-            return verb_command(cmd_name)
+            return verbs.command_of(cmd_name)
         module = importlib.import_module(f"gputui.cli.{cmd_name}")
         command: click.Command = module.command
         return command

@@ -9,15 +9,14 @@ from collections.abc import Callable
 
 import click
 
-from gputui.bootstrap import job_access
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.session import Session, pass_session
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain_bytes
-from gputui.ports import JobStore, LiveLogStream, LogStream
-from gputui.request import numbers
+from gputui.ports import LiveLogStream, LogStream, Queue
+from gputui.request import job_values
 
 LOOK_EVERY = 0.2
 """Seconds between two checks of whether a job has started."""
@@ -37,15 +36,13 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
 
     On a terminal, control sequences other than colours are removed; to a file or a pipe, byte for byte.
     """
-    lines = numbers.tail(tail, "--tail") if tail is not None else None
-    number = numbers.attempt(attempt, "--attempt") if attempt is not None else None
-    with session.store() as store:
-        job_id = resolve_one(store, ids[0])
+    lines = job_values.tail(tail, "--tail") if tail is not None else None
+    number = job_values.attempt(attempt, "--attempt") if attempt is not None else None
+    with session.backend() as backend:
+        job_id = resolve_one(backend.queue, ids[0])
         if follow and number is None:
-            wait_until_started(store, job_id)
-        logs = job_access.open_logs(session.options, store)
-        stream = logs.open(job_id, number, tail=lines, follow=follow)
-        print_log(stream)
+            wait_until_started(backend.queue, job_id)
+        print_log(backend.log(job_id, number, tail=lines, follow=follow))
 
 
 def print_log(stream: LogStream) -> None:
@@ -62,12 +59,12 @@ def print_log(stream: LogStream) -> None:
         click.echo(f"gputui: {notice}", err=True)
 
 
-def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
+def wait_until_started(queue: Queue, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
     """Return when the job has output to follow, or will never have any."""
     said = False
-    while not was_started(store.get(job_id)):
+    while not was_started(queue.get(job_id)):
         if not said and sys.stderr.isatty():
-            click.echo(f"job {store.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
+            click.echo(f"job {queue.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
         said = True
         pause(LOOK_EVERY)
 

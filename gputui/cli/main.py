@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputui import __version__
+from gputui import __version__, bootstrap
 from gputui.cli.lazy import LazyGroup
 from gputui.cli.session import Session
 from gputui.cli.streams import discard_stdout, open_standard_streams
@@ -121,7 +121,7 @@ def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
     with startup.no_collections():
         if view_only:
             startup.end_with_parent()
-        with closing(startup.EarlyProbe(options, may_lead=not view_only and not options.in_cluster)) as early:
+        with closing(startup.EarlyProbe(options, may_lead=not view_only and bootstrap.may_schedule(options))) as early:
             from gputui.console import console  # Textual comes with it
 
             return console.run(options, may_lead=not view_only, preferences=kept, probe=early)

@@ -77,7 +77,8 @@ def command(
     with session.store() as store, closing(job_access.open_foreign_use(session.options, store)) as use:
         if container is not None:
             return _stop(use, container, yes=yes)
-        snapshot = readings.picture(session.options, store)
+        with session.backend() as backend:
+            snapshot = readings.picture(backend)
         rows = process_rows(snapshot)
         seen = use.rows(tuple(row.pid for row in rows if row.pid is not None), with_parents=tree)
         rows = with_host_values(rows, seen)

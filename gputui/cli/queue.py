@@ -10,7 +10,6 @@ from functools import lru_cache
 
 import click
 
-from gputui import bootstrap
 from gputui.cli import completing, table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
@@ -93,8 +92,8 @@ def command(
     wanted = parse_states(states)
     chosen = parse_filter(words or "", where="--filter")
     everything = everything or bool(chosen.fields & {"state", "is", "id", "exit"})
-    with session.store() as store:
-        snapshot = bootstrap.current_snapshot(session.options, store)
+    with session.backend() as backend:
+        snapshot = backend.snapshots().read()
     listed = (
         job
         for job in in_order(snapshot)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui import bootstrap
 from gputui.cli import table
 from gputui.cli.session import Session
 from gputui.cli.table import TextColumn
@@ -154,11 +153,11 @@ def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistor
     """Return the jobs that ended here (or those of `jobs`), the number of GPUs, and the current settings."""
     from gputui.replay import history
 
-    with session.store() as store:
-        moved = {job.id: job for job in store.history()} if jobs is None else {}
-        found = history.job_history({**moved, **store.jobs()}.values() if jobs is None else jobs)
-        settings = effective_settings(session.options.settings, store.controls())
-        views = bootstrap.current_snapshot(session.options, store).gpus
+    with session.backend() as backend:
+        moved = {job.id: job for job in backend.queue.history()} if jobs is None else {}
+        found = history.job_history({**moved, **backend.queue.jobs()}.values() if jobs is None else jobs)
+        settings = effective_settings(session.options.settings, backend.queue.controls())
+        views = backend.snapshots().read().gpus
     if found is None:
         raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
     listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)

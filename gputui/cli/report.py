@@ -12,7 +12,6 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import job_access
 from gputui.cli import table
 from gputui.cli.output import json_text
 from gputui.cli.report_figures import Replayed, Report, as_json, lines, period, replay_jobs, report, row
@@ -22,6 +21,7 @@ from gputui.domain.decoding import convert
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.job_record import JobRecord, UseRecord
+from gputui.ports.backend import DirectBackend
 
 FORMATS = ("table", "csv", "json", "html")
 
@@ -69,20 +69,20 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
     """Return the report of a period about all jobs of the store; with the indices of the GPUs where they are shown."""
     now = bootstrap.clock().now()
     chosen = period(since, until, now)
-    with session.store() as store:
-        running = {job.id: job for job in store.jobs().values() if job.state.is_active and job.gpus}
+    with session.backend() as backend:
+        running = {job.id: job for job in backend.queue.jobs().values() if job.state.is_active and job.gpus}
         jobs = tuple(
-            _with_use(session, record, running[record.id]) if record.id in running else record
-            for record in store.records(chosen.since)
+            _with_use(backend, record, running[record.id]) if record.id in running else record
+            for record in backend.queue.records(chosen.since)
         )
-        views = bootstrap.current_snapshot(session.options, store).gpus if with_gpus or by == "gpu" else ()
+        views = backend.snapshots().read().gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
     return report(jobs, chosen, by, session.options.settings.report, now, indices)
 
 
-def _with_use(session: Session, record: JobRecord, job: Job) -> JobRecord:
+def _with_use(backend: DirectBackend, record: JobRecord, job: Job) -> JobRecord:
     """Return the record of a running job with what was measured so far; the store has figures of ended attempts."""
-    last = max(job_access.measured(session.options, job).items(), default=(0, None))[1]
+    last = max(backend.measured(job.id).items(), default=(0, None))[1]
     if last is None or last.summary is None or not record.attempts or record.attempts[-1].ended_at is not None:
         return record
     use = convert(last.summary, UseRecord, from_attributes=True)

@@ -324,8 +324,8 @@ def replay_jobs(session: Session, found: Report) -> Replayed:
     """Replay the jobs that first started in the period and have ended."""
     from gputui.cli import replay, replay_report
 
-    with session.store() as store:
-        known = [*store.jobs().values(), *store.past(found.period.since)]
+    with session.backend() as backend:
+        known = [*backend.queue.jobs().values(), *backend.queue.past(found.period.since)]
     source = replay.of_history(session, _started(known, found.period))
     prepared = replay.Replay.of(source, None, None, None, None, None)
     base = replay_report.changed(source.settings, ())

@@ -23,8 +23,8 @@ from gputui.domain.gpu import Gpu, find_gpu, short_names
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, StandingRule, WindowView
 from gputui.domain.units import DURATION_HINT, format_duration, local_time, plural
-from gputui.ports import JobStore
-from gputui.request import numbers, texts
+from gputui.ports.backend import DirectBackend
+from gputui.request import job_values
 from gputui.request import reservation as asked
 from gputui.request.times import HINT
 
@@ -78,18 +78,18 @@ def command() -> None:
 def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     """Reserve GPUs for a time, and print the reservation's name; its times and GPUs on stderr."""
     window, names = _window(given), _names(given["named"])
-    with session.store() as store:
-        gpus = [view.gpu for view in readings.gpu_views(session.options, store)]
+    with session.backend() as backend:
+        gpus = [view.gpu for view in readings.picture(backend).gpus]
         window = _with_gpus(window, names, gpus)
-        actions, action = bootstrap.actions(store, session.options), ReserveGpus(window, tuple(gpus))
-        done = actions.foresee(action) if dry_run else actions.act(action)
+        action = ReserveGpus(window, tuple(gpus))
+        done = backend.foresee(action) if dry_run else backend.act(action)
         made = done.window or window
         confirm(_words(made, gpus), quiet=quiet)
         if dry_run:
-            _show(session, store, made)
+            _show(session, backend, made)
         else:
             print_done(made.name, f"added reservation {made.name}")
-        _warn(session, store, window)
+        _warn(session, backend, window)
 
 
 @command.command("list")
@@ -97,8 +97,8 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
     """List current and future reservations, from the settings file and from `reserve add`."""
-    with session.store() as store:
-        snapshot = bootstrap.current_snapshot(session.options, store)
+    with session.backend() as backend:
+        snapshot = backend.snapshots().read()
         found = _views(session, snapshot)
     if as_json:
         print_json([_json(view) for view in found])
@@ -114,8 +114,8 @@ def list_(session: Session, as_json: bool) -> None:
 @pass_session
 def remove(session: Session, name: str, quiet: bool) -> None:
     """Remove a reservation and release its GPUs."""
-    with session.store() as store:
-        bootstrap.actions(store, session.options).act(Unreserve(name))
+    with session.backend() as backend:
+        backend.act(Unreserve(name))
     confirm(f"removed reservation {name}; its GPUs are released", quiet=quiet)
 
 
@@ -126,9 +126,9 @@ def remove(session: Session, name: str, quiet: bool) -> None:
 def standing(session: Session, rule: str, quiet: bool) -> None:
     """Start no job below PRIORITY while one of at least that priority waits for GPUs; `file`: use the settings file."""
     words = {"off": StandingRule(None), "file": None}
-    value = words[rule] if rule in words else StandingRule(numbers.priority(rule, "PRIORITY"))
-    with session.store() as store:
-        bootstrap.actions(store, session.options).act(SetStanding(value))
+    value = words[rule] if rule in words else StandingRule(job_values.priority(rule, "PRIORITY"))
+    with session.backend() as backend:
+        backend.act(SetStanding(value))
     confirm(_STANDING.get(rule, f"the next free GPUs go to jobs of priority {rule} and above"), quiet=quiet)
 
 
@@ -142,8 +142,8 @@ def _window(given: dict[str, Any]) -> Window:
         raise InputError("needs a value", where="--for" if empty == "lasting" else f"--{empty}", hint=hint)
     start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
     tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
-    name = texts.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
-    count = numbers.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
+    name = job_values.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
+    count = job_values.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
     return Window(name, start, end, count, (), tenant, priority)
 
 
@@ -168,20 +168,20 @@ def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     return f"reservation {window.name}: {which} from {start} to {end}, {lasting}, for {beneficiary(window)}"
 
 
-def _show(session: Session, store: JobStore, window: Window) -> None:
+def _show(session: Session, backend: DirectBackend, window: Window) -> None:
     from gputui.cli import start_times  # the forecast is not needed without --dry-run
     from gputui.domain.policy.reservations import with_reservation
 
-    start_times.print_shifts(session, store, with_reservation(window))
+    start_times.print_shifts(session, backend, with_reservation(window))
 
 
-def _warn(session: Session, store: JobStore, window: Window) -> None:
+def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
     """Print on stderr which jobs may still hold the named GPUs."""
     if not window.gpus:
         return
     from gputui.domain.policy.reservations import overlap_warnings
 
-    snapshot = bootstrap.current_snapshot(session.options, store)
+    snapshot = backend.snapshots().read()
     names = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
     for warning in overlap_warnings(window, snapshot, names):
         click.echo(f"warning: {warning}", err=True)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import job_access
-from gputui.cli.attached import conversation
-from gputui.cli.attached.attendance import Attendance
+from gputui.cli import conversation
+from gputui.cli.attendance import Attendance, follow_output
 from gputui.cli.exec import check_terminal
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import (
@@ -26,13 +24,10 @@ from gputui.cli.submit import (
     with_elements,
 )
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import Interactive, JobId, Submission
+from gputui.domain.job_spec import Interactive, Submission
 from gputui.domain.submit_action import SubmitJobs
-from gputui.request import options
+from gputui.request import submitter
 from gputui.request.command_line import Tidied
-
-if TYPE_CHECKING:
-    from gputui.engine.files.console_marks import AttachWait
 
 _EPILOG = """\b
 While the job waits, one line on stderr says why and until when; Ctrl-C cancels it. Afterwards:
@@ -75,48 +70,27 @@ def command(
     check_terminal(stdin=stdin, is_tty=is_tty)
     conversation.parse(keys)
     given = with_elements(session, given)
-    found = options.tidied(ctx)
+    found = submitter.tidied(ctx)
     _refuse_detached(found)
-    asked = options.submission_of(given, arguments, host, new_submitter(), found)
+    asked = submitter.submission_of(given, arguments, host, new_submitter(), found)
     if asked.array:
         raise InputError("is for submit: run attaches to one job", where="--array")
-    in_cluster = session.options.in_cluster
-    if in_cluster and not stdin and not is_tty:
-        return _follow_in_cluster(session, found, asked, quiet=quiet)
-    submission = _interactive(asked, Interactive(stdin, is_tty))
-    if not quiet:
-        tell(found, submission)
-    if in_cluster:
-        return _attend(session, submission, keys, lambda job_id: None, quiet=quiet)
-    check_runtime(submission, session.options)
-    if not anyway:
-        check_gpus((submission,), session.options)
-    view = (lambda job_id: None) if host else partial(job_access.viewer, session.options)
-    return _attend(session, submission, keys, view, quiet=quiet)
-
-
-def _attend(
-    session: Session, submission: Submission, keys: str, view: Callable[[JobId], AttachWait | None], *, quiet: bool
-) -> int:
-    """Submit the job and attach to it; `view` returns what its start waits for."""
-    with session.store() as store:
-        (job_id,) = bootstrap.actions(store, session.options).act(SubmitJobs((submission,))).ids
+    with session.backend() as backend:
+        runs_jobs = backend.about().caps.runs_jobs
+        is_attached = runs_jobs or stdin or is_tty
+        submission = _interactive(asked, Interactive(stdin, is_tty)) if is_attached else asked
+        if not quiet:
+            tell(found, submission)
+        check_runtime(submission, bootstrap.runtime_names(session.options))
+        if not anyway:
+            check_gpus((submission,), session.options)
+        (job_id,) = backend.act(SubmitJobs((submission,))).ids
         confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
-        viewer = view(job_id)
-        attendance = Attendance(session, store, job_id, keys, is_owner=True, is_quiet=quiet)
+        if not is_attached:
+            return follow_output(backend, job_id, is_quiet=quiet)
+        viewer = job_access.viewer(session.options, job_id) if runs_jobs and not host else None
+        attendance = Attendance(session, backend, job_id, keys, is_owner=True, is_quiet=quiet)
         return attendance.run(viewer.is_attached if viewer else lambda: None)
-
-
-def _follow_in_cluster(session: Session, found: Tidied, submission: Submission, *, quiet: bool) -> int:
-    """Run a job of a cluster without terminal and input: its output is read from the cluster."""
-    from gputui.cli.attached import cluster_run
-
-    if not quiet:
-        tell(found, submission)
-    with session.store() as store:
-        (job_id,) = bootstrap.actions(store, session.options).act(SubmitJobs((submission,))).ids
-        confirm_times(f"job {job_id}", submission.spec, quiet=quiet)
-        return cluster_run.run(session, store, job_id, is_quiet=quiet)
 
 
 def _refuse_detached(found: Tidied) -> None:

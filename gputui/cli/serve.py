@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
 from gputui.domain.errors import CapabilityError, InputError
-from gputui.request.numbers import duration
+from gputui.request.job_values import duration
 
 _AS_SET = "as set"
 """Value of `--metrics` without an address."""

@@ -123,25 +123,21 @@ class Session:
             store.close()
 
     @contextmanager
-    def existing_store(self, *, is_local: bool = False) -> Iterator[JobStore]:
-        """Open the store for shell completion: create none, print nothing, and do not wait long for a cluster.
+    def existing_backend(self, *, is_local: bool = False) -> Iterator[DirectBackend]:
+        """Open the queue for shell completion: create none, print nothing, and do not wait long for a cluster.
 
-        With `is_local` it is the store of this server, also in cluster mode.
+        With `is_local` it is the queue of this server, also in cluster mode.
         """
         from gputui.bootstrap import moving
 
         options = moving.local(self.options) if is_local else self.options
         if not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
-        with closing(bootstrap.open_store(_hasty(options))) as store:
-            yield store
-
-
-def _hasty(options: Options) -> Options:
-    """Return the options with which a command of a cluster's engine is soon given up."""
-    cluster = options.settings.cluster
-    soon = replace(cluster, command_timeout=min(cluster.command_timeout, COMPLETION_PATIENCE))
-    return replace(options, settings=replace(options.settings, cluster=soon))
+        cluster = options.settings.cluster
+        soon = replace(cluster, command_timeout=min(cluster.command_timeout, COMPLETION_PATIENCE))
+        hasty = replace(options, settings=replace(options.settings, cluster=soon))
+        with closing(bootstrap.open_backend(hasty)) as backend:
+            yield backend
 
 
 def _tell(sentence: str) -> None:

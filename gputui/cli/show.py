@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputui import bootstrap
-from gputui.bootstrap import job_access
 from gputui.cli import queue
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.config import Options
 from gputui.domain import sweep
 from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry, targets_of
@@ -30,10 +27,10 @@ from gputui.domain.job_spec import Interactive, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
-from gputui.domain.telemetry_words import summary_lines, unread_words
+from gputui.domain.telemetry_words import summary_lines
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.ports import JobStore
+from gputui.ports import Queue
 from gputui.request.job_options import DOCKER_KEYS
 
 if TYPE_CHECKING:
@@ -48,31 +45,22 @@ LABEL = 22
 @pass_session
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Show everything about a job: its options, each attempt, and all changes with their users."""
-    with session.store() as store:
-        job = _job(store, resolve_one(store, ids[0]))
-        snapshot = bootstrap.current_snapshot(session.options, store)
-        found = (entry for target in targets_of(job) for entry in store.audit_log(target))
+    with session.backend() as backend:
+        job = _job(backend.queue, resolve_one(backend.queue, ids[0]))
+        snapshot = backend.snapshots().read()
+        found = (entry for target in targets_of(job) for entry in backend.queue.audit_log(target))
         audit = tuple(sorted(found, key=lambda entry: entry.at))
-    measured = job_access.measured(session.options, job)
+        measured, unread = backend.measured(job.id), {} if as_json else backend.why_unread(job)
     if as_json:
         print_json(job_detail_json(job, snapshot, audit, measured))
     else:
-        unread = _unread(session.options, store, job) if session.options.in_cluster else {}
         sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured, unread))
 
 
-def _unread(options: Options, store: JobStore, job: Job) -> dict[int, str]:
-    """Return for each attempt in a cluster why nothing would be known of its use of GPUs."""
-    from gputui.bootstrap import clusters, nodes
-
-    engine, is_read = clusters.caps(store).engine, nodes.is_wanted(options)
-    return {attempt.number: unread_words(job, attempt, engine, is_read=is_read) for attempt in job.attempts}
-
-
-def _job(store: JobStore, job_id: JobId) -> Job:
-    if job_id in store.recurring():
+def _job(queue: Queue, job_id: JobId) -> Job:
+    if job_id in queue.recurring():
         raise NotFoundError(f"{job_id} is a recurring job, which submits jobs", hint="gputui cron list")
-    return store.get(job_id)
+    return queue.get(job_id)
 
 
 def story(

@@ -8,7 +8,6 @@ from datetime import datetime
 from types import MappingProxyType
 
 from gputui import bootstrap
-from gputui.cli import cluster_starts
 from gputui.cli.readings import gpu_names
 from gputui.cli.session import Session
 from gputui.config import Options
@@ -25,22 +24,36 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_duration
-from gputui.ports import JobStore
+from gputui.ports.backend import DirectBackend
 
 MOST_LINES = 100
 """Maximum number of lines of a list."""
 
 
-def expected_starts(options: Options, store: JobStore, ids: Sequence[JobId]) -> Iterator[str]:
+def expected_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId]) -> Iterator[str]:
     """Yield `job 12: starts now on GPU 3`, or when it should start and what it waits for, for each of these jobs."""
-    if options.in_cluster:
-        yield from cluster_starts.starts(bootstrap.current_snapshot(options, store), ids)
+    if not backend.is_scheduled():
+        subject = f"job {backend.job(ids[0]).shown_id} waits" if len(ids) == 1 else f"{len(ids)} jobs wait"
+        yield f"{subject}: no scheduler is running; gputui or gputui serve starts one"
         return
-    if not bootstrap.is_scheduled(options):
-        yield f"{_subject(store, ids)}: no scheduler is running; gputui or gputui serve starts one"
-        return
-    snapshot, now = bootstrap.current_snapshot(options, store), bootstrap.clock().now()
-    yield from foreseen(snapshot, ids, options, now)
+    snapshot, now = backend.snapshots().read(), bootstrap.clock().now()
+    if backend.about().caps.runs_jobs:
+        yield from foreseen(snapshot, ids, session.options, now)
+    else:
+        yield from told_by_engine(snapshot, ids)
+
+
+def told_by_engine(snapshot: Snapshot, ids: Iterable[JobId]) -> Iterator[str]:
+    """Yield `job 12: runs on gpu3`, or why it waits and until when, for each of these jobs of an engine."""
+    from gputui.cli import queue
+
+    for job_id in ids:
+        alike = (job for job in snapshot.jobs if job.array is not None and job.array.id == job_id)
+        if (job := snapshot.job(job_id) or next(alike, None)) is None:
+            continue
+        place = f" on {job.attempt.node}" if job.attempt and job.attempt.node else ""
+        words = f"{job.state.name.lower()}{place}" if job.state.is_active else queue.why(job, snapshot) or "waits"
+        yield f"job {job.shown_id}: {plain(words)}"
 
 
 def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: datetime) -> Iterator[str]:
@@ -48,10 +61,6 @@ def foreseen(snapshot: Snapshot, ids: Iterable[JobId], options: Options, now: da
     made, jobs = plan(snapshot, options.settings, now), Entries({job.id: job for job in snapshot.jobs})
     for job in filter(None, map(jobs.get, ids)):
         yield f"job {job.shown_id}: {plain(_words(job, made, snapshot, options, now))}"
-
-
-def _subject(store: JobStore, ids: Sequence[JobId]) -> str:
-    return f"job {store.get(ids[0]).shown_id} waits" if len(ids) == 1 else f"{len(ids)} jobs wait"
 
 
 def _words(job: Job, made: Plan, snapshot: Snapshot, options: Options, now: datetime) -> str:
@@ -83,11 +92,10 @@ def _clock(at: datetime, now: datetime) -> str:
     return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
 
 
-def print_shifts(session: Session, store: JobStore, change: SnapshotChange, first: str = "") -> None:
+def print_shifts(session: Session, backend: DirectBackend, change: SnapshotChange, first: str = "") -> None:
     """Print a first line, which waiting jobs would start earlier or later, and which would not start at all."""
-    if session.options.in_cluster:
-        cluster_starts.need(store, Capability.WHAT_IF)
-    snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
+    backend.about().caps.need(Capability.WHAT_IF)
+    snapshot, now = backend.snapshots().read(), bootstrap.clock().now()
     found = compared(snapshot, change, session.options.settings, now)
     changed = change(snapshot)
     gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))

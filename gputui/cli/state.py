@@ -17,7 +17,7 @@ from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
 from gputui.domain.units import format_size, plural
-from gputui.request.numbers import duration
+from gputui.request.job_values import duration
 
 _OTHER_ARCHIVES = frozenset({".bz2", ".lz4", ".tbz", ".txz", ".tzst", ".xz", ".zip", ".zst"})
 """Suffixes of archives that a backup is not: tar would not open it under such a name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -16,24 +16,24 @@ from gputui.cli import completing
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.config import Options
-from gputui.domain.cluster import array_of
+from gputui.domain.cluster import array_of, is_element
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job_spec import DEFAULT_BACKOFF
 from gputui.domain.recovery import id_ranges
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.text import plain
-from gputui.domain.units import local_time
-from gputui.request import command_line, options
+from gputui.domain.units import format_duration, local_time
+from gputui.request import command_line, submitter
 from gputui.request import submitter as request
 from gputui.request.job_options import BY_NAME
-from gputui.request.numbers import duration_text
-from gputui.request.options import SubmitCommand
+from gputui.request.job_values import duration_text
+from gputui.request.submitter import SubmitCommand
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from gputui.domain.job_spec import JobId, JobSpec, Submission
-    from gputui.ports import JobStore
+    from gputui.ports.backend import DirectBackend
 
 MOST_TOLD = 5
 """Maximum number of jobs of one file whose expected start is printed."""
@@ -109,36 +109,39 @@ def command(
 
     Takes docker run's own options: a docker run line works with the two words replaced.
     """
-    found = options.tidied(ctx)
+    found = submitter.tidied(ctx)
     if file is None:
         submissions = _submission(session, found, given, arguments, host=host)
     else:
         command_line.raised(found.faults)
         _refuse_others(given, arguments, host)
         submissions = _submissions_of_file(file)
-    for submission in submissions if not session.options.in_cluster else ():
-        check_runtime(submission, session.options)
+    runtimes = bootstrap.runtime_names(session.options)
+    for submission in submissions:
+        check_runtime(submission, runtimes)
     if not anyway and not dry_run:
         check_gpus(submissions, session.options)
-    with session.store() as store:
+    with session.backend() as backend:
         is_told = not (file or as_json or quiet)
         if dry_run:
             confirm_times("the new job", submissions[0].spec, quiet=not is_told)
-            _show(session, store, submissions)
+            _show(session, backend, submissions)
             return
-        ids = bootstrap.actions(store, session.options).act(SubmitJobs(tuple(submissions))).ids
-        told = _first_ids(ids, submissions, in_cluster=session.options.in_cluster)
-        _print_ids(told, as_json, tuple(job_id for job_id, _ in told) if session.options.in_cluster else ids)
+        ids = backend.act(SubmitJobs(tuple(submissions))).ids
+        first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
+        told = [(_whole(ids[place]), each) for place, each in zip(first, submissions, strict=False)]
+        named = tuple(job_id for job_id, _ in told) if is_element(max(ids)) else ids
+        _print_ids(told, as_json, named)
         confirm_times(f"job {told[0][0]}", submissions[0].spec, quiet=not is_told)
         if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
-            _tell_starts(session, store, [job_id for job_id, _ in told])
+            _tell_starts(session, backend, [job_id for job_id, _ in told])
 
 
 def _submission(
     session: Session, found: command_line.Tidied, given: dict[str, Any], arguments: tuple[str, ...], *, host: bool
 ) -> Sequence[Submission]:
     """Return the one job that options and arguments describe, after notes on stderr."""
-    submission = options.submission_of(with_elements(session, given), arguments, host, new_submitter(), found)
+    submission = submitter.submission_of(with_elements(session, given), arguments, host, new_submitter(), found)
     tell(found, submission)
     return (submission,)
 
@@ -186,16 +189,25 @@ def times_understood(spec: JobSpec, now: datetime) -> str:
     return "; ".join(told + [words.format(duration_text(each)) for words, each in lengths.items() if each is not None])
 
 
-def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:
+def _show(session: Session, backend: DirectBackend, submissions: Sequence[Submission]) -> None:
     """Print when the jobs would start, and which jobs they would delay."""
-    from gputui.cli import cluster_starts, start_times  # the policy is not needed to submit
+    from gputui.cli import start_times  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
-    if session.options.in_cluster:
-        cluster_starts.print_starts(store, submissions)
-        return
-    done = bootstrap.actions(store, session.options).foresee(SubmitJobs(tuple(submissions)))
-    start_times.print_shifts(session, store, submitted(*done.jobs))
+    done = backend.foresee(SubmitJobs(tuple(submissions)))
+    if not done.starts:
+        start_times.print_shifts(session, backend, submitted(*done.jobs))
+    for line in starts_told(submissions, done.starts, bootstrap.clock().now()):
+        print(plain(line))
+
+
+def starts_told(submissions: Iterable[Submission], starts: Iterable[datetime | None], now: datetime) -> Iterator[str]:
+    """Yield when each job would start if it were submitted now, as an engine tells; None: it cannot tell."""
+    for submission, at in zip(submissions, starts, strict=False):
+        when = "the engine cannot tell when it would start" if at is None else "would start now"
+        if at is not None and at > now:
+            when = f"would start at {at.astimezone():%Y-%m-%d %H:%M}, in {format_duration(at - now)}"
+        yield f"job {submission.spec.name}: {when}"
 
 
 def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
@@ -205,16 +217,19 @@ def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
         return given
     from gputui.cli.job_ids import as_ids
 
-    with session.store() as store:
-        ids = {key: tuple(as_ids(store, text, BY_NAME[key].option) for text in texts) for key, texts in named.items()}
+    with session.backend() as backend:
+        ids = {
+            key: tuple(as_ids(backend.queue, text, BY_NAME[key].option) for text in texts)
+            for key, texts in named.items()
+        }
     return {**given, **ids}
 
 
-def check_runtime(submission: Submission, options: Options) -> None:
+def check_runtime(submission: Submission, runtimes: Collection[str]) -> None:
     """Raise InputError for a job that no runtime here can run."""
-    if submission.spec.is_host and not options.settings.scheduler.host_jobs and options.runtime != "process":
+    if submission.spec.is_host and "process" not in runtimes:
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
-    if not submission.spec.is_host and options.runtime == "process":
+    if not submission.spec.is_host and "docker" not in runtimes:
         hint = "submit --host -- COMMAND..., or leave out --runtime process"
         raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
 
@@ -244,21 +259,17 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
         raise InputError("cannot be combined with --file", where=names[0], hint="write it into the file")
 
 
-def _first_ids(
-    ids: Sequence[JobId], submissions: Sequence[Submission], *, in_cluster: bool
-) -> list[tuple[JobId, Submission]]:
-    """Return each submission with its id; for an array that of its first element, in a cluster its own."""
-    first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
-    told = [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
-    return [(array_of(job_id) if in_cluster and each.array else job_id, each) for job_id, each in told]
+def _whole(job_id: JobId) -> JobId:
+    """Return the id of the array that an engine gave the element of this id; else the id."""
+    return array_of(job_id) if is_element(job_id) else job_id
 
 
-def _tell_starts(session: Session, store: JobStore, ids: Sequence[JobId]) -> None:
+def _tell_starts(session: Session, backend: DirectBackend, ids: Sequence[JobId]) -> None:
     """Print on stderr when the jobs should start. Errors of the forecast are ignored: the jobs are in the queue."""
     from gputui.cli import start_times  # the policy is not needed to submit
 
     with suppress(OSError, GputuiError):
-        for sentence in start_times.expected_starts(session.options, store, ids[:MOST_TOLD]):
+        for sentence in start_times.expected_starts(session, backend, ids[:MOST_TOLD]):
             click.echo(sentence, err=True)
         if len(ids) > MOST_TOLD:
             click.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)

@@ -20,7 +20,7 @@ from gputui.domain.action import RemoveTenant, SetTenant
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import MAX_PRIORITY
 from gputui.domain.units import format_duration, quoted
-from gputui.request import numbers, texts
+from gputui.request import job_values
 
 if TYPE_CHECKING:
     from gputui.domain.policy.tenant_usage import TenantUsage
@@ -61,7 +61,7 @@ def command() -> None:
 @pass_session
 def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str | None) -> None:
     """Set a tenant's weight and caps; this overrides the settings file."""
-    tenant = texts.tenant_name(name, "NAME")
+    tenant = job_values.tenant_name(name, "NAME")
     changes: dict[str, Any] = {
         key: _VALUES.get(key, _cap)(text, f"--{key.replace('_', '-')}")
         for key, text in given.items()
@@ -69,8 +69,8 @@ def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str 
     }
     if not changes and not clear:
         raise InputError("nothing to set", where="tenant set", hint=_SETS)
-    with session.store() as store:
-        bootstrap.actions(store, session.options).act(SetTenant(tenant, changes, clear))
+    with session.backend() as backend:
+        backend.act(SetTenant(tenant, changes, clear))
     told = ", ".join(f"{key.replace('_', '-')} {text}" for key, text in given.items() if text is not None)
     cleared = "reset to weight 1 and no caps" if clear else ""
     confirm(f"tenant {tenant}: {', '.join(filter(None, (cleared, told)))}", quiet=quiet)
@@ -83,8 +83,8 @@ def list_(session: Session, as_json: bool) -> None:
     """List the tenants: weight, use of their caps, fair share F and GPU time used."""
     from gputui.domain.policy.tenant_usage import tenant_usage  # the policy is not needed to set
 
-    with session.store() as store:
-        snapshot = bootstrap.current_snapshot(session.options, store)
+    with session.backend() as backend:
+        snapshot = backend.snapshots().read()
     found = tenant_usage(snapshot, session.options.settings, bootstrap.clock().now())
     if as_json:
         print_json([_json(each) for each in found])
@@ -99,8 +99,8 @@ def list_(session: Session, as_json: bool) -> None:
 @pass_session
 def remove(session: Session, name: str, quiet: bool) -> None:
     """Remove the values of `tenant set`; those of the settings file, if any, apply again."""
-    with session.store() as store:
-        bootstrap.actions(store, session.options).act(RemoveTenant(name))
+    with session.backend() as backend:
+        backend.act(RemoveTenant(name))
     confirm(f"removed the values of tenant {name}; those of the settings file, if any, apply", quiet=quiet)
 
 
@@ -113,7 +113,7 @@ def _weight(text: str, where: str) -> float:
 
 def _cap(text: str, where: str) -> int | None:
     most = MAX_PRIORITY if where == "--max-priority" else MAX_COUNT
-    return None if text == "none" else numbers.whole(0, most)(text, where)
+    return None if text == "none" else job_values.whole(0, most)(text, where)
 
 
 def _users(text: str, where: str) -> tuple[str, ...]:

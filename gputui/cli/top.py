@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -14,16 +13,14 @@ import click
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters
 from gputui.cli import table
 from gputui.cli.session import Session, pass_session
-from gputui.config import Options
 from gputui.console.startup import EarlyProbe
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.ports import JobStore
-from gputui.request.numbers import time_span, whole
+from gputui.ports.backend import DirectBackend
+from gputui.request.job_values import time_span, whole
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -53,7 +50,7 @@ def command(
 ) -> None:
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
     early = click.get_current_context().with_resource(
-        closing(EarlyProbe(session.options, may_lead=not session.options.in_cluster))
+        closing(EarlyProbe(session.options, may_lead=bootstrap.may_schedule(session.options)))
     )
     early.start()
     from gputui.bootstrap.nodes import NodeWatch
@@ -71,12 +68,12 @@ def command(
     tracker, history, earlier = ConditionTracker(), GpuHistory(), bootstrap.gpu_past(session.options)
     history.begin_with(earlier, bootstrap.clock().now())
     shown = history if earlier or frames != 1 else None
-    with session.store() as store, closing(NodeWatch(session.options)) as nodes:
+    with session.backend() as backend, closing(NodeWatch(session.options)) as nodes:
         number = 0
         while True:
-            snapshot = nodes.joined(seen(session.options, store, early))
+            snapshot = nodes.joined(seen(backend, early))
             history.add(snapshot)
-            now, host = bootstrap.clock().now(), host_name(session.options, store)
+            now, host = bootstrap.clock().now(), backend.about().host
             for line in frame(snapshot, now, host, room, shown, tracker):
                 write(line)
             sys.stdout.flush()
@@ -87,22 +84,13 @@ def command(
             sys.stdout.write("\n")
 
 
-def host_name(options: Options, store: JobStore) -> str:
-    """Return the name of this machine, or of the cluster."""
-    if not options.in_cluster:
-        return socket.gethostname()
-    from gputui.bootstrap import clusters
-
-    return clusters.name(store)
-
-
-def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
+def seen(backend: DirectBackend, early: EarlyProbe) -> Snapshot:
     """Return the scheduler's snapshot; without a scheduler, one with a reading by this process."""
-    snapshot = bootstrap.current_snapshot(options, store)
+    snapshot = backend.snapshots().read()
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot
     try:
-        return replace(snapshot, nodes=adapters.measured_snapshot(options, store, probe=early.take()).nodes)
+        return replace(snapshot, nodes=backend.with_gpus(snapshot, lambda _: None, early.take()).nodes)
     except GputuiError:
         return snapshot
 

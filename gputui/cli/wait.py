@@ -2,20 +2,128 @@
 
 from __future__ import annotations
 
+import select
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 
 import click
 
-from gputui import bootstrap
-from gputui.cli import ends
 from gputui.cli.job_ids import Named, ids_argument, resolve_all
 from gputui.cli.session import Session, pass_session
+from gputui.domain import event
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.ports import JobStore
-from gputui.request import numbers
+from gputui.ports import Queue, StoreWatch
+from gputui.ports.backend import DirectBackend
+from gputui.request import job_values
+
+TIMED_OUT = 124
+"""Exit code of a wait that timed out, as in timeout(1)."""
+LOOK_EVERY, LOOK_EVERY_WATCHED = 0.2, 2.0
+"""Seconds between two checks of the queue's version: without a watch, and with one."""
+_TOGETHER = 0.05
+"""Minimum seconds between two reads of a queue that changes all the time."""
+
+
+class Changes:
+    """Waits for changes of the queue: on a watch where the system allows one, else by its version."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._watch: StoreWatch | None = queue.watch()
+        self._poll = select.poll()
+        if self._watch is not None:
+            self._poll.register(self._watch.fileno(), select.POLLIN)
+        self._seen = queue.version()
+
+    def wait(self, deadline: float | None = None, *others: int) -> bool:
+        """Wait for a write, or for input on another descriptor; return False at `deadline`, on the monotonic clock."""
+        for other in others:
+            self._poll.register(other, select.POLLIN)
+        try:
+            while (version := self._queue.version()) == self._seen:
+                left = float("inf") if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                ready = self._poll.poll(1000 * min(left, LOOK_EVERY_WATCHED if self._watch else LOOK_EVERY))
+                if any(descriptor in others for descriptor, _ in ready):
+                    return True
+                if ready and self._watch is not None:
+                    self._watch.clear()
+                    time.sleep(_TOGETHER)
+            self._seen = version
+            return True
+        finally:
+            for other in others:
+                self._poll.unregister(other)
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._watch is not None:
+            self._watch.close()
+
+
+@contextmanager
+def changes_of(queue: Queue) -> Iterator[Changes]:
+    """Yield a wait for changes of the queue, closed at the end."""
+    with closing(Changes(queue)) as changes:
+        yield changes
+
+
+def has_ended(job: Job) -> bool:
+    """Return whether the job has ended and will not be retried, as far as is known."""
+    return job.state.is_terminal and not job.requeue_requested
+
+
+def exit_code(job: Job) -> int:
+    """Return the exit code for an ended job: its own, or 1 for a job that failed without one or with 0."""
+    if job.state is JobState.COMPLETED:
+        return 0
+    return job.exit_code or 1
+
+
+def sentence(job: Job) -> str:
+    """Return a sentence about the end of a job, with its exit code unless the cause already contains it."""
+    told = event.ended(job).text
+    return told if not job.exit_code or str(job.exit_code) in told else f"{told}, exit code {job.exit_code}"
+
+
+def ended_among(queue: Queue, waiting: set[JobId]) -> Iterator[Job]:
+    """Remove the ids of ended jobs from the set, and yield these jobs; elements of one entry together."""
+    jobs = queue.jobs()
+    live: set[JobId] = set()
+    for entry in jobs.values():
+        if not has_ended(entry):
+            live.update(entry.ids)
+    ended = waiting - live
+    waiting -= ended
+    for entry in jobs.values():
+        if not ended:
+            return
+        mine = ended.intersection(entry.ids)
+        ended -= mine
+        if mine and (part := entry.divided(mine)[0]) is not None:
+            yield part
+    yield from map(queue.get, sorted(ended))
+
+
+def wait_for(
+    queue: Queue, ids: Iterable[JobId], deadline: float | None = None, *, is_one_enough: bool = False
+) -> Iterator[Job]:
+    """Yield jobs as they end, until all have, or the first if one is enough. Raises TimeoutError at the deadline."""
+    waiting = set(ids)
+    with changes_of(queue) as changes:
+        while True:
+            found = list(ended_among(queue, waiting))
+            yield from found
+            if not waiting or (found and is_one_enough):
+                return
+            if not changes.wait(deadline):
+                raise TimeoutError
 
 
 @click.command("wait", short_help="return when jobs have ended, with their exit code")
@@ -33,35 +141,35 @@ def command(
     ended without one, or with 0 but not as COMPLETED, counts as 1. A job that will be retried has not ended. The
     command only reads the queue: it needs no rights to the engine, and interrupting it changes nothing.
     """
-    patience = numbers.duration(timeout, "--timeout").total_seconds() if timeout is not None else None
+    patience = job_values.duration(timeout, "--timeout").total_seconds() if timeout is not None else None
     deadline = None if patience is None else time.monotonic() + patience
-    with session.store() as store:
-        wanted = _wanted(store, ids)
-        _warn(session, store, wanted)
+    with session.backend() as backend:
+        wanted = _wanted(backend.queue, ids)
+        _warn(backend, wanted)
         codes, left = [0], set(wanted)
         try:
-            for job in ends.wait_for(store, wanted, deadline, is_one_enough=is_one_enough):
+            for job in wait_for(backend.queue, wanted, deadline, is_one_enough=is_one_enough):
                 left.difference_update(job.ids)
-                codes.append(ends.exit_code(job))
+                codes.append(exit_code(job))
                 if not quiet:
-                    print(plain(ends.sentence(job)), flush=True)
+                    print(plain(sentence(job)), flush=True)
                 if is_one_enough:
                     return codes[-1]
         except TimeoutError:
             running = "has" if len(left) == 1 else "have"
             click.echo(f"gputui: {plural(len(left), 'job')} of {len(wanted)} {running} not ended yet", err=True)
-            return ends.TIMED_OUT
+            return TIMED_OUT
         return max(codes)
 
 
-def _wanted(store: JobStore, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ...]:
+def _wanted(queue: Queue, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ...]:
     """Return the ids of all jobs named; of arrays also elements that ended and left the queue. Raises NotFoundError."""
     names = tuple(named for some in ids for named in some)
-    wanted = dict.fromkeys(resolve_all(store, names))
-    arrays = store.arrays()
+    wanted = dict.fromkeys(resolve_all(queue, names))
+    arrays = queue.arrays()
     whole = {named.ids[0] for named in names if named.is_one and not named.indices}
-    heads = {head for head in whole if head in arrays or _is_head(store.get(head))}
-    for job in store.history() if heads else ():
+    heads = {head for head in whole if head in arrays or _is_head(queue.get(head))}
+    for job in queue.history() if heads else ():
         if job.array and job.array.id in heads:
             wanted |= dict.fromkeys(job.ids)
     return tuple(wanted)
@@ -71,7 +179,7 @@ def _is_head(job: Job) -> bool:
     return job.array is not None and job.array.id == job.id
 
 
-def _warn(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:
+def _warn(backend: DirectBackend, ids: tuple[JobId, ...]) -> None:
     """Warn on stderr that nothing starts or ends while no scheduler runs."""
-    if any(not ends.has_ended(store.get(job_id)) for job_id in ids[:1]) and not bootstrap.is_scheduled(session.options):
+    if any(not has_ended(backend.job(job_id)) for job_id in ids[:1]) and not backend.is_scheduled():
         click.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)

@@ -169,6 +169,8 @@ class Caps(Struct, frozen=True):
     """Sentence for each missing capability, such as `Slurm drains nodes, not single GPUs`."""
     commands: Mapping[str, str] = field(default_factory=dict)
     """Commands of gputui that make no sense with the engine, each with what to do instead."""
+    runs_jobs: bool = False
+    """True if gputui plans and runs the jobs itself: its policy forecasts, its runtimes keep both outputs apart."""
 
     def has(self, capability: Capability) -> bool:
         """Return whether the cluster has it."""

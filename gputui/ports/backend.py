@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.ports.channel import Channel
+    from gputui.ports.gpus import GpuProbe
     from gputui.ports.runtime import LogStream
     from gputui.ports.store import Queue
 
@@ -161,10 +162,10 @@ class DirectBackend(Backend, Protocol):
         """Return the GPUs that the scheduler lists now, without reading any; none where an engine refuses itself."""
         ...
 
-    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         """Return the snapshot with readings by this process of the GPUs that no scheduler reads.
 
-        `tell` is called with a sentence for each node whose GPUs could not be read.
+        `tell` is called with a sentence for each node whose GPUs could not be read; `probe` reads already.
         """
         ...
 

@@ -13,7 +13,7 @@ from gputui.domain import docker_args
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
 from gputui.domain.units import parse_duration, parse_size, quoted
-from gputui.request.texts import any_text, one_line, token
+from gputui.request.job_values import any_text, one_line, token
 
 Reader = Callable[[str, str], str]
 MAX_PROFILE = 1024**2
@@ -196,7 +196,7 @@ def swap(text: str, where: str) -> int:
 
 def swap_text(size: int) -> str:
     """Return the text of such a size."""
-    from gputui.request.numbers import size_text
+    from gputui.request.job_values import size_text
 
     return "-1" if size == -1 else size_text(size)
 

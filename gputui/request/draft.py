@@ -20,7 +20,7 @@ from gputui.domain.redaction import SECRET_NAME
 from gputui.request import command_line, docker_values, job_values, submitter
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
 from gputui.request.job_options import YES as YES
-from gputui.request.numbers import duration_text, size_text
+from gputui.request.job_values import duration_text, size_text
 from gputui.request.submitter import Submitter, is_taken_over
 
 Draft: TypeAlias = Mapping[str, str]

@@ -2,24 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from types import MappingProxyType
+from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
 
 from gputui.domain.edit import Edit, check_suits_state
-from gputui.domain.errors import InputError
+from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobSpec, Submission
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration, quoted
 from gputui.request import draft as drafts
-from gputui.request import numbers
+from gputui.request import job_file, job_values
 from gputui.request.draft import NAMES, YES, Draft
 from gputui.request.job_options import DOCKER_KEYS
 from gputui.request.submitter import Submitter, is_taken_over
+
+_USUAL = ("editor", "nano", "vim", "vi")
+_KEYS = "# Keys are the options of `gputui submit`, with underscores.\n"
+
+
+class Editor:
+    """Edits drafts; keeps a file with mistakes, so that the next try continues with it."""
+
+    def __init__(self, head: str) -> None:
+        self._head = "".join(f"# {line}\n" for line in head.splitlines()) + _KEYS
+        self._path: Path | None = None
+        self._before: bytes | None = None
+        """Content of the file as the editor got it; None if it had mistakes: then nothing counts as unchanged."""
+
+    def edit(self, draft: Draft, by: Submitter) -> dict[str, str] | None:
+        """Return the draft as saved; None if nothing was changed. Raises GputuiError, and keeps the file then.
+
+        Blocks until the editor ends.
+        """
+        words = self.begin(draft, by)
+        try:
+            with _deaf_to_interrupts():
+                code = subprocess.run(words, check=False).returncode
+        except OSError as error:
+            raise self.cannot_run(words, error) from error
+        return self.end(words, code, by)
+
+    def begin(self, draft: Draft, by: Submitter) -> tuple[str, ...]:
+        """Write the draft to a file; return the command that edits it. Raises GputuiError if there is no editor."""
+        words = command(by.environ)
+        if self._path is None or not self._path.exists():
+            directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # only readable by its owner
+            self._path = directory / "job.toml"
+            self._path.write_text(self._head + job_file.draft_as_toml(draft, with_others=True), encoding="utf-8")
+            self._before = self._path.read_bytes()
+        return *words, os.fspath(self._path)
+
+    def end(self, words: Sequence[str], code: int, by: Submitter) -> dict[str, str] | None:
+        """Return the draft as that command saved it, given its exit code; like `edit`."""
+        path, before = Path(words[-1]), self._before
+        if code:
+            raise GputuiError(f"ended with {code}: nothing was changed", where=words[0], hint=f"the file is {path}")
+        if path.read_bytes() == before:
+            self._forget(path)
+            return None
+        self._before = None
+        edited = job_file.read_draft(path, by)
+        self._forget(path)
+        return edited
+
+    @staticmethod
+    def cannot_run(words: Sequence[str], error: OSError) -> GputuiError:
+        """Return the error of an editor that could not be started."""
+        return GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR")
+
+    def _forget(self, path: Path) -> None:
+        self._path = None
+        shutil.rmtree(path.parent, ignore_errors=True)
+
+
+def command(environ: Mapping[str, str]) -> list[str]:
+    """Return the editor of the environment, or an installed one; raises GputuiError."""
+    for name in ("VISUAL", "EDITOR"):
+        if words := _words(environ.get(name, ""), name):
+            return words
+    found = next((path for name in _USUAL if (path := shutil.which(name))), None)
+    if found is None:
+        raise GputuiError("there is no editor", where="EDITOR", hint="set EDITOR in your environment")
+    return [found]
+
+
+def _words(text: str, name: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise GputuiError("a quotation is not closed", where=name) from error
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C, which the terminal also sends to the editor. A handler is not inherited."""
+
+    def nothing(number: int, frame: FrameType | None) -> None:
+        del number, frame
+
+    before = signal.signal(signal.SIGINT, nothing)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
 
 _PLACES: Mapping[str, str] = MappingProxyType(
     {
@@ -82,13 +181,13 @@ def settled(job: Job, draft: Draft) -> Draft:
     text = drafts.text_of(draft, _LIMIT)
     if text[:1] not in {"+", "-"}:
         return draft
-    limit, change = job.spec.time_limit, numbers.time_span(text[1:].strip(), _LIMIT)
+    limit, change = job.spec.time_limit, job_values.time_span(text[1:].strip(), _LIMIT)
     if limit is None:
         hint = "give the whole time, such as 4h"
         raise InputError(f"the job has no time limit that {quoted(text)} could change", where=_LIMIT, hint=hint)
     if text[0] == "-" and change >= limit:
         raise InputError(f"{quoted(text)} leaves nothing of its limit of {format_duration(limit)}", where=_LIMIT)
-    return {**draft, _LIMIT: numbers.duration_text(limit + change if text[0] == "+" else limit - change)}
+    return {**draft, _LIMIT: job_values.duration_text(limit + change if text[0] == "+" else limit - change)}
 
 
 def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gputui.request import docker_values, job_values, numbers, texts
+from gputui.request import docker_values, job_values
 
 YES = "yes"
 """The text of a flag that is set."""
@@ -30,7 +30,7 @@ class JobOption(Struct, frozen=True):
     name: str
     """The key in a job file; the option is the same with hyphens."""
     help: str
-    read: Callable[[str, str], object] = texts.any_text
+    read: Callable[[str, str], object] = job_values.any_text
     metavar: str = "TEXT"
     kind: OptionKind = OptionKind.ONE
     short: tuple[str, ...] = ()
@@ -105,26 +105,26 @@ _USUAL = (
         field="entrypoint",
         write=docker_values.entrypoint_text,
     ),
-    JobOption("cpus", "Maximum number of CPUs.", numbers.cpus, "N", field="cpus", write=numbers.cpus_text),
+    JobOption("cpus", "Maximum number of CPUs.", job_values.cpus, "N", field="cpus", write=job_values.cpus_text),
     JobOption(
         "cpu_shares",
         "CPU weight relative to other containers.",
-        numbers.cpu_shares,
+        job_values.cpu_shares,
         "N",
         short=("-c",),
         field="cpu_shares",
     ),
     JobOption(
-        "memory", "Memory limit.", numbers.memory, "SIZE", short=("-m",), field="memory", write=numbers.size_text
+        "memory", "Memory limit.", job_values.memory, "SIZE", short=("-m",), field="memory", write=job_values.size_text
     ),
     JobOption(
         "shm_size",
         "Size of /dev/shm.",
-        numbers.size,
+        job_values.size,
         "SIZE",
         container=True,
         field="shm_size",
-        write=numbers.size_text,
+        write=job_values.size_text,
     ),
     JobOption("ipc", "IPC mode.", docker_values.ipc, "MODE", container=True, field="ipc"),
     JobOption(
@@ -141,14 +141,16 @@ _USUAL = (
     ),
     JobOption("label", "Label the container.", docker_values.label, "NAME[=VALUE]", OptionKind.PAIRS, ("-l",)),
     JobOption("label_file", "Read labels from a file.", docker_values.label_file, "FILE", _MANY),
-    JobOption("runtime", "OCI runtime, as the engine knows it.", texts.token, "NAME", container=True, field="runtime"),
+    JobOption(
+        "runtime", "OCI runtime, as the engine knows it.", job_values.token, "NAME", container=True, field="runtime"
+    ),
 )
 
 
 def _key(
     name: str,
     help: str,  # noqa: A002 - the field's name
-    read: object = texts.token,
+    read: object = job_values.token,
     metavar: str = "NAME",
     kind: OptionKind = OptionKind.ONE,
     short: tuple[str, ...] = (),
@@ -192,7 +194,7 @@ _RARER = (
     _key("device_read_iops", "Limit reads of a device.", docker_values.device_operations, "DEVICE:N", _MANY),
     _key("device_write_bps", "Limit writes to a device.", docker_values.device_rate, "DEVICE:SIZE", _MANY),
     _key("device_write_iops", "Limit writes to a device.", docker_values.device_operations, "DEVICE:N", _MANY),
-    _key("blkio_weight", "Disk I/O weight relative to other containers.", numbers.whole(0, 1000), "N"),
+    _key("blkio_weight", "Disk I/O weight relative to other containers.", job_values.whole(0, 1000), "N"),
     _key("blkio_weight_device", "Disk I/O weight on one device.", docker_values.weight_device, "DEVICE:N", _MANY),
     _key("privileged", "Give it all privileges of the host.", kind=_FLAG),
     _key("cap_add", "Add a Linux capability.", docker_values.capability, "CAPABILITY", _MANY),
@@ -207,10 +209,10 @@ _RARER = (
     _key("cgroup_parent", "Parent cgroup."),
     _key("cpuset_cpus", "CPUs it may use.", docker_values.cpu_list, "0-3,8"),
     _key("cpuset_mems", "Memory nodes it may use.", docker_values.cpu_list, "0,1"),
-    _key("cpu_period", "Period of the CPU limit, in microseconds.", numbers.whole(0, 10**6), "N"),
-    _key("cpu_quota", "CPU time in a period, in microseconds.", numbers.whole(-1, 10**12), "N"),
-    _key("cpu_rt_period", "Real-time period, in microseconds.", numbers.whole(0, 10**6), "N"),
-    _key("cpu_rt_runtime", "Real-time CPU time in a period, in microseconds.", numbers.whole(0, 10**6), "N"),
+    _key("cpu_period", "Period of the CPU limit, in microseconds.", job_values.whole(0, 10**6), "N"),
+    _key("cpu_quota", "CPU time in a period, in microseconds.", job_values.whole(-1, 10**12), "N"),
+    _key("cpu_rt_period", "Real-time period, in microseconds.", job_values.whole(0, 10**6), "N"),
+    _key("cpu_rt_runtime", "Real-time CPU time in a period, in microseconds.", job_values.whole(0, 10**6), "N"),
     _key(
         "memory_swap",
         "Memory and swap together; -1: no limit of swap; the default is twice the memory.",
@@ -218,44 +220,53 @@ _RARER = (
         "SIZE",
         write=docker_values.swap_text,
     ),
-    _key("memory_reservation", "Soft memory limit.", numbers.memory, "SIZE", write=numbers.size_text),
-    _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", numbers.whole(-1, 100), "N"),
+    _key("memory_reservation", "Soft memory limit.", job_values.memory, "SIZE", write=job_values.size_text),
+    _key("memory_swappiness", "Swappiness of its memory, 0 to 100.", job_values.whole(-1, 100), "N"),
     _key("oom_kill_disable", "Do not kill it when it is out of memory.", kind=_FLAG),
     _key(
-        "oom_score_adj", "OOM score adjustment, -1000 to 1000; higher is killed first.", numbers.whole(-1000, 1000), "N"
+        "oom_score_adj",
+        "OOM score adjustment, -1000 to 1000; higher is killed first.",
+        job_values.whole(-1000, 1000),
+        "N",
     ),
-    _key("pids_limit", "Maximum number of processes; -1: no limit except the site's.", numbers.whole(-1, 2**22), "N"),
+    _key(
+        "pids_limit", "Maximum number of processes; -1: no limit except the site's.", job_values.whole(-1, 2**22), "N"
+    ),
     _key("stop_signal", "Signal that asks it to end.", docker_values.stop_signal, "SIGNAL"),
-    _key("stop_timeout", "Seconds from that signal to SIGKILL.", numbers.whole(0, 3600), "N"),
+    _key("stop_timeout", "Seconds from that signal to SIGKILL.", job_values.whole(0, 3600), "N"),
     _key("no_init", "Make the command process 1 itself (--init=false).", kind=_FLAG),
     _key("pull", "When to pull the image.", docker_values.pull, "always|missing|never"),
     _key("platform", "Platform that the image must have.", docker_values.platform, "OS/ARCH"),
-    _key("health_cmd", "Command that checks its health.", texts.any_text, "COMMAND"),
+    _key("health_cmd", "Command that checks its health.", job_values.any_text, "COMMAND"),
     _key(
         "health_interval",
         "Pause between checks.",
         docker_values.go_duration,
         "DURATION",
-        write=numbers.duration_text,
+        write=job_values.duration_text,
     ),
     _key(
-        "health_timeout", "Longest time of a check.", docker_values.go_duration, "DURATION", write=numbers.duration_text
+        "health_timeout",
+        "Longest time of a check.",
+        docker_values.go_duration,
+        "DURATION",
+        write=job_values.duration_text,
     ),
     _key(
         "health_start_period",
         "Start-up time during which failed checks do not count.",
         docker_values.go_duration,
         "DURATION",
-        write=numbers.duration_text,
+        write=job_values.duration_text,
     ),
     _key(
         "health_start_interval",
         "Pause between checks during the start-up time.",
         docker_values.go_duration,
         "DURATION",
-        write=numbers.duration_text,
+        write=job_values.duration_text,
     ),
-    _key("health_retries", "Failed checks that make it unhealthy.", numbers.whole(0, 10**6), "N"),
+    _key("health_retries", "Failed checks that make it unhealthy.", job_values.whole(0, 10**6), "N"),
     _key("no_healthcheck", "Leave out the image's health check.", kind=_FLAG),
     _key("log_driver", "json-file or local: their logs can be read.", docker_values.log_driver, "json-file|local"),
     _key("log_opt", "Option of the log driver.", docker_values.name_value, "NAME=VALUE", _MANY),
@@ -274,14 +285,14 @@ KEYS = (
         job_values.gpus,
         "N|N-M|all|device=…",
     ),
-    JobOption("gpu_memory", "Memory each GPU must have in total.", numbers.size, "SIZE"),
+    JobOption("gpu_memory", "Memory each GPU must have in total.", job_values.size, "SIZE"),
     JobOption("share", "Share its GPUs with other such jobs; the job gets --gpu-memory of each.", kind=OptionKind.FLAG),
     JobOption("gpu_model", "Part of the GPU model's name, such as h100.", job_values.gpu_model),
-    JobOption("priority", "0 to 100; the default is 50, higher goes first.", numbers.priority, "N"),
+    JobOption("priority", "0 to 100; the default is 50, higher goes first.", job_values.priority, "N"),
     JobOption(
-        "nice", "Put the job behind jobs of its priority with a lower value; below 0 counts as 0.", numbers.nice, "N"
+        "nice", "Put the job behind jobs of its priority with a lower value; below 0 counts as 0.", job_values.nice, "N"
     ),
-    JobOption("time_limit", "End the job after this long.", numbers.time_span, "DURATION"),
+    JobOption("time_limit", "End the job after this long.", job_values.time_span, "DURATION"),
     JobOption(
         "signal",
         "Send a signal this long before the time limit: TERM@60, USR1@2m.",
@@ -291,12 +302,15 @@ KEYS = (
     JobOption(
         "idle_timeout",
         "End the job after this long without output, input and use of its GPUs.",
-        numbers.time_span,
+        job_values.time_span,
         "DURATION",
     ),
-    JobOption("retries", "Maximum number of retries of a failed job.", numbers.retries, "N"),
+    JobOption("retries", "Maximum number of retries of a failed job.", job_values.retries, "N"),
     JobOption(
-        "backoff", "Pause before the first retry, doubled each time; the default is 5s.", numbers.duration, "DURATION"
+        "backoff",
+        "Pause before the first retry, doubled each time; the default is 5s.",
+        job_values.duration,
+        "DURATION",
     ),
     JobOption(
         "retry_on",
@@ -306,19 +320,19 @@ KEYS = (
         OptionKind.MANY,
     ),
     JobOption(
-        "gpu_memory_step", "After running out of GPU memory, ask for this much more per GPU.", numbers.size, "SIZE"
+        "gpu_memory_step", "After running out of GPU memory, ask for this much more per GPU.", job_values.size, "SIZE"
     ),
     JobOption(
         "after",
         "Start when all of these jobs have COMPLETED (afterok); an array's id means all its elements, 12_5 one.",
-        numbers.job_ids,
+        job_values.job_ids,
         "ID[,ID…]",
         OptionKind.MANY,
     ),
     JobOption(
         "after_any",
         "Start when all of these jobs have ended, in any state (afterany).",
-        numbers.job_ids,
+        job_values.job_ids,
         "ID[,ID…]",
         OptionKind.MANY,
     ),
@@ -335,14 +349,14 @@ KEYS = (
     JobOption(
         "sweep_limit",
         "Run at most this many elements of the sweep at a time.",
-        numbers.whole(1, job_values.MAX_ARRAY),
+        job_values.whole(1, job_values.MAX_ARRAY),
         "N",
     ),
-    JobOption("tenant", "Tenant that the job is charged to; the default is you.", texts.tenant_name, "NAME"),
+    JobOption("tenant", "Tenant that the job is charged to; the default is you.", job_values.tenant_name, "NAME"),
     JobOption("hold", "Wait until released.", kind=OptionKind.FLAG),
     JobOption("preemptible", "May be stopped and requeued for a higher class.", kind=OptionKind.FLAG),
-    JobOption("name", "The job's name; the default is the image's or the command's.", texts.job_name, "NAME"),
-    JobOption("comment", "A note about the job, for people and for filters.", texts.one_line),
+    JobOption("name", "The job's name; the default is the image's or the command's.", job_values.job_name, "NAME"),
+    JobOption("comment", "A note about the job, for people and for filters.", job_values.one_line),
     JobOption(
         "env_all",
         "Host jobs: take over all of your environment, not only PATH and similar variables.",

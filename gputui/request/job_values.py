@@ -1,20 +1,180 @@
-"""Compound values of `submit` and `priority`: GPUs, array indices, times, changes of priority."""
+"""Values of options and job files as people write them: texts, numbers, durations, sizes and what jobs ask for."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from msgspec import Struct
 
 from gputui.domain.container_options import Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import GpuRequest, LimitWarning
-from gputui.domain.units import parse_duration, quoted
-from gputui.request import numbers
-from gputui.request.texts import any_text, one_line
+from gputui.domain.job_spec import MAX_PRIORITY, GpuRequest, LimitWarning
+from gputui.domain.units import parse_duration, parse_size, parse_time_span, quoted
+
+MAX_NAME = 128
+MAX_TENANT = 64
+MAX_ARGUMENT = 128 * 1024 - 1
+"""Maximum bytes: Linux's own limit of one argument or environment string."""
+_JOINERS = "\u200c\u200d"
+"""Format characters needed by emoji and several scripts; the others can reorder displayed text."""
+
+
+def any_text(text: str, where: str) -> str:
+    """Return a text that can be passed to a program and stored in a file."""
+    if "\0" in text:
+        raise InputError("has a NUL character", where=where)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InputError("is not UTF-8 text", where=where) from error
+    if size > MAX_ARGUMENT:
+        raise InputError(f"is {size} bytes long", where=where, hint=f"at most {MAX_ARGUMENT}")
+    return text
+
+
+def one_line(text: str, where: str, limit: int = 512) -> str:
+    """Return a text that is not blank, at most `limit` long, and cannot move a cursor or reverse text."""
+    if not text.strip():
+        raise InputError("is blank", where=where)
+    if len(text) > limit:
+        raise InputError(f"is {len(text)} characters long", where=where, hint=f"at most {limit}")
+    if not (text.isascii() and text.isprintable()):
+        _refuse_controls(text, where)
+    return text
+
+
+def _refuse_controls(text: str, where: str) -> None:
+    import unicodedata
+
+    for character in text:
+        category = unicodedata.category(character)
+        if category == "Cs":
+            raise InputError("is not UTF-8 text", where=where)
+        if category in {"Cc", "Zl", "Zp"} or (category == "Cf" and character not in _JOINERS):
+            raise InputError(f"has the control character U+{ord(character):04X}", where=where)
+
+
+def job_name(text: str, where: str) -> str:
+    """Return a job's name: any script, one line."""
+    return one_line(text, where, MAX_NAME)
+
+
+def tenant_name(text: str, where: str) -> str:
+    """Return a tenant's name."""
+    return one_line(text, where, MAX_TENANT)
+
+
+def token(text: str, where: str) -> str:
+    """Return one word without blanks, such as a user, a network or a runtime."""
+    if re.search(r"\s", one_line(text, where, 256)):
+        raise InputError(f"{quoted(text)} has a blank in it", where=where)
+    return text
+
+
+MAX_ID = 2**53
+"""The largest whole number that every JSON parser keeps exactly."""
+_UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
+_PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
+
+
+def whole(low: int, high: int) -> Callable[[str, str], int]:
+    """Return a parser of whole numbers from `low` to `high`."""
+
+    def read(text: str, where: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+            raise InputError(f"{quoted(text)} is not a whole number", where=where, hint=f"{low} to {high}")
+        if not low <= int(text) <= high:
+            raise InputError(f"{text} is out of range", where=where, hint=f"{low} to {high}")
+        return int(text)
+
+    return read
+
+
+priority = whole(0, MAX_PRIORITY)
+nice = whole(-10_000, 10_000)
+retries = whole(0, 1000)
+cpu_shares = whole(2, 262_144)
+job_id = whole(1, MAX_ID)
+tail = whole(0, 10**9)
+attempt = whole(1, 10**6)
+
+
+def cpus(text: str, where: str) -> float:
+    """Return a number of processors; fractions are allowed."""
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII):
+        raise InputError(f"{quoted(text)} is not a number of CPUs", where=where, hint="write 2 or 1.5")
+    if not 0.01 <= float(text) <= 8192:
+        raise InputError(f"{text} is out of range", where=where, hint="0.01 to 8192")
+    return float(text)
+
+
+def cpus_text(number: float) -> str:
+    """Return the text of a number of processors."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")
+
+
+def size(text: str, where: str) -> int:
+    """A size in bytes."""
+    return parse_size(text, where=where)
+
+
+def memory(text: str, where: str) -> int:
+    """Return a memory limit; engines refuse less than 6 MiB."""
+    value = parse_size(text, where=where)
+    if value < 6 * 1024**2:
+        raise InputError(f"{quoted(text)} is too little to start a container", where=where, hint="at least 6m")
+    return value
+
+
+def duration(text: str, where: str) -> timedelta:
+    """A duration, 0 too."""
+    return parse_duration(text, where=where)
+
+
+def time_span(text: str, where: str) -> timedelta:
+    """A duration above 0."""
+    return parse_time_span(text, where=where)
+
+
+def job_ids(text: str, where: str) -> tuple[int, ...]:
+    """Return the ids of `7`, `7,9` or `7-9`, each once, in the order given."""
+    ids: dict[int, None] = {}
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not (low.isascii() and low.isdigit()):
+            raise InputError(f"{quoted(text)} is not a job id", where=where, hint="write 7, 7,9 or 7-9")
+        first = job_id(low, where)
+        last = job_id(high, where) if dash else first
+        if not first <= last < first + 100_000 or len(ids) > 100_000:
+            raise InputError(f"{quoted(part)} is not a range of job ids", where=where)
+        ids.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(ids)
+
+
+def size_text(size: int | None) -> str:
+    """Return the exact size, in the largest unit that divides it."""
+    if size is None:
+        return ""
+    letter, unit = next(((letter, unit) for letter, unit in _UNITS if size and size % unit == 0), ("", 1))
+    return f"{size // unit}{letter}"
+
+
+def duration_text(length: timedelta | None) -> str:
+    """Return the duration, exact to the microsecond."""
+    if length is None:
+        return ""
+    seconds, shown = length.total_seconds(), ""
+    if not seconds.is_integer():
+        return f"{seconds:.6f}".rstrip("0") + "s"
+    left = int(seconds)
+    for letter, unit in _PARTS:
+        count, left = divmod(left, unit)
+        shown += f"{count}{letter}" if count else ""
+    return shown + (f"{left}s" if left or not shown else "")
+
 
 MAX_ARRAY = 100_000
 
@@ -43,7 +203,7 @@ def array(text: str, where: str) -> Array:
         indices.update(dict.fromkeys(_indices(part.strip(), where)))
         if len(indices) > MAX_ARRAY:
             raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
-    at_once = numbers.whole(1, MAX_ARRAY)(limit, where) if percent else None
+    at_once = whole(1, MAX_ARRAY)(limit, where) if percent else None
     return Array(tuple(indices), at_once)
 
 
@@ -103,8 +263,8 @@ def priority_change(text: str, where: str) -> PriorityChange:
     if text == "top":
         return PriorityChange(top=True)
     if text[:1] in {"+", "-"}:
-        return PriorityChange(numbers.whole(-100, 100)(text, where), relative=True)
-    return PriorityChange(numbers.priority(text, where))
+        return PriorityChange(whole(-100, 100)(text, where), relative=True)
+    return PriorityChange(priority(text, where))
 
 
 MAX_GPUS = 1024
@@ -112,7 +272,7 @@ CAPABILITIES = ("compute", "compat32", "graphics", "utility", "video", "display"
 """Capabilities that an engine knows; `all` is not among them."""
 _KEYS = ("count", "device", "capabilities", "driver", "options")
 _LISTS = frozenset({"device", "capabilities", "options"})
-_gpu_count = numbers.whole(0, MAX_GPUS)
+_gpu_count = whole(0, MAX_GPUS)
 
 
 def gpus(text: str, where: str) -> GpuRequest:
@@ -256,8 +416,8 @@ def _quoted_field(field: str) -> str:
 
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}
 _UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
-_number = numbers.whole(1, 64)
-_exit_code = numbers.whole(1, 255)
+_number = whole(1, 64)
+_exit_code = whole(1, 255)
 
 
 def warning(text: str, where: str) -> LimitWarning:

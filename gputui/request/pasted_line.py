@@ -18,7 +18,7 @@ from gputui.domain.errors import InputError
 from gputui.request import command_line, docker_values
 from gputui.request.command_line import Tidied, raised
 from gputui.request.job_options import BY_NAME, YES, JobOption, OptionKind
-from gputui.request.options import SubmitCommand, tidied, unsigned, with_options
+from gputui.request.submitter import SubmitCommand, tidied, unsigned, with_options
 
 _LINE = re.compile(
     r"\s*(?:[$#>]\s+)?(?:sudo\s+(?:-\S+\s+)*)?(?:\w+=\S*\s+)*(?:\S*/)?"

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Gpu, find_gpu
 from gputui.domain.settings import Window
-from gputui.request import job_values, numbers, texts
+from gputui.request import job_values
 from gputui.request.times import span
 
 FIELDS = ("gpus", "start", "for", "until", "tenant", "priority", "nobody", "name")
@@ -21,7 +21,7 @@ def read_reservation(given: Mapping[str, str], user: str, now: datetime, gpus: S
     """Return the reservation for these fields, over these GPUs; raises InputError, whose `where` is the field."""
     start, end = times(given, now, ("start", "for", "until"))
     tenant, priority = whom(given, user)
-    name = texts.one_line(given["name"], "name", 64) if given.get("name") else ""
+    name = job_values.one_line(given["name"], "name", 64) if given.get("name") else ""
     return _with_gpus(Window(name, start, end, 0, (), tenant, priority), given.get("gpus", ""), gpus)
 
 
@@ -41,14 +41,14 @@ def times(
         raise InputError("either a time or a duration", where=dashes + ends, hint=hint)
     start = job_values.begin(given.get(begins) or "+0", dashes + begins, now)
     if lasting := given.get(lasts):
-        return start, start + numbers.time_span(lasting, dashes + lasts)
+        return start, start + job_values.time_span(lasting, dashes + lasts)
     return start, job_values.begin(given[ends], dashes + ends, now, start)
 
 
 def whom(given: Mapping[str, str], user: str, dashes: str = "") -> tuple[str | None, int | None]:
     """Return the tenant and the priority of the reservation; by default the user's own tenant."""
-    tenant = texts.tenant_name(given["tenant"], f"{dashes}tenant") if given.get("tenant") else None
-    priority = numbers.priority(given["priority"], f"{dashes}priority") if given.get("priority") else None
+    tenant = job_values.tenant_name(given["tenant"], f"{dashes}tenant") if given.get("tenant") else None
+    priority = job_values.priority(given["priority"], f"{dashes}priority") if given.get("priority") else None
     if given.get("nobody"):
         if tenant is not None or priority is not None:
             raise InputError(f"cannot be combined with {dashes}tenant or {dashes}priority", where=f"{dashes}nobody")

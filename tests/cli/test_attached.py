@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gputui.cli.attached.conversation import Conversation, Ending, Output, Signals
+from gputui.cli.conversation import Conversation, Ending, Output, Signals
 
 
 class Pieces:

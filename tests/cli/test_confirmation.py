@@ -8,6 +8,7 @@ import pytest
 
 from gputui import bootstrap
 from gputui.cli import start_times
+from gputui.cli.session import Session
 from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.container_options import ContainerOptions
@@ -86,6 +87,8 @@ def test_the_start_of_a_new_job_is_foreseen() -> None:
 
 def test_a_new_job_says_that_no_scheduler_runs(store: KeptStore) -> None:
     put(store, job(), job())
-    one, two = (list(start_times.expected_starts(resolve(), store, ids)) for ids in ([1], [1, 2]))
+    session = Session()
+    with session.backend() as backend:
+        one, two = (list(start_times.expected_starts(session, backend, ids)) for ids in ([1], [1, 2]))
     assert one == ["job 1 waits: no scheduler is running; gputui or gputui serve starts one"]
     assert two == ["2 jobs wait: no scheduler is running; gputui or gputui serve starts one"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.cli.attached.conversation import DEFAULT, DetachScanner, parse
+from gputui.cli.conversation import DEFAULT, DetachScanner, parse
 from gputui.domain.errors import InputError
 
 

@@ -123,7 +123,7 @@ def test_output_contains_no_control_sequences(run: Run, monkeypatch: pytest.Monk
 
 def test_without_gpus_the_probe_s_sentence_is_the_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Snapshot(nodes=(Node("here", probe=ProbeStatus(ProbeCode.NO_LIBRARY, "no NVIDIA driver here")),))
-    monkeypatch.setattr(adapters, "measured_snapshot", lambda options, store: nothing)
+    monkeypatch.setattr(adapters, "measured_snapshot", lambda options, store, probe: nothing)
     for arguments in (["gpus"], ["gpus", "--json"], ["drain", "0"]):
         result = run(*arguments)
         assert (result.code, result.out) == (1, "")

@@ -124,7 +124,7 @@ def test_rates_give_costs(run: Run, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("past")
 def test_csv_has_a_line_for_each_group(run: Run, store: KeptStore, tmp_path: Path) -> None:
     put(store, over(2, 1, tenant="=1+1"))
-    file = tmp_path / "report_figures.csv"
+    file = tmp_path / "report.csv"
     assert run("report", "--format", "csv", "-o", str(file)).out == ""
     rows = {row["tenant"]: row for row in csv.DictReader(file.read_text().splitlines())}
     assert set(rows) == {"alice", "bob", "'=1+1"}
@@ -191,7 +191,7 @@ class Elements(HTMLParser):
 @pytest.mark.usefixtures("past")
 def test_an_html_page_is_self_contained(run: Run, store: KeptStore, tmp_path: Path) -> None:
     put(store, *(over(2 + number, 1, tenant=f"<script>tenant{number}&") for number in range(300)))
-    file = tmp_path / "report_figures.html"
+    file = tmp_path / "report.html"
     assert run("report", "--since", "-365d", "--what-if", "--format", "html", "-o", str(file)).code == 0
     page = file.read_text()
     found = Elements(page)
@@ -216,7 +216,7 @@ def test_no_column_of_a_page_is_cut_at_1280_pixels(run: Run, store: KeptStore, t
     page = run("--config", str(tmp_path / "config.toml"), "report", "--since", "-1000d", "--format", "html").out
     assert all(f">{name}</" in page for name in ("OUTCOMES", "UNKNOWN", "SUSPENDED", "COST"))
     measure = "document.title = [...document.querySelectorAll('.wide')].map(e => e.scrollWidth - e.clientWidth)"
-    file = tmp_path / "report_figures.html"
+    file = tmp_path / "report.html"
     file.write_text(page.replace("</body>", f"<script>{measure}</script></body>"))
     words = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
     words += ["--window-size=1280,800", "--dump-dom", file.as_uri()]

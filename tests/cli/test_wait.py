@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import ends
+from gputui.cli import wait
 from gputui.domain.cause import cause_of_exit
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
@@ -39,7 +39,7 @@ class Ends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], None]) -> None:
         self.steps = list(steps)
-        monkeypatch.setattr(ends.Changes, "wait", self.wait)
+        monkeypatch.setattr(wait.Changes, "wait", self.wait)
 
     def wait(self, deadline: float | None = None, *others: int) -> bool:
         assert self.steps, "it waits though nothing is to come"
@@ -110,7 +110,7 @@ def test_a_timeout_ends_the_wait(run: Run, store: KeptStore) -> None:
 
 def test_a_write_ends_the_wait_at_once(store: KeptStore) -> None:
     put(store, running(1))
-    with ends.changes_of(store) as changes:
+    with wait.changes_of(store) as changes:
         threading.Timer(0.05, end, (store, 1, 0)).start()
         assert changes.wait()
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
-from gputui.cli import cluster_starts
+from gputui.cli import explain, start_times, submit
 from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability
 from gputui.domain.errors import CapabilityError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.submit_action import SubmitJobs
+from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
 from tests.cluster.fake import FakeCluster
 from tests.factories import NOW, FakeClock, array, job, snapshot, spec
@@ -29,7 +32,7 @@ def on_node(job_id: int, node: str, state: JobState = JobState.RUNNING) -> Job:
 
 
 def told(found: Snapshot, *ids: int) -> list[str]:
-    return list(cluster_starts.starts(found, ids))
+    return list(start_times.told_by_engine(found, ids))
 
 
 @pytest.mark.parametrize(
@@ -84,25 +87,19 @@ class Foreseeing(FakeCluster):
         (LATER, f"would start at {LATER.astimezone():%Y-%m-%d %H:%M}, in 2h00m"),
     ],
 )
-def test_a_rehearsed_job_is_told_its_start(
-    clock: FakeClock, capsys: pytest.CaptureFixture[str], at: datetime | None, words: str
-) -> None:
+def test_a_rehearsed_job_is_told_its_start(clock: FakeClock, at: datetime | None, words: str) -> None:
     cluster = Foreseeing(clock)
     cluster.at = at
-    cluster_starts.print_starts(EngineQueue(cluster), [Submission(spec()), Submission(spec(name="b"))])
-    assert capsys.readouterr().out == f"job train: {words}\njob b: {words}\n"
+    jobs = (Submission(spec()), Submission(spec(name="b")))
+    starts = EngineBackend(EngineQueue(cluster), Settings()).foresee(SubmitJobs(jobs)).starts
+    assert list(submit.starts_told(jobs, starts, NOW)) == [f"job train: {words}", f"job b: {words}"]
 
 
 def test_a_function_that_the_engine_lacks_is_refused(clock: FakeClock) -> None:
     store = EngineQueue(FakeCluster(clock, lacking={Capability.WHAT_IF: "Fake has no rehearsal"}))
     with pytest.raises(CapabilityError, match="Fake has no rehearsal"):
-        cluster_starts.need(store, Capability.WHAT_IF)
+        EngineBackend(store, Settings()).about().caps.need(Capability.WHAT_IF)
     assert store.read().jobs == ()
-
-
-def lines_of(entry: Job, found: Snapshot, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    cluster_starts.print_wait(entry, found, as_json=False)
-    return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -126,12 +123,10 @@ def lines_of(entry: Job, found: Snapshot, capsys: pytest.CaptureFixture[str]) ->
         ),
     ],
 )
-def test_an_explanation_has_place_reason_start_and_priority(
-    changes: dict[str, Any], expected: Iterable[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_explanation_has_place_reason_start_and_priority(changes: dict[str, Any], expected: Iterable[str]) -> None:
     entry = job(8)
     found = snapshot([job(7), entry], order=(7, 8), **changes)
-    assert lines_of(entry, found, capsys) == [
+    assert list(explain.engine_story(entry, found)) == [
         "job 8 train: number 2 of 2 waiting",
         *expected,
         "priority  50",

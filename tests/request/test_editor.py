@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import GputuiError, InputError
-from gputui.request.editor import Editor, command
+from gputui.request.edits import Editor, command
 from gputui.request.submitter import Submitter
 from tests.factories import NOW
 

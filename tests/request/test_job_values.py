@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputui.config import parse_probe
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest
-from gputui.request import docker_values, job_values, numbers, texts
+from gputui.request import docker_values, job_values
 from gputui.request.job_options import KEYS
 from tests.factories import NOW
 from tests.lane import examples
@@ -22,8 +22,8 @@ BY_CODE = {key.read.__code__: key for key in KEYS if not key.name.endswith("_fil
 """Parsers built by one function differ only in a pattern or in bounds, so one of them represents all."""
 READERS = {
     **{key.option: key.read for key in BY_CODE.values()},
-    "ids": numbers.job_ids,
-    "attempt": numbers.attempt,
+    "ids": job_values.job_ids,
+    "attempt": job_values.attempt,
     "priority change": job_values.priority_change,
     "image": docker_values.image,
     "begin": lambda text, where: job_values.begin(text, where, NOW),
@@ -189,26 +189,26 @@ def test_changes_of_priority_are_read() -> None:
 
 
 def test_ids_are_read() -> None:
-    assert numbers.job_ids("7", "ID") == (7,)
-    assert numbers.job_ids("9,7,7-9", "ID") == (9, 7, 8)
+    assert job_values.job_ids("7", "ID") == (7,)
+    assert job_values.job_ids("9,7,7-9", "ID") == (9, 7, 8)
     for text in ("", "0", "7-", "9-7", "7,,8", "x", "-7", "1-999999999"):
         with pytest.raises(InputError):
-            numbers.job_ids(text, "ID")
+            job_values.job_ids(text, "ID")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
 def test_invalid_numbers_of_cpus_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--cpus"):
-        numbers.cpus(text, "--cpus")
+        job_values.cpus(text, "--cpus")
 
 
 def test_numbers_of_cpus_are_read() -> None:
-    assert [numbers.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
+    assert [job_values.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
 
 
-@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * texts.MAX_NAME])
+@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * job_values.MAX_NAME])
 def test_names_of_any_script_are_accepted(name: str) -> None:
-    assert texts.job_name(name, "--name") == name
+    assert job_values.job_name(name, "--name") == name
 
 
 @pytest.mark.parametrize(
@@ -216,4 +216,4 @@ def test_names_of_any_script_are_accepted(name: str) -> None:
 )
 def test_deceptive_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="--name"):
-        texts.job_name(name, "--name")
+        job_values.job_name(name, "--name")

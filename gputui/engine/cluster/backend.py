@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.cluster.queue import EngineQueue
-    from gputui.ports import Channel, LogStream, StampedLogStream
+    from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
 
@@ -180,9 +180,10 @@ class EngineBackend:
     def known_gpus(self) -> tuple[Gpu, ...]:
         return ()
 
-    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object]) -> Snapshot:
+    def with_gpus(self, snapshot: Snapshot, tell: Callable[[str], object], probe: GpuProbe | None = None) -> Snapshot:
         from gputui.domain.gpu import ProbeCode
 
+        del probe
         read = self._with_gpus(snapshot)
         for node in read.nodes if self._is_read else ():
             if node.gpus and node.probe.code is not ProbeCode.OK:

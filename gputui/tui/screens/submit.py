@@ -26,7 +26,7 @@ from gputui.domain.units import listed
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
 from gputui.request.draft import Draft
-from gputui.request.editor import Editor
+from gputui.request.edits import Editor
 from gputui.request.submitter import Submitter, inherited
 from gputui.tui.actions import at_server
 from gputui.tui.commands.command import bindings

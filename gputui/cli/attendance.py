@@ -14,9 +14,8 @@ import click
 
 from gputui import bootstrap
 from gputui.bootstrap import job_access
-from gputui.cli import ends
-from gputui.cli.attached import conversation
-from gputui.cli.attached.conversation import (
+from gputui.cli import conversation, wait
+from gputui.cli.conversation import (
     SHOWING,
     SIGNALS,
     Conversation,
@@ -27,19 +26,22 @@ from gputui.cli.attached.conversation import (
     terminal_size,
     write_all,
 )
+from gputui.cli.logs import print_log, was_started
 from gputui.cli.session import Session
 from gputui.cli.streams import discard, discard_stdout
 from gputui.domain.action import Cancel
 from gputui.domain.attempt import Attempt
-from gputui.domain.errors import ClusterError, GputuiError, RuntimeFault
+from gputui.domain.errors import CapabilityError, ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.ports import Channel, JobStore
+from gputui.ports import Channel
+from gputui.ports.backend import Attach, DirectBackend
 
 if TYPE_CHECKING:
     from gputui.domain.snapshot import Snapshot
+
 
 _SHOWN_EVERY = 5.0
 """Seconds between two forecasts of the start while nothing changes."""
@@ -96,16 +98,22 @@ class Attendance:
     """Attaches this terminal to one job. `is_owner`: this command submitted the job, and Ctrl-C ends it."""
 
     def __init__(
-        self, session: Session, store: JobStore, job_id: JobId, keys: str, *, is_owner: bool, is_quiet: bool = False
+        self,
+        session: Session,
+        backend: DirectBackend,
+        job_id: JobId,
+        keys: str,
+        *,
+        is_owner: bool,
+        is_quiet: bool = False,
     ) -> None:
         self._session = session
-        self._store = store
+        self._backend = backend
         self._id = job_id
         self._keys = keys
         self._is_owner = is_owner
         self._is_quiet = is_quiet
         self._status = Status(is_quiet=is_quiet)
-        self._entrance = job_access.open_commands(session.options, store)
         self._is_stopping = False
         self._was_attached: set[int] = set()
         """Numbers of the attempts that this terminal has attached to."""
@@ -117,16 +125,16 @@ class Attendance:
 
         `attached` is called when the first attempt may start.
         """
-        with self._cleared(), Signals(SIGNALS) as signals, ends.changes_of(self._store) as changes:
+        with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend.queue) as changes:
             try:
                 return self._run(signals, changes, attached)
             except Leaving as leaving:
                 return leaving.exit_code
 
-    def _run(self, signals: Signals, changes: ends.Changes, attached: Callable[[], None]) -> int:
+    def _run(self, signals: Signals, changes: wait.Changes, attached: Callable[[], None]) -> int:
         while True:
             job = self._wait_for_start(signals, changes)
-            if ends.has_ended(job):
+            if wait.has_ended(job):
                 attached()
                 return self._ended(job)
             attempt = job.attempts[-1]
@@ -146,18 +154,17 @@ class Attendance:
             yield
         finally:
             self._status.clear()
-            self._entrance.close()
 
     def _job(self) -> Job:
-        return self._store.get(self._id)
+        return self._backend.job(self._id)
 
     # waiting
 
-    def _wait_for_start(self, signals: Signals, changes: ends.Changes) -> Job:
+    def _wait_for_start(self, signals: Signals, changes: wait.Changes) -> Job:
         """Return the job when an attempt starts or the job has ended. Raises Leaving when the user leaves."""
         while True:
             job = self._job()
-            if ends.has_ended(job) or (self._may_attach(job) and self._is_new(job)):
+            if wait.has_ended(job) or (self._may_attach(job) and self._is_new(job)):
                 return job
             self._show(job)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
@@ -165,7 +172,8 @@ class Attendance:
 
     def _may_attach(self, job: Job) -> bool:
         """Return whether an attempt is there: one of a cluster is only reached while the engine says that it runs."""
-        return job.state is JobState.RUNNING or (job.state.is_active and not self._session.options.in_cluster)
+        attempt = job.attempt
+        return job.state is JobState.RUNNING or (job.state.is_active and attempt is not None and not attempt.node)
 
     def _is_new(self, job: Job) -> bool:
         attempt = job.attempt
@@ -182,21 +190,23 @@ class Attendance:
         if number is None:
             return
         if self._is_owner:
-            bootstrap.actions(self._store, self._session.options).act(Cancel((self._id,)))
+            self._backend.act(Cancel((self._id,)))
             self._status.say(f"job {self._id} is cancelled")
         raise Leaving(number)
 
     def _show(self, job: Job) -> None:
         """Show why the job waits, and until when."""
-        snapshot = bootstrap.current_snapshot(self._session.options, self._store)
-        words = _waits(snapshot, job, self._session, bootstrap.clock().now())
+        snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
+        start = snapshot.expected_starts.get(job.id)
+        if job.state is JobState.PENDING and start is None and self._backend.about().caps.runs_jobs:
+            from gputui.domain.policy.timeline import timeline
+
+            start = timeline(snapshot, self._session.options.settings, now).starts.get(job.id)
+        words = waiting_words(snapshot, job, start, now)
         is_passing = words in _PASSING
-        if not ("no scheduler is running" in words or self._is_scheduled()):
+        if not ("no scheduler is running" in words or self._backend.is_scheduled()):
             words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
         self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
-
-    def _is_scheduled(self) -> bool:
-        return self._session.options.in_cluster or bootstrap.is_scheduled(self._session.options)
 
     # attaching
 
@@ -207,7 +217,7 @@ class Attendance:
         if job.state is JobState.CONFIGURING:
             self._status.show(f"job {job.shown_id} is starting", is_passing=True)
         try:
-            channel = self._entrance.attach(job, self._keys)
+            channel = self._backend.enter(job.id, Attach(self._keys))
         except RuntimeFault as error:
             if job.state is JobState.CONFIGURING or self._job() != job:
                 self._unreached_until = None
@@ -233,12 +243,12 @@ class Attendance:
         self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
         return True
 
-    def _pause(self, signals: Signals, changes: ends.Changes) -> None:
+    def _pause(self, signals: Signals, changes: wait.Changes) -> None:
         pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
         changes.wait(time.monotonic() + pause, signals.fileno())
         self._obey(signals)
 
-    def _attend(self, number: int, channel: Channel, signals: Signals, changes: ends.Changes) -> int | None:
+    def _attend(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> int | None:
         """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
 
         Attaches again where only the connection ended, as by a restart of the engine or of the scheduler that relays.
@@ -257,7 +267,7 @@ class Attendance:
             if not channel.is_tty:  # earlier output is repeated
                 output.repeat()
 
-    def _attached_again(self, number: int, channel: Channel, signals: Signals, changes: ends.Changes) -> Channel | None:
+    def _attached_again(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> Channel | None:
         """Return new streams of an attempt whose streams ended while it runs; None once it is over, or for good.
 
         Raises Leaving if a signal asks for that.
@@ -274,7 +284,7 @@ class Attendance:
                 try_at = now + _AGAIN_EVERY
                 if channel.exit_code() is None:
                     with suppress(GputuiError):
-                        found = self._entrance.attach(self._job(), self._keys)
+                        found = self._backend.enter(self._id, Attach(self._keys))
                         self._status.clear()
                         return found
                     self._status.show(f"the connection to job {self._id} was lost; trying again", is_passing=True)
@@ -325,14 +335,14 @@ class Attendance:
         if number == signal.SIGHUP or not self._is_owner or self._is_stopping:
             raise Leaving(number)
         self._is_stopping = True
-        bootstrap.actions(self._store, self._session.options).act(Cancel((self._id,)))
+        self._backend.act(Cancel((self._id,)))
         self._status.say(f"job {self._id} is stopping; Ctrl-C again leaves at once")
 
     # ends
 
     def _is_over(self, number: int) -> bool:
         job = self._job()
-        return ends.has_ended(job) or all(each.is_over for each in job.attempts if each.number == number)
+        return wait.has_ended(job) or all(each.is_over for each in job.attempts if each.number == number)
 
     def _lost(self, channel: Channel) -> int:
         """Return the exit code when the streams have ended although the queue says that the job runs."""
@@ -349,25 +359,15 @@ class Attendance:
         if attempt is not None and attempt.number not in self._was_attached and attempt.started_at is not None:
             self._print_output(job, attempt)
         if job.state is not JobState.COMPLETED and not self._is_quiet:
-            self._status.say(ends.sentence(job))
-        return ends.exit_code(job)
+            self._status.say(wait.sentence(job))
+        return wait.exit_code(job)
 
     def _print_output(self, job: Job, attempt: Attempt) -> None:
         try:
-            for is_error, piece in job_access.output_of(self._session.options, self._store, job, attempt):
+            for is_error, piece in job_access.output_of(self._session.options, self._backend, job, attempt):
                 write_all(2 if is_error else 1, piece)
         except GputuiError as error:
             self._status.say(str(error))
-
-
-def _waits(snapshot: Snapshot, job: Job, session: Session, now: datetime) -> str:
-    """Return why the job waits, and when it should start by the plan of this machine."""
-    start = snapshot.expected_starts.get(job.id)
-    if job.state is JobState.PENDING and start is None and not session.options.in_cluster:
-        from gputui.domain.policy.timeline import timeline
-
-        start = timeline(snapshot, session.options.settings, now).starts.get(job.id)
-    return waiting_words(snapshot, job, start, now)
 
 
 def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: datetime) -> str:
@@ -381,3 +381,53 @@ def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: dat
     here = start.astimezone()
     when = f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %d %b %H:%M}"
     return f"{told}; it should start at {when}"
+
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at a job that waits."""
+
+
+def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> int:
+    """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
+    status = Status(is_quiet=is_quiet)
+    try:
+        _follow(backend, job_id, status)
+        return _end(backend, job_id, status, is_quiet=is_quiet)
+    except KeyboardInterrupt:
+        name = backend.job(job_id).shown_id
+        backend.act(Cancel((job_id,)))
+        status.say(f"job {name} is stopping; Ctrl-C again leaves at once")
+    try:
+        _end(backend, job_id, status, is_quiet=is_quiet)
+    except KeyboardInterrupt:
+        status.say(f"job {name} is still stopping: `gputui show {name}`")
+    return INTERRUPTED
+
+
+def _follow(backend: DirectBackend, job_id: JobId, status: Status) -> None:
+    """Wait until the job has started, and print its output until its end, where the cluster shows it meanwhile."""
+    job = backend.job(job_id)
+    while not was_started(job):
+        snapshot = backend.snapshots().read()
+        words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
+        status.show(f"job {job.shown_id} {words}", is_passing=job.state is not JobState.PENDING)
+        time.sleep(_LOOK_EVERY)
+        job = backend.job(job_id)
+    status.clear()
+    if job.attempt is not None:
+        try:
+            stream = backend.log(job_id, follow=True)
+        except CapabilityError:  # the output is there at the end
+            [_] = wait.wait_for(backend.queue, (job_id,))
+            stream = backend.log(job_id)
+        print_log(stream)
+
+
+def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: bool) -> int:
+    """Wait for the end of the job, and say how it ended unless it completed; return its exit code."""
+    [job] = wait.wait_for(backend.queue, (job_id,))
+    if job.state is not JobState.COMPLETED and not is_quiet:
+        status.say(wait.sentence(job))
+    return wait.exit_code(job)
