@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
-
 from gputui.domain.action import (
+    Action,
     Cancel,
     DrainGpus,
     Hold,
@@ -239,7 +238,6 @@ SIGNAL = Verb[Job](
 )
 SUSPEND = Verb[Job](
     name="suspend",
-    action="suspend",
     keys=("Z",),
     in_footer=False,
     label="suspend",
@@ -258,7 +256,6 @@ SUSPEND = Verb[Job](
 )
 UNSUSPEND = Verb[Job](
     name="unsuspend",
-    action="unsuspend",
     keys=("Z",),
     in_footer=False,
     label="unsuspend",
@@ -308,7 +305,7 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         needs="the focus on a GPU that is not drained",
         may=lambda gpu: not is_drained(*gpu),
         wish=DrainGpus,
-        done="GPU {subject} is drained: no new jobs start there",
+        done="{subject} is drained: no new jobs start there",
         proposal="Drain GPU {title}: no new jobs{note}",
         asks_reason=True,
         capability=Capability.DRAIN_NODE,
@@ -326,7 +323,7 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
         needs="the focus on a drained GPU",
         may=lambda gpu: is_drained(*gpu) or gpu[0].is_stopped_by_xid,
         wish=ResumeGpus,
-        done="GPU {subject} takes jobs again",
+        done="{subject} takes jobs again",
         proposal="Resume GPU {title}: jobs may start there again{note}",
         capability=Capability.DRAIN_NODE,
         shell="resume GPU...",
@@ -335,15 +332,6 @@ GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
     ),
 )
 """Verbs about a GPU."""
-NODE_VERBS: dict[str, Verb[GpuSubject]] = {
-    verb.name: replace(verb, done=done, question="")
-    for verb, done in zip(
-        GPU_VERBS,
-        ("node {subject} is drained: no new jobs start there", "node {subject} takes jobs again"),
-        strict=True,
-    )
-}
-"""The same verbs about a node of a cluster, by name: actions have its name in place of UUIDs."""
 SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
     Verb(
         name="pause",
@@ -498,3 +486,11 @@ VERBS: tuple[Verb[Any], ...] = (*JOB_VERBS, *RUNNING_VERBS, MOVE, *GPU_VERBS, *S
 BY_NAME: dict[str, Verb[Any]] = {verb.name: verb for verb in VERBS}
 JOB_VERB: dict[str, Verb[Job]] = {verb.name: verb for verb in (*JOB_VERBS, MOVE)}
 """Verbs about jobs, by name."""
+_OF_WISH = {verb.wish: verb for verb in VERBS}
+
+
+def verb_of(action: Action) -> Verb[Any]:
+    """Return the verb that asks for an action."""
+    if isinstance(action, SetPriority):
+        return BY_NAME["lower" if action.value < 0 else "raise"]
+    return _OF_WISH[type(action)]

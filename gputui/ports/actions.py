@@ -24,14 +24,6 @@ class ActionChange(Protocol):
         ...
 
 
-class Act(Protocol):
-    """Carries out an action for all of its jobs, or raises GputuiError; may block."""
-
-    def __call__(self, action: Action, /, *, server: str = "") -> Done:
-        """Carry it out; see `Performer.act`."""
-        ...
-
-
 class Performer(Protocol):
     """Actions of one user. Methods may block, and raise GputuiError."""
 

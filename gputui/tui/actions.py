@@ -6,35 +6,26 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
 
 from textual.message import Message
 
-from gputui.domain.action import Action, PlaceJobs, SetPriority
+from gputui.domain.action import Action, AddRecurring, EditJobs, PlaceJobs, ReserveGpus, SetPriority, Unreserve
 from gputui.domain.errors import GputuiError
 from gputui.domain.job_spec import JobId
 from gputui.domain.keyed import keyed
 from gputui.domain.server_ids import shown_id
-from gputui.domain.submit_action import Done, Ids
+from gputui.domain.submit_action import Done, Ids, SubmitJobs
 from gputui.domain.text import plain
-from gputui.domain.verb import Verb
-from gputui.ports.actions import Act, ActionChange, Performer
-from gputui.tui.messages import ActionDone, ActionFailed
+from gputui.domain.verbs import verb_of
+from gputui.ports.actions import ActionChange, Performer
+from gputui.tui.messages import ActionDone, ActionFailed, ActionRequested
 from gputui.tui.progress import LongTask
 
-Call: TypeAlias = Callable[[Act], str]
-"""Has an action carried out and returns the message to show; blocks on the disk."""
 KEPT = 20
 """Maximum number of actions that can be undone; older ones are better reversed by hand."""
 MOST = 20_000
 """Maximum number of jobs that these may have changed together; each is kept in its previous state."""
 _TOLD = 4
-
-
-def at_server(call: Call, server: str) -> Call:
-    """Return the call on a server of a console over several; `server` is empty where there is one queue."""
-    return (lambda act: call(partial(act, server=server))) if server else call
 
 
 class _Words(dict[str, object]):
@@ -44,22 +35,32 @@ class _Words(dict[str, object]):
         return keyed(name)
 
 
-def call_of(verb: Verb[Any], action: Action, subject: str = "") -> Call:
-    """Return the call that carries out a verb's action; `subject` names its subject if that is not a job."""
-    return lambda act: describe_result(verb, action, act(action), subject)
-
-
-def describe_result(verb: Verb[Any], action: Action, done: Done, subject: str = "") -> str:
-    """Return the message about the changed jobs, or about another subject."""
+def told(action: Action, done: Done, subject: str = "") -> str:
+    """Return the message about a result: about its jobs, or about the subject."""
+    match action:
+        case SubmitJobs():
+            first, last = shown_id(done.ids[0]), shown_id(done.ids[-1])
+            return f"jobs {first} to {last} are submitted" if len(done.ids) > 1 else f"job {first} is submitted"
+        case AddRecurring():
+            like = f"submits one like {subject}"
+            return f"recurring job {shown_id(done.ids[0])} {like}: {keyed('tab_recurring')} shows it"
+        case ReserveGpus():
+            name = (done.window or action.window).name
+            return f"reservation {name} is made: {keyed('tab_reservations')} shows it"
+        case Unreserve():
+            return f"reservation {action.name} is released"
+        case EditJobs():
+            return f"{subject} is edited" if done.ids else f"{subject}: nothing to change"
     asked: Ids = getattr(action, "ids", ())
     if asked and not done.ids:
         return f"{_jobs(asked)}: nothing to change"
-    is_one = bool(subject) or len(done.ids) == 1 or not verb.done_many
+    verb = verb_of(action)
     words = _Words(subject=subject or _jobs(done.ids))
     if isinstance(action, SetPriority):
         words["delta"] = abs(action.value)
     if isinstance(action, PlaceJobs):
         words["neighbour"] = shown_id(action.places[0].placed.past)
+    is_one = bool(subject) or len(done.ids) == 1 or not verb.done_many
     return (verb.done if is_one else verb.done_many).format_map(words)
 
 
@@ -76,23 +77,18 @@ class Undo:
         self._actions = actions
         self._indices = indices
         """Returns the index that the screen shows for each GPU, by UUID."""
-        self._past: deque[list[ActionChange]] = deque(maxlen=KEPT)
+        self._past: deque[Sequence[ActionChange]] = deque(maxlen=KEPT)
 
-    def carry_out(self, call: Call, on_progress: Callable[[int, int], None] | None = None) -> str:
-        """Carry out an action and return its message. A failed action changes nothing and cannot be undone."""
-        noted: list[ActionChange] = []
-
-        def act(action: Action, *, server: str = "") -> Done:
-            done = self._actions.act(action, server=server, on_progress=on_progress)
-            noted.extend(done.changes)
-            return done
-
-        told = call(act)
-        if noted:
-            self._past.append(noted)
+    def carry_out(
+        self, action: Action, server: str = "", on_progress: Callable[[int, int], None] | None = None
+    ) -> Done:
+        """Carry out an action. A failed one changes nothing and cannot be undone."""
+        done = self._actions.act(action, server=server, on_progress=on_progress)
+        if done.changes:
+            self._past.append(done.changes)
             while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
                 self._past.popleft()
-        return told
+        return done
 
     def last(self, on_progress: Callable[[int, int], None] | None = None) -> str:
         """Undo the last action that is not undone yet; return the message."""
@@ -101,9 +97,9 @@ class Undo:
         answers = self._actions.undo(self._past[-1], on_progress)  # if it is cancelled, it can be requested again
         self._past.pop()
         indices = self._indices()
-        told = [(change.subject(indices), change, refusal) for change, refusal in answers]
-        undone = [f"{name} {change.done}" for name, change, refusal in told if not refusal]
-        refused = [f"{name} {refusal}" for name, _, refusal in told if refusal]
+        named = [(change.subject(indices), change, refusal) for change, refusal in answers]
+        undone = [f"{name} {change.done}" for name, change, refusal in named if not refusal]
+        refused = [f"{name} {refusal}" for name, _, refusal in named if refusal]
         if not undone:
             raise GputuiError(f"{_listed(refused)}: not undone", where="undo")
         return f"undone: {_listed(undone)}" + (f"; not undone: {_listed(refused)}" if refused else "")
@@ -122,23 +118,23 @@ class ActionThread:
     ) -> None:
         self._undo = Undo(actions, indices)
         self._tell = tell
-        self._requested: queue.SimpleQueue[tuple[LongTask, Call | None] | None] = queue.SimpleQueue()
+        self._requested: queue.SimpleQueue[tuple[LongTask, ActionRequested | None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, call: Call) -> LongTask:
+    def add(self, asked: ActionRequested) -> LongTask:
         """Carry out an action as soon as possible; return its task."""
-        return self._request(call)
+        return self._request(asked)
 
     def undo(self) -> LongTask:
         """Undo the last action, once those before it are carried out."""
         return self._request(None)
 
-    def _request(self, call: Call | None) -> LongTask:
+    def _request(self, asked: ActionRequested | None) -> LongTask:
         work = LongTask("Saving:", "jobs")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gputui-actions", daemon=True)
             self._thread.start()
-        self._requested.put((work, call))
+        self._requested.put((work, asked))
         return work
 
     def finish(self, timeout: float) -> bool:
@@ -151,19 +147,30 @@ class ActionThread:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        while (asked := self._requested.get()) is not None:
-            work, call = asked
+        while (requested := self._requested.get()) is not None:
+            work, asked = requested
             work.begin()
-            told = self._carry_out(call, work.step)
+            answer = self._carry_out(asked, work.step)
             work.end()
-            self._tell(told)
-            del asked, call, told  # or its jobs would be kept until the next action
+            self._tell(answer)
+            del requested, asked, answer  # or its jobs would be kept until the next action
 
-    def _carry_out(self, call: Call | None, on_progress: Callable[[int, int], None]) -> Message:
+    def _carry_out(self, asked: ActionRequested | None, on_progress: Callable[[int, int], None]) -> Message:
         try:
-            undo = self._undo
-            return ActionDone(undo.last(on_progress) if call is None else undo.carry_out(call, on_progress))
+            if asked is None:
+                return ActionDone(self._undo.last(on_progress))
+            return ActionDone(self._written(asked, on_progress))
         except GputuiError as error:
             return ActionFailed(error)
         except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next action is carried out
             return ActionFailed(GputuiError(f"{type(error).__name__}: {error}", where="gputui"))
+
+    def _written(self, asked: ActionRequested, on_progress: Callable[[int, int], None]) -> str:
+        try:
+            done = self._undo.carry_out(asked.action, asked.server, on_progress)
+            words = told(asked.action, done, asked.subject)
+        except Exception as error:
+            asked.answer(error)
+            raise
+        asked.answer(None)
+        return words

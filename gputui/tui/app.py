@@ -260,7 +260,7 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         if self.services.is_read_only:
             self.on_action_failed(ActionFailed(GputuiError("this console is read-only", hint=READ_ONLY_HINT)))
             return
-        self.works.watch(self.actions.add(message.call))
+        self.works.watch(self.actions.add(message))
 
     def on_key(self, event: events.Key) -> None:
         """Explain why a key of a command does nothing: its subject is missing, or the console is read-only."""

@@ -7,9 +7,9 @@ from enum import Enum
 
 from textual.message import Message
 
+from gputui.domain.action import Action
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
-from gputui.ports.actions import Act
 
 
 class SnapshotTaken(Message, bubble=False):
@@ -25,11 +25,25 @@ class SnapshotTaken(Message, bubble=False):
 
 
 class ActionRequested(Message):
-    """Message that an operator requests an action; `call` has it carried out and returns the message to show."""
+    """Message that an operator requests an action.
 
-    def __init__(self, call: Callable[[Act], str]) -> None:
+    `subject` names what it is about if that is not a job. `server` is that of a new job, a reservation or a pause in a
+    console over several. `answer` is called with None once the action is written, or with the error, in the thread that
+    carries it out.
+    """
+
+    def __init__(
+        self,
+        action: Action,
+        subject: str = "",
+        server: str = "",
+        answer: Callable[[Exception | None], object] = lambda error: None,
+    ) -> None:
         super().__init__()
-        self.call = call
+        self.action = action
+        self.subject = subject
+        self.server = server
+        self.answer = answer
 
 
 class ActionDone(Message, bubble=False):

@@ -1,7 +1,4 @@
-"""Changes that an operator is about to make.
-
-Their description, effect on the plan, cost, and the call that writes them.
-"""
+"""Changes that an operator is about to make: their description, effect on the plan, cost, and action."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
-from gputui.domain.action import Action, DrainGpus, EditJobs, PlaceJobs, ResumeGpus, SetPriority
+from gputui.domain.action import Action, DrainGpus, EditJobs, PlaceJobs, ReserveGpus, ResumeGpus, SetPriority, Unreserve
 from gputui.domain.arrays import count
 from gputui.domain.edit import Edit, differs
 from gputui.domain.gpu import Gpu, GpuView
@@ -31,12 +28,10 @@ from gputui.domain.units import format_duration, listed, plural
 from gputui.domain.verb import Verb
 from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
 from gputui.engine.actions.controls import beneficiary
-from gputui.ports.actions import Act
-from gputui.tui.actions import Call, call_of
+from gputui.tui.messages import ActionRequested
 from gputui.tui.present.gpu_rows import Labels
 from gputui.tui.present.job import job_title
 from gputui.tui.present.times import clock
-from gputui.tui.queue import tabs
 from gputui.tui.queue.folding import Marks
 
 _SOON = timedelta(seconds=30)
@@ -47,21 +42,42 @@ ORDER = ("raise", "lower", "top", "move")
 """Verbs that replace each other while they are proposed."""
 
 
-class _Single:
+class BaseProposal(Protocol):
     """A proposal that no further key changes, and that causes no irreversible loss."""
+
+    subject: str = ""
+    """Name of its subject if that is not a job."""
+    asks_reason: bool = False
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """Ids of the jobs concerned: none."""
+        """Ids of the jobs concerned."""
         return ()
 
+    def action(self, reason: str = "") -> Action | None:
+        """Return the action that writes it; None if nothing would change."""
+        raise NotImplementedError
+
+    def words(self, snapshot: Snapshot) -> str:
+        """Return the description of the change."""
+        raise NotImplementedError
+
+    def doubt(self, snapshot: Snapshot) -> str:
+        """Return why it no longer makes sense, or would be refused; empty while it does."""
+        raise NotImplementedError
+
+    def change(self, now: datetime) -> SnapshotChange:
+        """Return the change of the snapshot for the forecast."""
+        action = self.action()
+        return whatif.change_of(action, now) if action is not None else lambda snapshot: snapshot
+
     def further(self, verb: str, snapshot: Snapshot) -> Self:
-        """Return the proposal itself: further keys do not change it."""
+        """Return the proposal after one more key."""
         del verb, snapshot
         return self
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Return the sentence on irreversible loss: none."""
+        """Return the sentence on irreversible loss; empty if there is none."""
         del snapshot, now
         return ""
 
@@ -69,9 +85,14 @@ class _Single:
         """Return the word for a job that has no start after the change."""
         return "no forecast"
 
+    def request(self, reason: str = "", server: str = "") -> ActionRequested | None:
+        """Return the message that requests it; None if nothing would change."""
+        action = self.action(reason)
+        return None if action is None else ActionRequested(action, self.subject, server)
+
 
 @dataclass(frozen=True)
-class JobProposal:
+class JobProposal(BaseProposal):
     """A verb about jobs, identified by their ids, whatever happens to their rows."""
 
     job_id: JobId
@@ -88,7 +109,6 @@ class JobProposal:
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """Ids of all jobs concerned."""
         return (self.job_id, *self.others)
 
     @property
@@ -100,11 +120,13 @@ class JobProposal:
     def _verb(self) -> Verb[Job]:
         return JOB_VERB[self.verb]
 
-    @property
-    def _action(self) -> Action:
+    def action(self, reason: str = "") -> Action | None:
+        del reason
         if self._verb.wish is SetPriority:
-            return SetPriority(self.job_ids, self.delta, relative=True)
-        return PlaceJobs(self.places) if self._verb.wish is PlaceJobs else self._verb.on(self.job_ids)
+            return SetPriority(self.job_ids, self.delta, relative=True) if self.delta else None
+        if self._verb.wish is PlaceJobs:
+            return PlaceJobs(self.places) if self.places else None
+        return self._verb.on(self.job_ids)
 
     def further(self, verb: str, snapshot: Snapshot) -> JobProposal:
         """Return the proposal after one more key: priorities add up, other verbs replace each other."""
@@ -130,7 +152,6 @@ class JobProposal:
         return replace(self, verb="move", delta=0, note=purpose(move), places=move.places)
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the description of the change."""
         if self.others:
             entries = [job for job in self._jobs(snapshot) if job.runs]
             return f"{_named_jobs(self.job_ids, entries)}: {self._words_of_many()}"
@@ -157,7 +178,6 @@ class JobProposal:
         return f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Return the sentence on irreversible loss; empty if there is none."""
         if not self._verb.ends_work:
             return ""
         if self.others:
@@ -173,7 +193,6 @@ class JobProposal:
         return f"It is stopped: {ran} of work{gpus} is lost; {kept}."
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it no longer makes sense; empty while it does."""
         if self.others:
             able = count(job for job in self._jobs(snapshot) if self._verb.may(job))
             asked = len(self.job_ids)
@@ -195,19 +214,8 @@ class JobProposal:
         """Return the jobs concerned, as spans."""
         return Marks(spans_of(self.job_ids))
 
-    def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot for the forecast."""
-        return whatif.change_of(self._action, now)
-
     def fate(self) -> str:
-        """Return the word for these jobs if they have no start after the change."""
         return self._verb.fate
-
-    def call(self, reason: str = "") -> Call | None:
-        """Return the call that writes it; None if nothing would change."""
-        del reason
-        is_nothing = (self.verb == "move" and not self.places) or (self.verb in {"raise", "lower"} and not self.delta)
-        return None if is_nothing else call_of(self._verb, self._action)
 
 
 def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
@@ -249,7 +257,7 @@ def _cost_of_many(jobs: Sequence[Job], verb: str, now: datetime) -> str:
 
 
 @dataclass(frozen=True)
-class GpuProposal(_Single):
+class GpuProposal(BaseProposal):
     """A verb about one GPU, identified by its UUID."""
 
     uuid: str
@@ -258,15 +266,20 @@ class GpuProposal(_Single):
     """Name of the verb: `drain` or `resume`."""
 
     @property
-    def asks_reason(self) -> bool:
-        """Return whether it takes a reason."""
+    def subject(self) -> str:  # type: ignore[override]
+        return f"GPU {self.index}"
+
+    @property
+    def asks_reason(self) -> bool:  # type: ignore[override]
         return BY_NAME[self.verb].asks_reason
+
+    def action(self, reason: str = "") -> Action:
+        return DrainGpus((self.uuid,), reason) if self.verb == "drain" else ResumeGpus((self.uuid,))
 
     def _view(self, snapshot: Snapshot) -> GpuView | None:
         return next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
 
     def words(self, snapshot: Snapshot) -> str:
-        """Return the description of the change."""
         view = self._view(snapshot)
         note = ""
         if view is not None:
@@ -274,24 +287,12 @@ class GpuProposal(_Single):
         return BY_NAME[self.verb].proposal.format(title=self.index, note=note)
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it no longer makes sense; empty while it does."""
         view = self._view(snapshot)
         if view is None:
             return f"GPU {self.index} no longer exists."
         if BY_NAME[self.verb].may((view, snapshot.controls)):
             return ""
         return "It is drained already." if self.verb == "drain" else "It is no longer drained."
-
-    def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot for the forecast."""
-        return whatif.change_of(self._action(), now)
-
-    def _action(self, reason: str = "") -> Action:
-        return DrainGpus((self.uuid,), reason) if self.verb == "drain" else ResumeGpus((self.uuid,))
-
-    def call(self, reason: str = "") -> Call:
-        """Return the call that writes it."""
-        return call_of(BY_NAME[self.verb], self._action(reason), self.index)
 
 
 def _jobs_that_stay(view: GpuView) -> str:
@@ -307,7 +308,7 @@ def _drain_reason(view: GpuView) -> str:
 
 
 @dataclass(frozen=True)
-class WindowProposal(_Single):
+class WindowProposal(BaseProposal):
     """A reservation to be made, or to be released."""
 
     window: Window
@@ -315,8 +316,11 @@ class WindowProposal(_Single):
     """GPUs that exist, for a new reservation."""
     is_new: bool = True
 
+    def action(self, reason: str = "") -> Action:
+        del reason
+        return ReserveGpus(self.window, self.gpus) if self.is_new else Unreserve(self.window.name)
+
     def words(self, snapshot: Snapshot) -> str:
-        """Return the description of the change."""
         window = describe_window(self.window, snapshot)
         return f"Reserve {window}" if self.is_new else f"Release reservation {self.window.name}: {window}"
 
@@ -328,15 +332,9 @@ class WindowProposal(_Single):
         return f"There is no reservation {self.window.name} any more." if not is_there else ""
 
     def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot for the forecast."""
         del now
         make = reservations.with_reservation if self.is_new else reservations.without_reservation
         return make(self.window)
-
-    def call(self, reason: str = "") -> Call:
-        """Return the call that writes it."""
-        del reason
-        return tabs.reserve(self.window, self.gpus) if self.is_new else tabs.give_up(self.window.name)
 
 
 def describe_window(window: Window, snapshot: Snapshot) -> str:
@@ -349,7 +347,7 @@ def describe_window(window: Window, snapshot: Snapshot) -> str:
 
 
 @dataclass(frozen=True)
-class EditProposal(_Single):
+class EditProposal(BaseProposal):
     """An edit of a job, from its form."""
 
     job: Job
@@ -362,45 +360,24 @@ class EditProposal(_Single):
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """The id of the job."""
         return (self.job.id,)
 
+    def action(self, reason: str = "") -> Action:
+        del reason
+        return EditJobs((self.job.id,), self.edit, self.job)
+
     def words(self, snapshot: Snapshot) -> str:
-        """Return the description of the change."""
         del snapshot
         return f"job {job_title(self.job)}: {self.told}"
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Return why it would be refused; empty if it would not."""
         return edit_refusal(self.job, snapshot)
 
-    def change(self, now: datetime) -> SnapshotChange:
-        """Return the change of the snapshot for the forecast."""
-        return whatif.change_of(self._action, now)
-
-    @property
-    def _action(self) -> EditJobs:
-        return EditJobs((self.job.id,), self.edit, self.job)
-
     def fate(self) -> str:
-        """Return the word for the job if it has no start after the change."""
         return "held" if self.edit.held else "no forecast"
 
-    def call(self, reason: str = "") -> Call:
-        """Return the call that writes it and reports the result to the form."""
-        del reason
-        shown = self.job.shown_id
-
-        def write(act: Act) -> str:
-            try:
-                is_news = act(self._action).ids
-            except Exception as error:
-                self.tell(error)
-                raise
-            self.tell(None)
-            return f"job {shown} is edited" if is_news else f"job {shown}: nothing to change"
-
-        return write
+    def request(self, reason: str = "", server: str = "") -> ActionRequested:
+        return ActionRequested(self.action(reason), f"job {self.job.shown_id}", server, self.tell)
 
 
 def edit_refusal(seen: Job, snapshot: Snapshot) -> str:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gputui.domain.state import JobState
 from gputui.request import draft as drafts
 from gputui.request.submitter import Submitter
-from gputui.tui.submission.purposes import NewJob
+from gputui.tui.submission.purposes import Purpose
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 
@@ -103,7 +103,7 @@ def test_a_requeued_element_keeps_its_values(run: Run, swept: KeptStore) -> None
 
 
 def test_a_clone_of_an_element_has_its_values_and_a_clone_of_the_array_its_sweep(swept: KeptStore) -> None:
-    one, whole = NewJob.like(swept.get(15), NOW), NewJob.like(next(iter(swept.jobs().values())), NOW)
+    one, whole = Purpose.like(swept.get(15), NOW), Purpose.like(next(iter(swept.jobs().values())), NOW)
     assert (one.start["command"], one.start.get("sweep")) == ("train --lr 1e-4", None)
     assert drafts.env_names(one.start) == ("TAG", "GPUTUI_SWEEP_LR", "GPUTUI_SWEEP_SEED")
     assert (whole.start["sweep"], whole.start["sweep_limit"]) == ("lr=1e-3,1e-4 seed=0-9", "2")

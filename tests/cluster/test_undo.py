@@ -41,7 +41,7 @@ class Operator:
         return [(job.held, job.priority, job.spec.time_limit) for job in jobs]
 
     def change(self, call: Change, ids: list[JobId]) -> None:
-        self.undo.carry_out(lambda act: str(act(call(ids))))
+        self.undo.carry_out(call(ids))
 
     def undone(self) -> str:
         return self.undo.last()

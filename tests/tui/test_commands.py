@@ -69,7 +69,7 @@ def test_only_opposites_share_a_key() -> None:
         {"copy", "copy_lines"},
         {"drain", "resume"},
         {"pause", "unpause"},
-        {"suspend", "unsuspend"},
+        {"verb('suspend')", "verb('unsuspend')"},
         {"leave", "back"},
         {"clear_filter", "clear_marks", "clear_log", "back", "forget", "give_up", "give_up_work"},
         {"filter", "search"},

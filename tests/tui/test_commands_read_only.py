@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gputui.domain.action import Hold
 from gputui.domain.settings import ConsoleSettings
-from gputui.ports.actions import Act
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.places import places
 from gputui.tui.commands.table import COMMANDS
@@ -47,13 +44,9 @@ async def test_read_only_consoles_offer_no_key_that_changes_anything() -> None:
 async def test_a_forced_action_is_refused_with_a_sentence() -> None:
     console = _looker()
 
-    def hold(act: Act) -> str:
-        return str(act(Hold((107,))))
-
-    call: Callable[[Act], str] = hold
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(ActionRequested(call))
+        console.app.screen.post_message(ActionRequested(Hold((107,))))
         await console.settle(pilot)
         assert console.audited() == []
         assert any("read-only" in told for told in console.told)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from gputui.domain.action import Hold, Release, SetPriority
+from typing import Any
+
+from gputui.domain.action import Action, Hold, Release, SetPriority
 from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Actions
-from gputui.ports.actions import Act
 from gputui.tui.messages import ActionRequested
 from gputui.tui.screens.main import Main
 from tests.factories import ACTOR, uuid
@@ -63,27 +65,25 @@ async def test_an_undone_drain_names_the_gpu_as_on_the_screen() -> None:
 async def test_a_failed_action_cannot_be_undone() -> None:
     console = Console()
 
-    def fail(act: Act) -> str:
-        act(Hold((107,)))
+    act = console.actions.act
+
+    def fail(action: Action, **options: Any) -> Done:
+        act(action, **options)
         raise StoreFullError("no space is left")
 
+    console.actions.act = fail  # type: ignore[method-assign]
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(ActionRequested(fail))
+        console.app.screen.post_message(ActionRequested(Hold((107,))))
         await console.press(pilot, "u")
         assert "Nothing to undo" in console.told[-1]
 
 
 async def test_many_jobs_of_one_action_are_undone_together() -> None:
     console = Console()
-
-    def hold_all(act: Act) -> str:
-        act(Hold((106, 107, 108, 110)))
-        return "held"
-
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(ActionRequested(hold_all))
+        console.app.screen.post_message(ActionRequested(Hold((106, 107, 108, 110))))
         await console.settle(pilot)
         Actions(console.store, console.clock, ACTOR).act(Release((106,)))
         await console.press(pilot, "u")

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
+from gputui.domain.action import Action, Hold
 from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.ports.actions import Act
+from gputui.domain.submit_action import Done
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen
@@ -72,10 +73,11 @@ def looking_on(snapshot: Snapshot) -> Console:
 async def refused(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Fail to write an action."""
 
-    def call(act: Act) -> str:
+    def fail(action: Action, **options: object) -> Done:
         raise GputuiError("no space is left on the device", where=days.STORE, hint="free some space, then try again")
 
-    console.app.post_message(ActionRequested(call))
+    console.actions.act = fail  # type: ignore[method-assign]
+    console.app.post_message(ActionRequested(Hold((107,))))
     await pilot.pause()
 
 

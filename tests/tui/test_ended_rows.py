@@ -85,7 +85,7 @@ def test_an_array_is_one_row_in_every_section() -> None:
     assert [len(rows.jobs_of(key)) for key in rows.keys] == [3, 1, 1, 0, 2]
     assert (rows.running, rows.waiting, rows.ended_counts.total) == (3, 5, 2)
     first = rows.keys[0]
-    rows.hold(each.id for each in active)
+    rows.stay(each.id for each in active)
     later = [active[0].evolve(state=JobState.COMPLETED, ended_at=NOW), *active[1:]]
     rows.update(snapshot(rest, *later, *over, job(30)))
     assert rows.keys[0] == first
@@ -138,16 +138,16 @@ def test_running_jobs_are_sorted_by_their_start() -> None:
 def test_a_row_under_the_cursor_stays_where_it_is_until_it_is_left() -> None:
     rows = QueueRows()
     rows.update(snapshot(running(1), job(2), job(3), job(4), ended(5, 1)))
-    rows.hold([3])
+    rows.stay([3])
     gone = job(3).evolve(state=JobState.CANCELLED, ended_at=NOW)
     rows.update(snapshot(running(1), job(2), gone, job(4), ended(5, 1)))
     assert list(rows.keys) == [1, 2, 3, 4, FOLD]
-    rows.hold([1])
+    rows.stay([1])
     over = running(1).evolve(state=JobState.COMPLETED, ended_at=NOW)
     for seconds in (1, 60):
         rows.update(replace(snapshot(over, job(2), gone, job(4)), taken_at=NOW + timedelta(seconds=seconds)))
         assert list(rows.keys) == [1, 2, 4, FOLD]
-    rows.hold([2])
+    rows.stay([2])
     rows.update(replace(snapshot(over, job(2), gone, job(4)), taken_at=NOW + timedelta(seconds=61)))
     assert list(rows.keys) == [2, 4, FOLD]
 
@@ -157,10 +157,10 @@ def test_a_job_under_the_cursor_stays_when_it_stops_to_match_the_filter() -> Non
     rows.update(snapshot(ended(1, 7), ended(2, 9), running(3)))
     rows.show(filter="state:r")
     assert list(rows.keys) == [3]
-    rows.hold([3])
+    rows.stay([3])
     rows.update(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)))
     assert list(rows.keys) == [3, 4]
-    rows.hold([4])
+    rows.stay([4])
     rows.update(replace(snapshot(ended(1, 7), ended(2, 9), ended(3, 0), running(4)), taken_at=NOW + GRACE))
     assert list(rows.keys) == [4]
 

@@ -23,10 +23,8 @@ from gputui.domain.action import SetPriority
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import STEP, GpuHistory
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.actions import Actions
-from gputui.ports.actions import Act
 from gputui.tui.actions import Undo
 from gputui.tui.messages import ExitChoice
 from gputui.tui.queue.columns import Sorting
@@ -153,7 +151,7 @@ def test_actions_on_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
     actions = Actions(store, FakeClock(), ACTOR)
     undo = Undo(actions, dict)
     for value in range(10):
-        undo.carry_out(partial(_prioritise, ids, value))
+        undo.carry_out(SetPriority(ids, value))
     for _ in range(3):
         undo.last()
     assert store.get(ids[0]).priority == 6
@@ -248,7 +246,3 @@ async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(
             assert not closed.is_running, name
             await console.press(pilot, "home")
             kept = await show_seen(console, pilot, usual)
-
-
-def _prioritise(ids: tuple[JobId, ...], value: int, act: Act) -> str:
-    return str(act(SetPriority(ids, value)).ids)

@@ -9,9 +9,10 @@ import weakref
 
 from textual.message import Message
 
+from gputui.domain.action import Pause
 from gputui.engine.actions.actions import Actions
 from gputui.tui.actions import ActionThread
-from gputui.tui.messages import ActionDone
+from gputui.tui.messages import ActionDone, ActionRequested
 from gputui.tui.progress import IsWanted, LatestWorker
 from tests.factories import ACTOR, FakeClock
 from tests.memory_store import MemoryJobStore
@@ -114,7 +115,7 @@ def test_the_subject_of_an_action_is_freed_when_it_is_done() -> None:
     told: queue.SimpleQueue[Message] = queue.SimpleQueue()
     thread, about = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), told.put), Queue()
     kept = weakref.ref(about)
-    thread.add(lambda actions, about=about: type(about).__name__)  # type: ignore[misc]
+    thread.add(ActionRequested(Pause(), answer=lambda error, about=about: None))  # type: ignore[misc]
     assert isinstance(told.get(timeout=PATIENCE), ActionDone)
     del about
     gone(kept)

@@ -21,7 +21,7 @@ from gputui.domain.verb import BaseVerb, FormVerb, Verb, Who
 from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER_VERBS, VERBS
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
-from gputui.tui.actions import Undo, call_of
+from gputui.tui.actions import Undo, told
 from gputui.tui.commands.places import CHANGING, MENUS
 from gputui.tui.commands.table import COMMANDS
 from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
@@ -126,7 +126,8 @@ def test_the_shell_has_a_command_for_each_verb(verb: Verb[object]) -> None:
 def test_the_call_of_a_verb_changes_the_job_and_its_preview_the_forecast(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
-    said = call_of(verb, action_of(verb))(Actions(store, FakeClock(), ACTOR).act)
+    action = action_of(verb)
+    said = told(action, Actions(store, FakeClock(), ACTOR).act(action))
     assert store.get(1) != before
     assert with_keys(said, lambda name: f"<{name}>").startswith("job 1")
     picture = snapshot(jobs=(before,))
@@ -137,10 +138,10 @@ def test_the_call_of_a_verb_changes_the_job_and_its_preview_the_forecast(verb: V
 def test_a_repeated_verb_changes_nothing_or_is_refused(verb: Verb[Job]) -> None:
     store = store_for(verb)
     actions = Actions(store, FakeClock(), ACTOR)
-    call = call_of(verb, action_of(verb))
-    call(actions.act)
+    action = action_of(verb)
+    actions.act(action)
     if verb.name in {"hold", "release", "cancel", "move"}:
-        assert call(actions.act) == "job 1: nothing to change"
+        assert told(action, actions.act(action)) == "job 1: nothing to change"
 
 
 @job_verbs
@@ -148,7 +149,7 @@ def test_an_undo_restores_the_state(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
     undo = Undo(Actions(store, FakeClock(), ACTOR), dict)
-    undo.carry_out(call_of(verb, action_of(verb)))
+    undo.carry_out(action_of(verb))
     if not verb.wish.is_final:
         undo.last()
         assert store.get(1).evolve(waiting_since=before.waiting_since) == before
@@ -164,7 +165,7 @@ def test_the_scheduler_is_paused_and_unpaused(verb: Verb[object]) -> None:
     if verb.name == "unpause":
         actions.act(Pause("maintenance"))
     assert verb.may(store.controls())
-    call_of(verb, Pause("maintenance") if verb.name == "pause" else Unpause())(actions.act)
+    actions.act(Pause("maintenance") if verb.name == "pause" else Unpause())
     assert not verb.may(store.controls())
 
 
@@ -178,7 +179,7 @@ def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
     assert verb.may((shown, store.controls()))
     uuids = (shown.gpu.uuid,)
     action = DrainGpus(uuids, "broken") if verb.name == "drain" else ResumeGpus(uuids)
-    said = call_of(verb, action, "3")(actions.act)
+    said = told(action, actions.act(action), "GPU 3")
     assert said.startswith("GPU 3 ")
     assert not verb.may((shown, store.controls()))
     assert type(action) is verb.wish
@@ -202,7 +203,7 @@ def refused(tmp_path: Path) -> Callable[..., bool]:
         permissions = UserPermissions(tmp_path, settings)
         actions = Actions(store, FakeClock(), actor, policy=policy, permissions=permissions)
         try:
-            call_of(verb, action_of(verb))(actions.act)
+            actions.act(action_of(verb))
         except GputuiError:
             return True
         return False

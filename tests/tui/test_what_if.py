@@ -205,7 +205,7 @@ def test_a_priority_stays_within_its_bounds() -> None:
         proposal = JobProposal(111, "raise")
         for verb in verbs:
             proposal = proposal.further("raise" if verb == "+" else "lower", snapshot)
-        assert (proposal.call() is None) == (proposal.delta == 0)
+        assert (proposal.action() is None) == (proposal.delta == 0)
         return proposal.words(snapshot).rpartition(": ")[2]
 
     snapshot = plans.contended()

@@ -16,7 +16,6 @@ from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
 from gputui.engine.actions.actions import Progress
-from gputui.ports.actions import Act
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell
@@ -55,11 +54,6 @@ class Slow:
         return self._act(action, server=server)
 
 
-def hold(act: Act) -> str:
-    act(Hold((107,)))
-    return "all are held"
-
-
 def shows_line(console: Console) -> bool:
     return "Esc cancels" in console.screen_text
 
@@ -91,13 +85,13 @@ class TestActions:
         slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(hold))
+            console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             assert "Esc cancels" in console.screen_text
             slow.may_go_on.release()
             await console.settle(pilot)
             await gone(console, pilot)
-            assert console.told == ["all are held"]
+            assert console.told == ["job 107 is held: r releases it"]
             assert console.store.get(107).held
 
     async def test_escape_aborts_the_task(self) -> None:
@@ -105,7 +99,7 @@ class TestActions:
         slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(hold))
+            console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("escape")
             await seen(console, pilot, "cancelling …")
@@ -120,7 +114,7 @@ class TestActions:
         slow = Slow(console)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(hold))
+            console.app.post_message(ActionRequested(Hold((107,))))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("question_mark")
             await seen(console, pilot, "4,210 of 10,000 jobs")
@@ -136,7 +130,7 @@ class TestActions:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(ActionRequested(lambda act: str(act(Hold((107,))))))
+            console.app.post_message(ActionRequested(Hold((107,))))
             await console.settle(pilot)
             gate = threading.Semaphore(0)
             undo = console.actions.undo

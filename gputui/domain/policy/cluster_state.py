@@ -204,7 +204,7 @@ class ClusterState:
         if self._bands is not None:
             self._bands.drop(lane.key)
 
-    def hold(self, run: RunningJob) -> None:
+    def occupy(self, run: RunningJob) -> None:
         """Record a running job: its GPUs are not free, even if an older reading says so."""
         key, gpus = run.key, run.width
         for node, mask in run.grant:
@@ -225,7 +225,7 @@ class ClusterState:
         run = RunningJob(item.id, key, grant, now, self.shares.part(ask, grant), expected=expected, width=size(grant))
         for place in gpu_bits(grant) if ask.share else ():
             self.shares.take(run.id, place, ask.share)
-        self.hold(run)
+        self.occupy(run)
         return run
 
     def end(self, job_id: JobId, now: float) -> RunningJob:

@@ -120,7 +120,7 @@ class PlanningContext(Struct, dict=True):
                 self.cluster.shares.take(job.id, place, self.gpus.counts_with(job, place))
             leaving, by = leaves_at(job, self.settings), job.attempts[-1].preempted_by
             key, expected = self.key(job, self.durations.seconds(job)), self.durations.prediction(job)
-            self.cluster.hold(
+            self.cluster.occupy(
                 RunningJob(job.id, key, grant, started.timestamp(), part, leaving, expected, len(job.gpus))
             )
             if by is not None and is_making_way(job):

@@ -331,7 +331,7 @@ class QueueRows:
             (key for key, group in self.arranged.groups.items() if any(each.has(job.id) for each in group)), job.id
         )
 
-    def hold(self, ids: Iterable[JobId]) -> None:
+    def stay(self, ids: Iterable[JobId]) -> None:
         """Set the jobs under the cursor; their rows stay in their section while it is there, even if they end."""
         held = {job_id: self._section(job_id) for job_id in ids}
         if held.keys() != self._held.keys():

@@ -405,7 +405,7 @@ class GpuProcessesScreen(JobScreen):
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.request("cancel", Cancel((job.id,)))
+                self.request(Cancel((job.id,)))
 
         detail = f"Processes of jobs get no signals from here. The job of {plain(job.spec.tenant, 32)} ends as a whole."
         question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"

@@ -20,8 +20,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.verb import Verb
-from gputui.domain.verbs import BY_NAME, JOB_VERB, NODE_VERBS, RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
-from gputui.tui.actions import call_of
+from gputui.domain.verbs import BY_NAME, SIGNAL, SIGNALS
 from gputui.tui.clipboard import copy
 from gputui.tui.commands.command import place_of
 from gputui.tui.commands.places import CAPABILITIES, CHANGING
@@ -47,8 +46,8 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._services = services
         self._snapshot = snapshot
         self.conditions: dict[str, Predicate] = {
-            "verb": lambda name: any(map(JOB_VERB[str(name)].may, self.subjects())),
-            **{verb.name: partial(self._may_any, verb) for verb in RUNNING_VERBS},
+            "verb": lambda name: any(map(BY_NAME[str(name)].may, self.subjects())),
+            "signal": partial(self._may_any, SIGNAL),
             "shell": self._is_running,
             "processes": self._is_running,
             "detail": self._has_subject,
@@ -101,11 +100,11 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     def action_verb(self, name: str) -> None:
         """Ask for the change; it applies to the present subject, however long a dialog stays open."""
-        verb = JOB_VERB[name]
+        verb = BY_NAME[name]
         jobs = [job for job in self.subjects() if verb.may(job)]
         if not jobs:
             return
-        if self.shows_what_if:
+        if verb.wish.has_forecast and self.shows_what_if:
             from gputui.tui.proposals import propose
 
             self.propose(propose(jobs, name, self._snapshot))
@@ -113,30 +112,17 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         action = verb.on(tuple(job_id for job in jobs for job_id in job.ids))
         subject = _element_words(jobs)
         if not verb.question:
-            self.request(name, action, subject)
+            self.request(action, subject)
             return
         from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.request(name, action, subject)
+                self.request(action, subject)
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         follow = partial(_what_cancel_does, jobs)
         self.app.push_screen(Confirm(f"{verb.question} {which}?", follow(self._snapshot), follow), answered)
-
-    def action_suspend(self) -> None:
-        """Suspend the running jobs that are the subject."""
-        self._request_of_all(SUSPEND)
-
-    def action_unsuspend(self) -> None:
-        """Continue the selected suspended jobs."""
-        self._request_of_all(UNSUSPEND)
-
-    def _request_of_all(self, verb: Verb[Job]) -> None:
-        jobs = [job for job in self.subjects() if verb.may(job)]
-        if jobs:
-            self.request(verb.name, verb.on(tuple(job.id for job in jobs)), _element_words(jobs))
 
     def action_signal(self) -> None:
         """Ask which signal to send to the present subject."""
@@ -150,15 +136,15 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
             if place is not None:
                 number = signal_number(SIGNALS[place].name, "")
-                self.request("signal", Signal(tuple(job.id for job in jobs), number))
+                self.request(Signal(tuple(job.id for job in jobs), number))
 
         which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
         lines = [f"{each.name:<6}{each.use}" for each in SIGNALS]
         self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
 
-    def request(self, verb: str, action: Action, subject: str = "") -> None:
-        """Request an action at once; `subject` names its subject if that is not a job."""
-        self.post_message(ActionRequested(call_of(BY_NAME[verb], action, subject)))
+    def request(self, action: Action, subject: str = "", server: str = "") -> None:
+        """Request an action at once; see `ActionRequested`."""
+        self.post_message(ActionRequested(action, subject, server))
 
     @property
     def shows_what_if(self) -> bool:
@@ -238,16 +224,13 @@ class GpuScreen(JobScreen):
         uuid = view.gpu.uuid
         return next(node.name for node in self._snapshot.nodes if any(each.gpu.uuid == uuid for each in node.gpus))
 
-    def _request_of_node(self, verb: str, node: str, action: Action) -> None:
-        self.post_message(ActionRequested(call_of(NODE_VERBS[verb], action, node)))
-
     def _drain_node(self, node: str) -> None:
         """Ask for a reason, then drain the node."""
         from gputui.tui.screens.questions import Prompt
 
         def answered(reason: str | None) -> None:
             if reason is not None:
-                self._request_of_node("drain", node, DrainGpus((node,), reason))
+                self.request(DrainGpus((node,), reason), f"node {node}")
 
         why = self._services.lacking[Capability.DRAIN_GPU]
         self.app.push_screen(Prompt(f"Drain node {node}", "Reason", f"{why}. Running jobs continue."), answered)
@@ -266,7 +249,7 @@ class GpuScreen(JobScreen):
 
             def answered(reason: str | None) -> None:
                 if reason is not None:
-                    self.request("drain", DrainGpus((uuid,), reason), index)
+                    self.request(DrainGpus((uuid,), reason), f"GPU {index}")
 
             self.app.push_screen(
                 Prompt(f"Drain GPU {index}", "Reason", "Running jobs continue; no new starts."), answered
@@ -276,13 +259,13 @@ class GpuScreen(JobScreen):
         """Resume starts on the selected GPU, or on its node."""
         if self.drains_nodes:
             if (node := self.drained_node()) is not None:
-                self._request_of_node("resume", node, ResumeGpus((node,)))
+                self.request(ResumeGpus((node,)), f"node {node}")
         elif view := self.gpu():
             uuid, index = view.gpu.uuid, index_of(view)
             if self.shows_what_if:
                 self._propose_gpu(uuid, index, "resume")
                 return
-            self.request("resume", ResumeGpus((uuid,)), index)
+            self.request(ResumeGpus((uuid,)), f"GPU {index}")
 
     def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
         from gputui.tui.proposals import GpuProposal

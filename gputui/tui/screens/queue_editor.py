@@ -7,20 +7,27 @@ from collections.abc import Sequence
 from operator import is_not
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.message import Message
 
-from gputui.domain.action import PauseRecurring, PlaceJobs, RemoveRecurring, ResumeRecurring
+from gputui.domain.action import (
+    Action,
+    AddRecurring,
+    PauseRecurring,
+    PlaceJobs,
+    RemoveRecurring,
+    ResumeRecurring,
+    Unreserve,
+)
 from gputui.domain.arrays import count
+from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, Placing
-from gputui.domain.job_spec import JobId
+from gputui.domain.job_spec import JobId, Submission
+from gputui.domain.recurring import Recurrence
 from gputui.domain.server_ids import server_of, shown_id
 from gputui.domain.state import JobState
-from gputui.domain.verbs import BY_NAME
-from gputui.tui.actions import at_server, call_of
 from gputui.tui.keymap import keymap_of
-from gputui.tui.messages import ActionRequested
 from gputui.tui.progress import IsWanted, LatestWorker
-from gputui.tui.queue import tabs
 from gputui.tui.screens.job_screen import JobScreen, Predicate
 from gputui.tui.screens.queue_controller import QueueController
 from gputui.tui.services import Services
@@ -163,7 +170,7 @@ class QueueEditor:
             self._screen.propose(JobProposal(ids[0], "move", 0, ids[1:]).dragged(move))
         else:
             self._drag.want(move.places)
-            self._screen.request("move", PlaceJobs(move.places))
+            self._screen.request(PlaceJobs(move.places))
 
     def edit(self) -> None:
         """Open the form with the request of the job; an array must be unfolded first."""
@@ -193,8 +200,14 @@ class QueueEditor:
         from gputui.tui.screens.questions import Prompt
 
         def answered(expression: str | None) -> None:
-            if expression:
-                self._screen.post_message(ActionRequested(at_server(tabs.again(job, expression), server_of(job.id))))
+            if not expression:
+                return
+            try:
+                action = again(job, expression)
+            except GputuiError as error:
+                self._screen.notify(str(error), severity="error")
+            else:
+                self._screen.request(action, f"job {shown_id(job.id)}", server_of(job.id))
 
         detail = "Minute hour day month weekday, as in a crontab: 0 3 * * *  or  @daily"
         prompt = Prompt(f"Recurring job like #{job.shown_id}", "schedule", detail)
@@ -203,12 +216,12 @@ class QueueEditor:
     def pause_recurring(self) -> None:
         """Make no further runs of the recurring job."""
         if entry := self._recurring():
-            self._screen.request("pause_recurring", PauseRecurring((entry.id,)), shown_id(entry.id))
+            self._screen.request(PauseRecurring((entry.id,)), shown_id(entry.id))
 
     def resume_recurring(self) -> None:
         """Submit runs of the recurring job again."""
         if entry := self._recurring():
-            self._screen.request("resume_recurring", ResumeRecurring((entry.id,)), shown_id(entry.id))
+            self._screen.request(ResumeRecurring((entry.id,)), shown_id(entry.id))
 
     def remove(self) -> None:
         """Ask whether to remove the recurring job or the reservation, and remove it."""
@@ -221,20 +234,29 @@ class QueueEditor:
             self._screen.propose(WindowProposal(view.window, is_new=False))
             return
         if entry is not None:
-            call = call_of(BY_NAME["remove"], RemoveRecurring((entry.id,)), shown_id(entry.id))
+            action: Action = RemoveRecurring((entry.id,))
+            subject = shown_id(entry.id)
             question = f"Remove recurring job {shown_id(entry.id)}?"
             detail = "No further jobs are submitted; jobs that it submitted stay."
         elif view is not None:
-            call, question = tabs.give_up(view.window.name), f"Release reservation {view.window.name}?"
+            action, subject, question = Unreserve(view.window.name), "", f"Release reservation {view.window.name}?"
             detail = "Its GPUs are released."
         else:
             return
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._screen.post_message(ActionRequested(call))
+                self._screen.request(action, subject)
 
         self._screen.app.push_screen(Confirm(question, detail), answered)
+
+
+def again(job: Job, expression: str) -> AddRecurring:
+    """Return the action that submits a job like this one by a cron expression; raises InputError."""
+    from gputui.engine.actions.recurring import local_zone_name
+
+    spec = replace(job.spec, begin_at=None, after=(), after_any=())
+    return AddRecurring(Recurrence(expression, local_zone_name()), Submission(spec))
 
 
 def _not_moved(error: Exception) -> Message:

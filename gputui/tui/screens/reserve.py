@@ -18,7 +18,6 @@ from gputui.domain.text import plain
 from gputui.request import reservation as asked
 from gputui.request.draft import YES
 from gputui.request.times import span
-from gputui.tui.actions import at_server
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import GIVE_UP, SEND
 from gputui.tui.messages import ActionRequested
@@ -158,7 +157,7 @@ class Reserve(Dialog[None]):
         if self._services.settings.console.what_if != "off":
             self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
             return
-        self.app.post_message(ActionRequested(at_server(proposal.call(), self._snapshot.server_name)))
+        self.app.post_message(ActionRequested(proposal.action(), server=self._snapshot.server_name))
         self.dismiss()
 
     def _answered(self, is_made: bool | None) -> None:

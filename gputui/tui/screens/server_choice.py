@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputui.domain.action import Action, Pause, Unpause
+from gputui.domain.action import Pause, Unpause
 from gputui.domain.server_ids import server_of
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.verbs import BY_NAME
-from gputui.tui.actions import at_server, call_of
-from gputui.tui.messages import ActionRequested
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.services import Services
 
@@ -66,14 +63,11 @@ class ServerChoice:
 
         def answered(reason: str | None) -> None:
             if reason is not None:
-                self._request("pause", Pause(reason), server)
+                self._screen.request(Pause(reason), server=server)
 
         title = f"Pause {server or 'the scheduler'}"
         self._screen.app.push_screen(Prompt(title, "Reason", "Running jobs continue; no new starts."), answered)
 
     def unpause(self) -> None:
         """Resume the scheduler's starts."""
-        self._request("unpause", Unpause(), self.name)
-
-    def _request(self, verb: str, action: Action, server: str) -> None:
-        self._screen.post_message(ActionRequested(at_server(call_of(BY_NAME[verb], action), server)))
+        self._screen.request(Unpause(), server=self.name)

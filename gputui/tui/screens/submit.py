@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -22,13 +23,13 @@ from gputui.domain.job_spec import Submission
 from gputui.domain.policy.gpus.match import shortage
 from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.units import listed
 from gputui.request import draft as drafts
 from gputui.request import pasted_line
 from gputui.request.draft import Draft
 from gputui.request.edits import Editor
 from gputui.request.submitter import Submitter, inherited
-from gputui.tui.actions import at_server
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import PALETTE, SUBMIT_COMMANDS
 from gputui.tui.messages import ActionRequested
@@ -55,7 +56,7 @@ from gputui.tui.submission.form import (
     template_names,
 )
 from gputui.tui.submission.preview import Below, Forecaster, ProspectSeen, gpu_line, start_line
-from gputui.tui.submission.purposes import JobEdit, NewJob, Purpose
+from gputui.tui.submission.purposes import JobEdit, Purpose
 from gputui.tui.suspend import loan_of
 from gputui.tui.widgets.status_bars import KeyBar
 
@@ -245,7 +246,7 @@ class Submit(Dialog[None]):
         super().__init__()
         self._services = services
         self._snapshot = snapshot
-        self.purpose: Purpose = purpose or NewJob()
+        self.purpose: Purpose = purpose or Purpose()
         self._clean: Draft = drafts.filled_texts(self.purpose.start)
         self._is_sent = False
         self._warned_of: Submission | None = None
@@ -265,7 +266,7 @@ class Submit(Dialog[None]):
     @classmethod
     def clone(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
         """Return the form for a new job with another one's request."""
-        return cls(services, snapshot, NewJob.like(job, services.clock.now()))
+        return cls(services, snapshot, Purpose.like(job, services.clock.now()))
 
     @classmethod
     def edit(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
@@ -464,25 +465,28 @@ class Submit(Dialog[None]):
 
     def _send(self, asked: Submission) -> None:
         """Write the action, or show its effects first."""
-        action = self.purpose.action(
-            asked, self.draft(), self._origin, self._now, lambda error: self.post_message(Answered(error))
-        )
+        action = self.purpose.action(asked, self.draft(), self._origin, self._now)
+        server = self._snapshot.server_name
+
+        def answer(error: Exception | None) -> None:
+            self.post_message(Answered(error))
+
         if action is None:
             job = self.purpose.instead
             unchanged = f"job {shown_id(job.id)}: nothing to change" if job else "nothing to send"
             self.notify(unchanged)
             self.dismiss()
-        elif callable(action):
+        elif isinstance(action, SubmitJobs):
             self._is_sent = True
             self.say("Submitting …")
-            self.app.post_message(ActionRequested(at_server(action, self._snapshot.server_name)))
+            self.app.post_message(ActionRequested(action, server=server, answer=answer))
         elif self._services.settings.console.what_if == "off":
             self._is_sent = True
-            self.app.post_message(ActionRequested(action.call()))
+            self.app.post_message(dataclasses.replace(action, tell=answer).request())
         else:
             from gputui.tui.screens.what_if import WhatIf
 
-            self.app.push_screen(WhatIf(self._services, self._snapshot, action))
+            self.app.push_screen(WhatIf(self._services, self._snapshot, dataclasses.replace(action, tell=answer)))
 
     def on_answered(self, message: Answered) -> None:
         """Close the form, or show why it was refused."""

@@ -19,13 +19,11 @@ from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.tui.actions import at_server
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import FURTHER, WHAT_IF_COMMANDS
-from gputui.tui.messages import ActionRequested
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.progress import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
-from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
+from gputui.tui.proposals import JobProposal, Proposal
 from gputui.tui.screens.dialog import Leavable
 from gputui.tui.services import Services
 from gputui.tui.widgets.line_table import CellLines
@@ -106,7 +104,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         with Vertical(id="panel") as panel:
             panel.border_title = "What if"
             yield self._lines
-            if isinstance(self.proposal, GpuProposal) and self.proposal.asks_reason:
+            if self.proposal.asks_reason:
                 yield Input(placeholder="Reason, shown to all users", compact=True, max_length=200)
             yield KeyBar(id="keys")
 
@@ -242,8 +240,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         """Write the change, for exactly the job or GPU that the panel was opened for."""
         fields = self.query(Input)
         reason = plain(fields.first().value.strip(), 200) if fields else ""
-        if call := self.proposal.call(reason):
-            self.app.post_message(ActionRequested(at_server(call, self._snapshot.server_name)))
+        if (request := self.proposal.request(reason, self._snapshot.server_name)) is not None:
+            self.app.post_message(request)
         self.dismiss(True)
 
     def action_forget(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -13,18 +12,15 @@ from gputui.domain.edit import Edit, differs
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Submission
-from gputui.domain.server_ids import shown_id
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import SubmitJobs
 from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
-from gputui.ports.actions import Act
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft
 from gputui.request.job_options import BY_NAME
-from gputui.tui.actions import Call
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.table import MORE_FIELDS, SUBMIT_COMMANDS
 from gputui.tui.present.cells import Cell
@@ -33,8 +29,6 @@ from gputui.tui.proposals import EditProposal, edit_refusal
 from gputui.tui.submission.form import FIELDS, START, Origin, draft_submission, faults, label, placed_faults, within
 from gputui.tui.submission.preview import end_line
 
-Tell = Callable[[Exception | None], object]
-"""Called with None once the action is written, or with the error."""
 EMPTY: Draft = MappingProxyType({})
 _ELSEWHERE = frozenset({"recent", "older", "templates"})
 """Actions that fill a form with another job."""
@@ -48,109 +42,51 @@ _WELCOME_RUNNING = (
 )
 
 
-class Purpose(Protocol):
-    """The part of the form that differs between a new job and an edit."""
-
-    title: str
-    first: str
-    """The field that has the initial focus."""
-    welcome: str
-    start: Draft
-    """Initial values of the fields."""
-    hidden: Mapping[str, str]
-    """Values of environment variables that are not shown."""
-    instead: Job | None
-    """The job that is edited; None: the job is new."""
-    is_remembered: bool
-    """True if the draft is stored among the last submissions."""
-
-    def commands(self) -> tuple[Command, ...]:
-        """Return the commands of the form."""
-        ...
-
-    def locked(self) -> Mapping[str, str]:
-        """Return the fields that cannot be changed, each with the reason."""
-        ...
-
-    def changeable(self) -> tuple[str, ...]:
-        """Return the names of the only fields to show; empty: all."""
-        ...
-
-    def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
-        """Return a draft adjusted to the form, and the words to show with it."""
-        ...
-
-    def beneath(self, draft: Draft) -> Draft:
-        """Return the fields that a pasted command line leaves unchanged."""
-        ...
-
-    def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
-        """Return the error of each field that has one."""
-        ...
-
-    def changed(self, draft: Draft) -> tuple[str, ...]:
-        """Return the names of the fields to mark as changed."""
-        ...
-
-    def outlook(self, draft: Draft, now: datetime) -> Cell | None:
-        """Return the end of a running job; None for one that has not started."""
-        ...
-
-    def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the resulting job; raises InputError."""
-        ...
-
-    def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
-        """Return a new draft if the form must follow the job, and words; without a draft they are a warning."""
-        ...
-
-    def action(
-        self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
-    ) -> Call | EditProposal | None:
-        """Return the call or the proposal that the form sends; None if nothing would change."""
-        ...
-
-
-class NewJob:
-    """The purpose of a form for a new job."""
+class Purpose:
+    """The purpose of a form: what differs between a new job, which this is, and an edit."""
 
     first = "image"
+    """The field that has the initial focus."""
     welcome = "Paste a whole docker run line anywhere to fill in the form."
     instead: Job | None = None
+    """The job that is edited; None: the job is new."""
     is_remembered = True
+    """True if the draft is stored among the last submissions."""
 
     def __init__(self, start: Draft = START, hidden: Mapping[str, str] = EMPTY, title: str = "Submit a job") -> None:
         self.start = start
+        """Initial values of the fields."""
         self.hidden = hidden
+        """Values of environment variables that are not shown."""
         self.title = title
 
     @classmethod
-    def like(cls, job: Job, now: datetime) -> NewJob:
+    def like(cls, job: Job, now: datetime) -> Purpose:
         """Return the purpose of a clone; values of the job's environment are copied without being shown."""
         spec = element_spec(job)
         draft = drafts.masked(drafts.draft_of_spec(spec, now))
         if spec.sweep and job.array and job.array.limit:
             draft |= {"sweep_limit": str(job.array.limit)}
-        return cls(draft, drafts.env_values(spec), f"Submit a job like #{job.shown_id}")
+        return Purpose(draft, drafts.env_values(spec), f"Submit a job like #{job.shown_id}")
 
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the form."""
         return SUBMIT_COMMANDS
 
     def locked(self) -> Mapping[str, str]:
-        """Return nothing: all fields can be changed."""
+        """Return the fields that cannot be changed, each with the reason."""
         return EMPTY
 
     def changeable(self) -> tuple[str, ...]:
-        """Return nothing: all fields are shown."""
+        """Return the names of the only fields to show; empty: all."""
         return ()
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
-        """Return the draft unchanged."""
+        """Return a draft adjusted to the form, and the words to show with it."""
         return draft, said
 
     def beneath(self, draft: Draft) -> Draft:
-        """Return nothing: a pasted command line replaces the whole form, including hidden values."""
+        """Return the fields that a pasted command line leaves unchanged; of a new job not even hidden values."""
         del draft
         self.hidden = EMPTY
         return EMPTY
@@ -160,42 +96,33 @@ class NewJob:
         return faults(drafts.revealed(draft, self.hidden), origin, now)
 
     def changed(self, draft: Draft) -> tuple[str, ...]:
-        """Return nothing: a new job has no changed fields."""
+        """Return the names of the fields to mark as changed."""
         del draft
         return ()
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
-        """Return nothing: a new job has not started."""
+        """Return the end of a running job; None for one that has not started."""
         del draft, now
         return None
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the submission; raises InputError."""
+        """Return the resulting job; raises InputError."""
         return draft_submission(drafts.revealed(draft, self.hidden), origin, now)
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
-        """Return nothing: a new job depends on no other."""
+        """Return a new draft if the form must follow the job, and words; without a draft they are a warning."""
         del snapshot, now, is_touched
         return None, ""
 
-    def action(self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell) -> Call:
-        """Return the call that submits the job."""
+    def action(
+        self, asked: Submission, draft: Draft, origin: Origin, now: datetime
+    ) -> SubmitJobs | EditProposal | None:
+        """Return the action or the proposal that the form sends; None if nothing would change."""
         del draft, origin, now
-
-        def call(act: Act) -> str:
-            try:
-                ids = act(SubmitJobs((asked,))).ids
-            except Exception as error:
-                tell(error)
-                raise
-            tell(None)
-            first, last = shown_id(ids[0]), shown_id(ids[-1])
-            return f"jobs {first} to {last} are submitted" if len(ids) > 1 else f"job {first} is submitted"
-
-        return call
+        return SubmitJobs((asked,))
 
 
-class JobEdit:
+class JobEdit(Purpose):
     """The purpose of a form for a waiting or running job: only changes are sent, and only if the job is unchanged."""
 
     first = "time_limit"
@@ -208,13 +135,13 @@ class JobEdit:
         if why_few:
             self.welcome = f"Only time limit, priority and hold can be changed: {why_few}."
         self.title = f"Edit job {job_title(job)}"
-        self.instead: Job | None = job
+        self.instead = job
         self._take(job, now)
 
     def _take(self, job: Job, now: datetime) -> None:
         self._job = job
-        self.start: Draft = drafts.masked(edits.draft_of(job, now))
-        self.hidden: Mapping[str, str] = drafts.env_values(job.spec)
+        self.start = drafts.masked(edits.draft_of(job, now))
+        self.hidden = drafts.env_values(job.spec)
 
     def commands(self) -> tuple[Command, ...]:
         """Return the form's commands except those that fill in another job."""
@@ -223,7 +150,6 @@ class JobEdit:
         return tuple(replace(command, title="save") if command.action_name == "send" else command for command in kept)
 
     def locked(self) -> Mapping[str, str]:
-        """Return the fields that cannot be changed, each with the reason."""
         locked = self._reasons()
         return dict.fromkeys(locked, "") if self._has_few else locked  # the form says it once, not at every field
 
@@ -263,7 +189,6 @@ class JobEdit:
         return faults(edits.settled(self._job, self._revealed(draft)), origin, now)
 
     def changed(self, draft: Draft) -> tuple[str, ...]:
-        """Return the names of the fields that differ from the job's."""
         return edits.changed(self.start, draft)
 
     def outlook(self, draft: Draft, now: datetime) -> Cell | None:
@@ -291,7 +216,6 @@ class JobEdit:
         return edits.read(self._job, self._was, self._revealed(draft), origin.submitter(now))
 
     def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
-        """Return the resulting job; raises InputError."""
         after = self._edit(draft, origin, now).on(self._job, now)
         asked = Submission(replace(after.spec, priority=after.priority), after.held)
         return within(asked, origin) if self._waits else asked
@@ -304,13 +228,10 @@ class JobEdit:
             return self.start, "It was changed meanwhile; the form shows the job as it is now."
         return None, edit_refusal(self._job, snapshot)
 
-    def action(
-        self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
-    ) -> Call | EditProposal | None:
-        """Return the proposal of the edit; None if nothing is changed."""
+    def action(self, asked: Submission, draft: Draft, origin: Origin, now: datetime) -> EditProposal | None:
         del asked
         edit = self._edit(draft, origin, now)
-        return EditProposal(self._job, edit, self._words(draft), tell) if edit else None
+        return EditProposal(self._job, edit, self._words(draft)) if edit else None
 
     def _words(self, after: Draft) -> str:
         """Return `time limit 1h -> 2h, GPUs 1 -> 2`."""

@@ -214,7 +214,7 @@ class JobTable(SectionedTable[Key], Grip):
         if (needs := (self.rows.id_width, self.rows.varied)) != self._needs:  # longer ids, or jobs of a second user
             self._needs = needs
             self.lay_out()
-        self.rows.hold(job.id for job in self._held())
+        self.rows.stay(job.id for job in self._held())
         self._settle_head()  # last, since it redraws, and previous rows may be gone
         if (bar := (*self._bar_spans(), (self._aside(), PLAIN))) != self._bar:
             self._bar = bar
@@ -228,7 +228,7 @@ class JobTable(SectionedTable[Key], Grip):
     def move_to(self, row: int) -> None:
         """Move the cursor to a row."""
         super().move_to(row)
-        self.rows.hold(job.id for job in self._held())
+        self.rows.stay(job.id for job in self._held())
 
     def heir_of(self, key: Key) -> Key | None:
         """Return the row that has the elements of an array whose row is gone."""
