@@ -22,7 +22,7 @@ from gputui.domain.decoding import JsonDecoder, convert, decode_json, json_decod
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
-from gputui.domain.runs import Runs, Spans, divided, find, ids, joined_spans
+from gputui.domain.runs import Run, Runs, Spans, divided, find, ids, joined_spans
 from gputui.domain.units import plural
 from gputui.store.codec import JOBS, UNREADABLE, Document, decode_job, part_of_entry, runs_in
 from gputui.store.files import FileAccess, FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
@@ -95,12 +95,8 @@ class HistoryFiles(Struct):
 
     def add(self, month: str, documents: Mapping[str, Document]) -> None:
         """Append jobs to the file of their month, durably."""
-        lines = [
-            _HistoryLine(id=int(key), runs=list(map(list, runs_in(document))), schema=SCHEMA, job=document)
-            for key, document in documents.items()
-        ]
-        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        append_lines(self.directory / f"history-{month}.jsonl", data, self.access)
+        lines = b"".join(job_line(int(key), document) for key, document in documents.items())
+        append_lines(self.directory / f"history-{month}.jsonl", lines, self.access)
 
     def find(self, job_id: int) -> tuple[str, Document] | None:
         """Return key and document of a job or of its entry, in its last state; None if it is not in history."""
@@ -116,7 +112,8 @@ class HistoryFiles(Struct):
     def documents(self, since_month: str | None = None) -> Iterator[tuple[str, Document]]:
         """Yield keys and documents by month, then by id; each job once, in its last state."""
         paths = [path for path in self.paths() if since_month is None or _month_of(path) >= since_month]
-        latest = sorted(_latest(self._rows(path) for path in reversed(paths)), key=_by_month)
+        rows = _latest(self._rows(path) for path in reversed(paths))
+        latest = sorted(rows, key=lambda row: (_month_of(row.path), row.id))
         for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
             yield from self._read(list(rows))
 
@@ -132,14 +129,10 @@ class HistoryFiles(Struct):
                 return
             for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
                 if jobs is None:
-                    yield from self._slowly(path, decode)
+                    found = (decode(key, document) for key, document in self._read(self._rows(path)))
+                    yield from (job for job in found if job is not None)
                     break
                 yield from jobs
-
-    def _slowly(self, path: Path, decode: Callable[[str, Document], AnyJob | None]) -> Iterator[AnyJob]:
-        for key, document in self._read(self._rows(path)):
-            if (job := decode(key, document)) is not None:
-                yield job
 
     def damage(self) -> Iterator[str]:
         """Yield sentences about what could not be read of the files read so far."""
@@ -167,7 +160,8 @@ class HistoryFiles(Struct):
     def spans(self) -> Spans:
         """Return the ids of all jobs."""
         rows = [row for path in self.paths() for row in self._rows(path)]
-        return joined_spans(part for row in rows for part in _parts(row))
+        runs = (row.runs or (Run(row.id, 0, 1),) for row in rows)
+        return joined_spans((run.id, run.end) for each in runs for run in each)
 
     def paths(self) -> list[Path]:
         """Return the files, oldest month first; within a month the file of 0.1 first, since its jobs ended earlier."""
@@ -194,7 +188,10 @@ class HistoryFiles(Struct):
                 place = self._index(row.path).find(row.path, row.id) if is_other else row
                 if file is None or place is None:  # its line was removed meanwhile, for its age
                     continue
-                document = self._line(file, place)
+                document: Document = {}
+                with os_errors(row.path), suppress(msgspec.MsgspecError):  # a damaged line
+                    file.seek(place.start)
+                    _, document = job_of(file.readline(), row.path)
                 yield part_of_entry(document, row.runs) if row.runs and document else (str(row.id), document)
 
     def _opened(self, path: Path, files: ExitStack) -> tuple[BinaryIO | None, bool]:
@@ -206,11 +203,6 @@ class HistoryFiles(Struct):
             except FileNotFoundError:
                 return None, False
             return file, known is not None and known.inode != os.fstat(file.fileno()).st_ino
-
-    def _line(self, file: BinaryIO, row: _HistoryPlace) -> Document:
-        with os_errors(row.path):
-            file.seek(row.start)
-            return _decode_line(file.readline(), row.path)
 
     def _index(self, path: Path) -> _Index:
         """Return the index of a file, extended by the lines appended since the last call."""
@@ -250,16 +242,18 @@ class HistoryFiles(Struct):
         return parse_month(data, path).get(JOBS, {})
 
 
-def _decode_line(data: bytes, path: Path) -> Document:
-    """Return the document of a line in the current schema; empty when the line is damaged."""
-    try:
-        line = decode_json(data, _HistoryLine)
-    except msgspec.MsgspecError:
-        return {}
-    check_schema(line.schema, path)
-    tables = {JOBS: {str(line.id): line.job}}
-    migrate(tables, line.schema)
-    return line.job
+def job_line(job_id: int, document: Document) -> bytes:
+    """Return the line of a job."""
+    runs = list(map(list, runs_in(document)))
+    return msgspec.json.encode(_HistoryLine(id=job_id, runs=runs, schema=SCHEMA, job=document)) + b"\n"
+
+
+def job_of(line: bytes, path: Path) -> tuple[int, Document]:
+    """Return id and document, in the current schema, of a line; raises MsgspecError, and StoreError for its schema."""
+    found = decode_json(line, _HistoryLine)
+    check_schema(found.schema, path)
+    migrate({JOBS: {str(found.id): found.job}}, found.schema)
+    return found.id, found.job
 
 
 def _runs(data: bytes | None) -> Runs:
@@ -286,14 +280,6 @@ def _latest(files: Iterable[list[_HistoryPlace]]) -> Iterator[_HistoryPlace]:
                 yield row
 
 
-def _by_month(row: _HistoryPlace) -> tuple[str, int]:
-    return _month_of(row.path), row.id
-
-
-def _parts(row: _HistoryPlace) -> Iterable[tuple[int, int]]:
-    return ((run.id, run.end) for run in row.runs) if row.runs else ((row.id, row.id + 1),)
-
-
 def _month_of(path: Path) -> str:
     """Return `2026-03` for `history-2026-03.jsonl`."""
     return path.stem.removeprefix("history-")
@@ -315,7 +301,10 @@ class _JobLine(Struct, Generic[AnyJob], frozen=True):
 
 
 def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | None]:
-    """Yield the jobs of a file in parts, last line first; None if a part needs the slower method."""
+    """Yield the jobs of a file in parts, last line first; None if a part needs the slower method.
+
+    That is one with a damaged line, with one of an older schema, or without the end of a line.
+    """
     decoder: JsonDecoder[_JobLine[AnyJob]] = json_decoder(_JobLine[kind])  # type: ignore[valid-type]
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -324,22 +313,16 @@ def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | No
             file.seek(start)
             data = file.read(end - start)
             cut = data.find(b"\n") + 1 if start else 0
-            if start and (not cut or cut == len(data)):
-                yield None
+            is_whole = not start or 0 < cut < len(data)
+            moved = _with_ids_moved(data[cut : data.rfind(b"\n") + 1]) if is_whole else None
+            try:
+                found = None if moved is None else [line.job for line in reversed(decoder.decode_lines(moved))]
+            except UNREADABLE:
+                found = None
+            yield found
+            if not is_whole:
                 return
-            yield _jobs(decoder, data[cut : data.rfind(b"\n") + 1])
             end = start + cut
-
-
-def _jobs(decoder: JsonDecoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
-    """Return the jobs of complete lines, last one first; None if one of them is damaged or of an older schema."""
-    moved = _with_ids_moved(data)
-    if moved is None:
-        return None
-    try:
-        return [line.job for line in reversed(decoder.decode_lines(moved))]
-    except UNREADABLE:
-        return None
 
 
 def _with_ids_moved(data: bytes) -> bytes | None:
@@ -407,34 +390,27 @@ class AuditFiles(Struct):
         """Yield all entries once each, by month; with a target, at least those about that job or setting."""
         word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
         for path in sorted(self.directory.glob("audit-????-??.jsonl")):
-            yield from _once_each(_entries(path, word))
+            seen: set[AuditKey] = set()
+            generation = None
+            with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
+                for line in file:
+                    if word not in line:
+                        continue
+                    try:
+                        key, document = entry_of(line)
+                    except (ValueError, KeyError):
+                        continue  # torn by a crash, or damaged: the others still count
+                    if key[0] != generation:  # there are duplicates only within one
+                        generation, seen = key[0], set()
+                    if key not in seen:
+                        seen.add(key)
+                        yield key, document
 
 
-def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
-    """Yield the entries whose lines contain the word; the others are not decoded."""
-    with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
-        for line in file:
-            if word not in line:
-                continue
-            try:
-                document: Document = decode_json(line, dict[str, Any])
-                key: AuditKey = convert(document.pop("id"), AuditKey)
-            except (ValueError, KeyError):
-                continue  # torn by a crash, or damaged: the others still count
-            yield key, document
-
-
-def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:
-    """Drop duplicates, which occur only within one generation."""
-    seen: set[AuditKey] = set()
-    generation = None
-    for key, document in entries:
-        if key[0] != generation:
-            generation = key[0]
-            seen.clear()
-        if key not in seen:
-            seen.add(key)
-            yield key, document
+def entry_of(line: bytes) -> KeyedEntry:
+    """Return key and document of a line of the audit log; raises MsgspecError and KeyError."""
+    document = decode_json(line, dict[str, Any])
+    return convert(document.pop("id"), AuditKey), document
 
 
 def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry]:
@@ -442,15 +418,12 @@ def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry
     arrays: dict[JobId, list[Job]] = {}
     for job in jobs:
         arrays.setdefault(job.array.id if job.array else job.id, []).append(job)
-    return (_entry(group, actor) for group in arrays.values())
-
-
-def _entry(jobs: list[Job], actor: Actor) -> AuditEntry:
-    job, count = jobs[0], sum(job.count for job in jobs)
-    after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
-    after += f", {plural(count, 'element')}" if job.array else ""
-    target = f"array {job.array.id}" if job.array else target_of(job)
-    return AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)
+    for group in arrays.values():
+        job, count = group[0], sum(job.count for job in group)
+        after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
+        after += f", {plural(count, 'element')}" if job.array else ""
+        target = f"array {job.array.id}" if job.array else target_of(job)
+        yield AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)
 
 
 def line_paths(directory: Path) -> list[Path]:

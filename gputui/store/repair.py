@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.decoding import decode_json
 from gputui.domain.errors import GputuiError, StoreAccessError, StoreError, StoreFormatError, StoreNewerError
 from gputui.domain.finding import Finding
 from gputui.domain.recovery import Recovery
@@ -50,11 +48,11 @@ from gputui.store.files import (
     open_file,
     os_errors,
     read_file,
-    stamp_of,
     sync_directory,
+    whole_lines,
     write_whole,
 )
-from gputui.store.history import AuditFiles, HistoryFiles, KeyedEntry, line_paths
+from gputui.store.history import AuditFiles, HistoryFiles, KeyedEntry, entry_of, job_of, line_paths
 from gputui.store.journal import JournalEntry, WriteRecord, journal_lines, read_record_at
 from gputui.store.lock import StoreLock
 from gputui.store.replica import (
@@ -70,13 +68,10 @@ from gputui.store.snapshot_file import (
     SCHEMA,
     Meta,
     Tables,
-    check_schema,
-    migrate,
     new_store_id,
     parse_month,
-    write_snapshot,
 )
-from gputui.store.storage import journals, next_generation
+from gputui.store.storage import begin_queue, journals, next_generation
 
 _ERRORS = (GputuiError, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -102,75 +97,39 @@ def verify_directory(directory: Path) -> Iterator[Finding]:
     for path in line_paths(directory):
         with os_errors(path):
             yield from (line.finding(path) for line in damaged_lines(path))
-            if (torn := torn_bytes(path)) > 0:
+            fd = open_file(path, os.O_RDONLY)
+            try:
+                torn = os.fstat(fd).st_size - whole_lines(fd)  # a write is in progress, or a crash interrupted it
+            finally:
+                os.close(fd)
+            if torn > 0:
                 text = f"{torn} bytes at its end are of a line that was not written to its end"
                 yield Finding(path.name, text, is_harmless=True)
     for path in sorted(directory.glob("history-????-??.json")):
-        yield from _of_old_history(path)
+        try:
+            tables = parse_month(read_file(path)[0], path)
+        except _ERRORS as error:
+            yield Finding(path.name, error.what if isinstance(error, GputuiError) else str(error))
+            continue
+        yield from _of_table(path.name, tables.get(JOBS, {}), "job", decode_job)
 
 
 def damaged_lines(path: Path) -> Iterator[DamagedLine]:
     """Yield the complete but unreadable lines of a file of history or audit log."""
-    check = _check_history if path.name.startswith("history-") else _check_audit
+    is_history = path.name.startswith("history-")
     start = 0
     with os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         for number, line in enumerate(file, 1):
             end = start + len(line)
-            if line.endswith(b"\n"):
-                yield from _checked(lambda line=line: check(line, path), number, start, end)  # type: ignore[misc]
+            try:
+                if line.endswith(b"\n") and is_history:
+                    decode_job(*job_of(line, path))
+                elif line.endswith(b"\n"):
+                    decode_audit(entry_of(line)[1])
+            except _ERRORS as error:
+                why = error.what if isinstance(error, GputuiError) else f"it cannot be read: {error}"
+                yield DamagedLine(number, start, end, why, isinstance(error, StoreNewerError))
             start = end
-
-
-def _checked(check: Callable[[], None], number: int, start: int, end: int) -> Iterator[DamagedLine]:
-    try:
-        check()
-    except _ERRORS as error:
-        why = error.what if isinstance(error, GputuiError) else f"it cannot be read: {error}"
-        yield DamagedLine(number, start, end, why, isinstance(error, StoreNewerError))
-
-
-def torn_bytes(path: Path) -> int:
-    """Return the length of an incomplete last line: its write is in progress, or a crash interrupted it."""
-    from gputui.store.files import whole_lines
-
-    fd = open_file(path, os.O_RDONLY)
-    try:
-        return os.fstat(fd).st_size - whole_lines(fd)
-    finally:
-        os.close(fd)
-
-
-class _HistoryRecord(Struct):
-    id: int
-    job: dict[str, Any]
-    schema: int = SCHEMA
-
-
-def _check_history(line: bytes, path: Path) -> None:
-    found = decode_json(line, _HistoryRecord)
-    check_schema(found.schema, path)
-    tables = {JOBS: {str(found.id): found.job}}
-    migrate(tables, found.schema)
-    decode_job(found.id, tables[JOBS][str(found.id)])
-
-
-def _check_audit(line: bytes, path: Path) -> None:
-    del path
-    document = decode_json(line, dict[str, Any])
-    generation, start, place = document.pop("id")
-    if not all(type(number) is int for number in (generation, start, place)):
-        raise ValueError("its id is no id")
-    decode_audit(document)
-
-
-def _of_old_history(path: Path) -> Iterator[Finding]:
-    """Check a month of version 0.1, a TinyDB file."""
-    try:
-        tables = parse_month(read_file(path)[0], path)
-    except _ERRORS as error:
-        yield Finding(path.name, error.what if isinstance(error, GputuiError) else str(error))
-        return
-    yield from _of_table(path.name, tables.get(JOBS, {}), "job", decode_job)
 
 
 def _of_queue(snapshot: Path) -> Iterator[Finding]:
@@ -218,13 +177,11 @@ def _of_table(
 ) -> Iterator[Finding]:
     for key, document in table.items():
         try:
-            decode(int(key) if is_id(key) else _no_id(key), document)
+            if not is_id(key):
+                raise ValueError("its id is not a number")
+            decode(int(key), document)
         except _ERRORS as error:
             yield Finding(name, f"{noun} {key}: {error.what if isinstance(error, GputuiError) else error}")
-
-
-def _no_id(key: str) -> int:
-    raise ValueError("its id is not a number")
 
 
 def _of_ends(snapshot: Path, state: LoadedQueue) -> Iterator[Finding]:
@@ -300,22 +257,29 @@ class Repair:
             if pieces.schema < SCHEMA:
                 self._migrating(pieces.schema)
             aside = self._keep_aside(now)
-            generation = (
-                max(next_generation(self._path, 0), _generation(self._record()), *_rescue_generations(self._path)) + 1
-            )
+            rescues = rescue_paths(self._path)
+            known = [rescue.meta.generation for path in rescues if (rescue := read_rescue(path))]
+            record = read_record_at(lock_path(self._path))
+            generation = max(next_generation(self._path, 0), record.generation if record else 0, *known) + 1
             self._write(pieces, generation, now, lock)
-            self._write_audit(pieces, generation, now, actor, aside)
-            self._clear(generation)
+            entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, expected.summary)
+            keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode(entry))]
+            AuditFiles(self._path.parent, self._access).append(keyed)
+            report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC, by {actor.user}", *expected.lines, ""])
+            with os_errors(aside):
+                (aside / "report.txt").write_text(report, encoding="utf-8")
+            # all of these were copied aside
+            old = [path for number, path in journals(self._path).items() if number < generation]
+            for path in (*old, *rescue_paths(self._path)):
+                with os_errors(path):
+                    path.unlink(missing_ok=True)
         return aside
 
     # assessment
 
-    def _record(self) -> WriteRecord | None:
-        return read_record_at(lock_path(self._path))
-
     def _pieces(self) -> Pieces | None:
         """Recover the queue from its sources; None if nothing is lost."""
-        record, (files, problem) = self._record(), self._files()
+        record, (files, problem) = read_record_at(lock_path(self._path)), self._files()
         if not problem or (files is None and record is None and not journals(self._path)):
             return None
         rescue = self._best_rescue(files, record)
@@ -365,17 +329,22 @@ class Repair:
                 "", files.meta.store_id, files.tables, files.next_id, files.meta.next_id, "the files",
                 is_complete=False, audit=files.audit,
             )  # fmt: skip
-            pieces.seen = self._told_in([files.meta.generation])
-            later = sorted(one for one in journals(self._path) if files.meta.generation < one <= _generation(record))
+            told = _entries(journal_path(self._path, files.meta.generation))
+            pieces.seen = {key for entry in told for table in entry.changes.values() for key in iter_ids(table)}
+            end = record.generation if record else 0
+            later = sorted(one for one in journals(self._path) if files.meta.generation < one <= end)
         for generation in later:
             for entry in _entries(journal_path(self._path, generation)):
-                _apply(pieces, entry)
+                for name, changes in entry.changes.items():
+                    table = pieces.tables.setdefault(name, {})
+                    for key, document in changes.items():
+                        if document is None:
+                            table.pop(key, None)
+                        else:
+                            table[key] = document
+                    pieces.seen.update(iter_ids(changes))
+                pieces.next_id = max(pieces.next_id, entry.next_id)
         return pieces
-
-    def _told_in(self, generations: Iterable[int]) -> set[int]:
-        """Return the ids in the readable lines of these journals."""
-        entries = (entry for each in generations for entry in _entries(journal_path(self._path, each)))
-        return {job_id for entry in entries for table in entry.changes.values() for job_id in iter_ids(table)}
 
     def _compare_with_history(self, pieces: Pieces) -> None:
         """Find jobs whose move to history is among the lost changes; they must not run again."""
@@ -414,16 +383,13 @@ class Repair:
         with os_errors(aside):
             for path in sorted(self._path.parent.glob(f"{self._path.name}*")):
                 if path.is_file() and not path.is_symlink() and path.suffix != ".tmp":
-                    self._copy(path, aside / path.name)
+                    with suppress(FileNotFoundError):  # its process removed the rescue meanwhile
+                        shutil.copy2(path, aside / path.name)
+                        with (aside / path.name).open("rb") as copy:
+                            self._access.apply_to_file(copy.fileno())
+                            os.fsync(copy.fileno())
             sync_directory(aside)
         return aside
-
-    def _copy(self, path: Path, to: Path) -> None:
-        with suppress(FileNotFoundError):  # its process removed the rescue meanwhile
-            shutil.copy2(path, to)
-            with to.open("rb") as copy:
-                self._access.apply_to_file(copy.fileno())
-                os.fsync(copy.fileno())
 
     def _write(self, pieces: Pieces, generation: int, now: datetime, lock: StoreLock) -> None:
         tables = {JOBS: {}, **pieces.tables}
@@ -436,34 +402,7 @@ class Repair:
             pause = {"paused": True, "pause_reason": reason, "paused_by": "gputui state repair", "paused_at": None}
             tables[CONTROLS] = {"1": {**tables.get(CONTROLS, {}).get("1", {}), **pause}}
         meta = Meta(generation, pieces.next_id, pieces.store_id or new_store_id())
-        journal = journal_path(self._path, generation)
-        with os_errors(journal):
-            fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._access.file_mode)
-            self._access.apply_to_file(fd)
-            status = os.fstat(fd)
-            os.close(fd)
-            sync_directory(journal.parent)
-        stamp = write_snapshot(self._path, meta, tables, self._access)
-        WriteRecord(
-            SCHEMA, generation, 0, meta.next_id, stamp, caps_waiting=True,
-            checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-        ).write(lock.fd, durably=True)  # fmt: skip
-
-    def _write_audit(self, pieces: Pieces, generation: int, now: datetime, actor: Actor, aside: Path) -> None:
-        recovery = self._recovery(pieces)
-        entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, recovery.summary)
-        keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode(entry))]
-        AuditFiles(self._path.parent, self._access).append(keyed)
-        report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC, by {actor.user}", *recovery.lines, ""])
-        with os_errors(aside):
-            (aside / "report.txt").write_text(report, encoding="utf-8")
-
-    def _clear(self, generation: int) -> None:
-        """Remove old journals and rescues, which were copied aside."""
-        old = [path for number, path in journals(self._path).items() if number < generation]
-        for path in (*old, *rescue_paths(self._path)):
-            with os_errors(path):
-                path.unlink(missing_ok=True)
+        begin_queue(self._path, meta, tables, self._access, lock.fd, caps_waiting=True)
 
 
 def repair_of(directory: Path, settings: StoreSettings, migrating: Callable[[int], object] = lambda _: None) -> Repair:
@@ -494,18 +433,6 @@ def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: Wr
     return pieces
 
 
-def _apply(pieces: Pieces, entry: JournalEntry) -> None:
-    for name, changes in entry.changes.items():
-        table = pieces.tables.setdefault(name, {})
-        for key, document in changes.items():
-            if document is None:
-                table.pop(key, None)
-            else:
-                table[key] = document
-        pieces.seen.update(iter_ids(changes))
-    pieces.next_id = max(pieces.next_id, entry.next_id)
-
-
 def _entries(path: Path) -> Iterable[JournalEntry]:
     return [line.entry for line in journal_lines(_bytes_of(path), 0) if line.entry is not None]
 
@@ -515,15 +442,6 @@ def _bytes_of(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-def _generation(record: WriteRecord | None) -> int:
-    return record.generation if record else 0
-
-
-def _rescue_generations(snapshot: Path) -> list[int]:
-    """Return the generations of the rescues."""
-    return [rescue.meta.generation for path in rescue_paths(snapshot) if (rescue := read_rescue(path))]
 
 
 def _attempts_over(document: Document) -> int:

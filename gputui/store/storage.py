@@ -240,7 +240,7 @@ class JournalStorage(Storage):
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
         self.audit.append(state.audit)
         self._close_writer()
-        self._make_journal(meta.generation)
+        _make_journal(journal_path(self._path, meta.generation), self._access)
 
         def place(new: Path, path: Path, stamp: FileStamp) -> None:
             """Rename the file and update the replica in one step for readers of this process."""
@@ -324,15 +324,13 @@ class JournalStorage(Storage):
 
     def make_first(self, meta: Meta) -> None:
         """Write an empty queue; the caller holds the lock."""
-        self._make_journal(meta.generation)
-        stamp = write_snapshot(self._path, meta, {JOBS: {}}, self._access)
-        self._leave_record(LoadedQueue(meta, stamp, {}, None, meta.next_id), durably=True)
+        begin_queue(self._path, meta, {JOBS: {}}, self._access, self.lock.fd, caps_waiting=False)
 
     def begin_journal(self, meta: Meta) -> None:
         """Create the journal of a snapshot that was put here without one."""
         with self.lock.held():
             if not journal_path(self._path, meta.generation).exists():
-                self._make_journal(meta.generation)
+                _make_journal(journal_path(self._path, meta.generation), self._access)
 
     def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
         """Append a line to the journal, whose length must be `at`, and return the file's status afterwards.
@@ -382,17 +380,6 @@ class JournalStorage(Storage):
                 self._writer = (generation, open_file(path, os.O_RDWR | os.O_APPEND))
         return self._writer[1]
 
-    def _make_journal(self, generation: int) -> None:
-        path = journal_path(self._path, generation)
-        with os_errors(path):
-            fd = open_file(path, os.O_WRONLY | os.O_CREAT, self._access.file_mode)
-            try:
-                self._access.apply_to_file(fd)
-                os.ftruncate(fd, 0)  # not earlier: settling refuses a file that has another name
-            finally:
-                os.close(fd)
-            sync_directory(path.parent)  # without it, a snapshot without its journal would look like a loss
-
     def _close_writer(self) -> None:
         if self._writer is not None:
             os.close(self._writer[1])
@@ -400,6 +387,32 @@ class JournalStorage(Storage):
 
     def _write_rescue(self, state: LoadedQueue) -> None:
         self._rescue = write_rescue(self._path, state, self._access)
+
+
+def begin_queue(
+    snapshot: Path, meta: Meta, tables: Tables, access: FileAccess, lock: int, *, caps_waiting: bool
+) -> None:
+    """Write snapshot, empty journal and record of a queue, durably; `lock` is the descriptor of the lock, held."""
+    status = _make_journal(journal_path(snapshot, meta.generation), access)
+    stamp = write_snapshot(snapshot, meta, tables, access)
+    WriteRecord(
+        SCHEMA, meta.generation, 0, meta.next_id, stamp, caps_waiting,
+        checksum=0, store_id=meta.store_id, journal=stamp_of(status),
+    ).write(lock, durably=True)  # fmt: skip
+
+
+def _make_journal(path: Path, access: FileAccess) -> os.stat_result:
+    """Create an empty journal, durably; return its status."""
+    with os_errors(path):
+        fd = open_file(path, os.O_WRONLY | os.O_CREAT, access.file_mode)
+        try:
+            access.apply_to_file(fd)
+            os.ftruncate(fd, 0)  # not earlier: settling refuses a file that has another name
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        sync_directory(path.parent)  # without it, a snapshot without its journal would look like a loss
+    return status
 
 
 def _check_journal(path: Path, fd: int, length: int) -> os.stat_result:

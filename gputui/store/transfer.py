@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,12 @@ from gputui.store.codec import (
     is_id,
 )
 from gputui.store.directory import QUEUE, check_file_system, open_directory
-from gputui.store.files import FileAccess, append_lines, open_file, os_errors, stamp_of, sync_directory
-from gputui.store.history import AuditFiles
-from gputui.store.journal import WriteRecord
+from gputui.store.files import FileAccess, append_lines, os_errors, sync_directory
+from gputui.store.history import AuditFiles, entry_of, job_line, job_of
 from gputui.store.lock import StoreLock
-from gputui.store.replica import LoadedQueue, journal_path, lock_path
-from gputui.store.snapshot_file import SCHEMA, Meta, Tables, check_schema, migrate, parse_month, write_snapshot
+from gputui.store.replica import LoadedQueue, lock_path
+from gputui.store.snapshot_file import SCHEMA, Meta, Tables, parse_month
+from gputui.store.storage import begin_queue
 
 _OF_THE_SYSTEM = {"lost+found"}
 
@@ -163,11 +164,7 @@ def export_lines(directory: Path, settings: StoreSettings, now: datetime, versio
         with captured_queue(directory, lock) as (state, files):
             meta = state.meta
             header = ExportHeader(version, meta.store_id, now, meta.generation, state.next_id)
-            for value in (header, *_of_queue(state)):
-                yield (line := _encoded(value))
-                total.update(line)
-                count += 1
-            for value in _of_files(files, state):
+            for value in chain((header,), _of_queue(state), _of_files(files, state)):
                 yield (line := _encoded(value))
                 total.update(line)
                 count += 1
@@ -190,49 +187,22 @@ def _of_queue(state: LoadedQueue) -> Iterator[_ExportLine]:
 def _of_files(files: list[CapturedFile], state: LoadedQueue) -> Iterator[_ExportLine]:
     """Yield history and audit log; unreadable lines are omitted, as everywhere else."""
     for file in files:
-        if file.name.startswith("audit-"):
-            yield from filter(None, map(_audit_line, file.lines()))
-        elif file.name.endswith(".jsonl"):
-            yield from _history_lines(file)
-        else:
-            yield from _old_history_lines(file)
-    for key, document in state.audit:
-        yield _ExportLine("audit", document=document, key=key)
-
-
-def _audit_line(line: bytes) -> _ExportLine | None:
-    try:
-        document = decode_json(line, dict[str, Any])
-        return _ExportLine("audit", key=convert(document.pop("id"), tuple[int, int, int]), document=document)
-    except (msgspec.MsgspecError, KeyError):
-        return None
-
-
-class _Stored(Struct):
-    id: int
-    schema: int
-    job: dict[str, Any]
-
-
-def _history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
-    month = file.name.removeprefix("history-").removesuffix(".jsonl")
-    for line in file.lines():
-        try:
-            found = decode_json(line, _Stored)
-        except msgspec.MsgspecError:
+        kind, _, month = Path(file.name).stem.partition("-")
+        if file.name.endswith(".json"):  # of version 0.1
+            for key, document in parse_month(b"".join(file.pieces()), Path(file.name)).get(JOBS, {}).items():
+                if is_id(key):
+                    yield _ExportLine("history", int(key), month, document)
             continue
-        tables: Tables = {JOBS: {str(found.id): found.job}}
-        check_schema(found.schema, Path(file.name))
-        migrate(tables, found.schema)
-        yield _ExportLine("history", found.id, month, found.job)
-
-
-def _old_history_lines(file: CapturedFile) -> Iterator[_ExportLine]:
-    """Yield the jobs of a month of version 0.1."""
-    month = file.name.removeprefix("history-").removesuffix(".json")
-    for key, document in parse_month(b"".join(file.pieces()), Path(file.name)).get(JOBS, {}).items():
-        if is_id(key):
-            yield _ExportLine("history", int(key), month, document)
+        for line in file.lines():
+            with suppress(msgspec.MsgspecError, KeyError):
+                if kind == "history":
+                    job_id, document = job_of(line, Path(file.name))
+                    yield _ExportLine("history", job_id, month, document)
+                else:
+                    place, document = entry_of(line)
+                    yield _ExportLine("audit", key=place, document=document)
+    for place, document in state.audit:
+        yield _ExportLine("audit", document=document, key=place)
 
 
 # import
@@ -249,7 +219,12 @@ def import_lines(directory: Path, settings: StoreSettings, lines: Iterable[bytes
         for number, line in enumerate(lines, 1):
             reader.take(line, number)
         header = reader.finish()
-        _write_queue(staging, access, header, reader.tables)
+        # in a generation later than those in the audit log
+        next_id = max(header.next_id, *(highest_id(table) + 1 for table in reader.tables.values()))
+        meta = Meta(header.generation + 1, next_id, header.store_id)
+        snapshot = staging / QUEUE
+        with closing(StoreLock(lock_path(snapshot), access)) as lock:
+            begin_queue(snapshot, meta, reader.tables, access, lock.fd, caps_waiting=True)
     return header
 
 
@@ -312,7 +287,7 @@ class _Import:
         for found in self._pending:
             if found.kind == "history":
                 decode_job(found.id or 0, found.document)
-                months.setdefault(found.month or "", []).append(_history_line(found))
+                months.setdefault(found.month or "", []).append(job_line(found.id or 0, found.document))
         for month, lines in months.items():
             datetime.strptime(month, "%Y-%m")  # noqa: DTZ007 - it becomes part of a file name
             append_lines(self._directory / f"history-{month}.jsonl", b"".join(lines), self._access)
@@ -346,33 +321,3 @@ def _header(line: bytes, where: str) -> ExportHeader:
     if header.version > VERSION or header.schema > SCHEMA:
         raise StoreFormatError("a newer gputui wrote it", where=where, hint="upgrade gputui")
     return header
-
-
-def _history_line(found: _ExportLine) -> bytes:
-    """Return the line of a job in the history, which begins with id and runs."""
-    line: dict[str, Any] = {"id": found.id}
-    if runs := found.document.get("runs"):
-        line["runs"] = runs
-    return msgspec.json.encode({**line, "schema": SCHEMA, "job": found.document}) + b"\n"
-
-
-def _write_queue(directory: Path, access: FileAccess, header: ExportHeader, tables: Tables) -> None:
-    """Write snapshot, empty journal and record of a queue, in a generation later than those in the audit log."""
-    snapshot = directory / QUEUE
-    next_id = max(header.next_id, *(highest_id(table) + 1 for table in tables.values()))
-    meta = Meta(header.generation + 1, next_id, header.store_id)
-    journal = journal_path(snapshot, meta.generation)
-    with os_errors(journal):
-        fd = open_file(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
-        try:
-            access.apply_to_file(fd)
-            status = os.fstat(fd)
-        finally:
-            os.close(fd)
-        sync_directory(directory)
-    stamp = write_snapshot(snapshot, meta, tables, access)
-    with closing(StoreLock(lock_path(snapshot), access)) as lock:
-        WriteRecord(
-            SCHEMA, meta.generation, 0, next_id, stamp, caps_waiting=True,
-            checksum=0, store_id=meta.store_id, journal=stamp_of(status),
-        ).write(lock.fd, durably=True)  # fmt: skip
