@@ -218,7 +218,12 @@ def new_private_file(target: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            _name(partial, target)
+            try:
+                target.hardlink_to(partial)  # unlike a rename, it replaces nothing
+            except FileExistsError:
+                raise StoreAccessError("it exists already", where=str(target), hint="name another file") from None
+            except OSError:  # a file system without hard links
+                partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
         sync_directory(target.parent)
@@ -231,15 +236,6 @@ def remove_abandoned(folder: Path, pattern: str = _PATTERN) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process writes it
             if time.time() - os.fstat(file.fileno()).st_mtime > _ABANDONED:
                 partial.unlink()
-
-
-def _name(partial: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(partial)  # unlike a rename, it replaces nothing
-    except FileExistsError:
-        raise StoreAccessError("it exists already", where=str(target), hint="name another file") from None
-    except OSError:  # a file system without hard links
-        partial.replace(target)
 
 
 class _Hashing:
@@ -265,7 +261,7 @@ def _write(
         gzip.GzipFile("", "wb", 6, cast("Any", hashing), mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        _add_directory(archive, ".", directory.stat())
+        archive.addfile(_info(".", directory.stat(), tarfile.DIRTYPE))
         for captured_file in files:
             _add_file(archive, captured_file, manifest)
         _add_others(archive, directory, {each.name for each in files}, manifest, with_logs=with_logs)
@@ -287,38 +283,25 @@ def _add_others(
         if is_left_out or is_record or (name == "logs" and not with_logs):
             continue
         with suppress(FileNotFoundError):  # removed since it was listed
-            _add_other(archive, name, entry, manifest)
-
-
-def _add_other(archive: tarfile.TarFile, name: str, entry: Path, manifest: BackupManifest) -> None:
-    status = entry.lstat()
-    if stat.S_ISLNK(status.st_mode) and status.st_uid in {0, os.geteuid()} and entry.is_dir():
-        _add_tree(archive, name, entry.resolve(), manifest)  # logs on another disk
-    elif stat.S_ISDIR(status.st_mode):
-        _add_tree(archive, name, entry, manifest)
-    elif stat.S_ISREG(status.st_mode):
-        _add_path(archive, name, entry, manifest)
+            status = entry.lstat()
+            if stat.S_ISLNK(status.st_mode) and status.st_uid in {0, os.geteuid()} and entry.is_dir():
+                _add_tree(archive, name, entry.resolve(), manifest)  # logs on another disk
+            elif stat.S_ISDIR(status.st_mode):
+                _add_tree(archive, name, entry, manifest)
+            elif stat.S_ISREG(status.st_mode):
+                _add_path(archive, name, entry, manifest)
 
 
 def _add_tree(archive: tarfile.TarFile, name: str, top: Path, manifest: BackupManifest) -> None:
     """Add a directory and the regular files below it; follows no link."""
     for place, _, names, fd in os.fwalk(top):
         below = Path(name) / Path(place).relative_to(top)
-        _add_directory(archive, str(below), os.fstat(fd))
+        archive.addfile(_info(str(below), os.fstat(fd), tarfile.DIRTYPE))
         for each in sorted(names):
-            if not each.startswith(".") and _is_regular(each, fd):
-                _add_path(archive, str(below / each), Path(f"/proc/self/fd/{fd}") / each, manifest)
-
-
-def _is_regular(name: str, fd: int) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
-    except FileNotFoundError:  # removed since it was listed
-        return False
-
-
-def _add_directory(archive: tarfile.TarFile, name: str, status: os.stat_result) -> None:
-    archive.addfile(_info(name, status, tarfile.DIRTYPE))
+            with suppress(FileNotFoundError):  # removed since it was listed
+                mode = os.stat(each, dir_fd=fd, follow_symlinks=False).st_mode
+                if not each.startswith(".") and stat.S_ISREG(mode):
+                    _add_path(archive, str(below / each), Path(f"/proc/self/fd/{fd}") / each, manifest)
 
 
 def _add_path(archive: tarfile.TarFile, name: str, path: Path, manifest: BackupManifest) -> None:

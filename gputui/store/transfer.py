@@ -82,18 +82,16 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 def _move(staging: Path, directory: Path) -> None:
-    for path in sorted(staging.iterdir(), key=_place):
-        _move_new(path, directory / path.name)
+    """Move the content; raises StoreAccessError where another process has put something of its names meanwhile."""
+    first = sorted(staging.iterdir(), key=lambda path: (path.name == QUEUE, not path.name.startswith(QUEUE), path.name))
+    for path in first:
+        target = directory / path.name
+        if target.exists() or target.is_symlink():
+            hint = "another gputui began a queue there: stop it, and name an empty or a new directory"
+            raise StoreAccessError(f"{path.name} appeared meanwhile", where=str(directory), hint=hint)
+        path.rename(target)
         if path.name.startswith(QUEUE):
             sync_directory(directory)
-
-
-def _move_new(path: Path, target: Path) -> None:
-    """Move a file or directory; raises StoreAccessError where another process has put one of that name meanwhile."""
-    if target.exists() or target.is_symlink():
-        hint = "another gputui began a queue there: stop it, and name an empty or a new directory"
-        raise StoreAccessError(f"{target.name} appeared meanwhile", where=str(target.parent), hint=hint)
-    path.rename(target)
 
 
 def _take_over(staging: Path, directory: Path) -> None:
@@ -105,13 +103,6 @@ def _take_over(staging: Path, directory: Path) -> None:
         with suppress(PermissionError):
             os.chown(directory, -1, status.st_gid)
     directory.chmod(stat.S_IMODE(status.st_mode))
-
-
-def _place(path: Path) -> tuple[int, str]:
-    """Return the place of a file in the order of moves."""
-    if path.name == QUEUE:
-        return 2, path.name
-    return (0 if path.name.startswith(QUEUE) else 1), path.name
 
 
 VERSION = 1
@@ -261,21 +252,17 @@ class _Import:
             found = decode_json(line, _ExportLine)
             if found.kind == "end":
                 self._end = decode_json(line, _End)
+            elif found.kind in {"history", "audit"}:
+                self._pending.append(found)
+                if len(self._pending) >= _BATCH:
+                    self._flush()
             else:
-                self._put(found)
+                table = {kind: name for name, kind in _TABLES.items()}[found.kind]
+                _CHECKS[found.kind](found.id or 0, found.document)
+                self.tables.setdefault(table, {})[str(found.id)] = found.document
         except (ValueError, KeyError, StoreFormatError) as error:
             text = error.what if isinstance(error, StoreFormatError) else str(error)
             raise StoreFormatError(f"it cannot be read: {text}", where=where, hint="export it again") from None
-
-    def _put(self, found: _ExportLine) -> None:
-        if found.kind in {"history", "audit"}:
-            self._pending.append(found)
-            if len(self._pending) >= _BATCH:
-                self._flush()
-            return
-        table = {kind: name for name, kind in _TABLES.items()}[found.kind]
-        _CHECKS[found.kind](found.id or 0, found.document)
-        self.tables.setdefault(table, {})[str(found.id)] = found.document
 
     def _flush(self) -> None:
         """Append the collected lines of history and audit log to their files."""
