@@ -44,6 +44,7 @@ from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.services import Services
 from scripts import _scene
 from scripts._braille import with_dots
+from tests.fake_backend import FakeBackend
 from tests.memory_store import MemoryJobStore
 from tests.tui.idle import use_exact_waits
 
@@ -80,7 +81,7 @@ class Logs:
     def __init__(self) -> None:
         self.streams: dict[JobId, Stream] = {}
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
         """Return the output of a job."""
@@ -132,8 +133,8 @@ SHOTS = (
 async def take(shot: Shot) -> str:
     """Return the screenshot as SVG."""
     feed, logs, scene = Feed(), Logs(), shot.scene()
-    services = Services(logs, Settings(), scene.clock, PAGES, host="atlas", user="alice")
-    app = Gputui(feed, Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")), services)
+    backend = FakeBackend(Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")), logs, "atlas")
+    app = Gputui(feed, Services(backend, Settings(), scene.clock, PAGES))
     app.animation_level = "none"
     async with app.run_test(size=shot.size) as pilot:
         if shot.with_history:

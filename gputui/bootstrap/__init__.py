@@ -94,9 +94,9 @@ def runtime_names(options: Options) -> tuple[str, ...]:
     return ("docker",) * (has_engine or in_cluster) + ("process",) * (has_processes or in_cluster)
 
 
-def may_schedule(options: Options) -> bool:
-    """Return whether a process may schedule here: the engine of a cluster does it itself."""
-    return not options.in_cluster
+def may_schedule(options: Options, *, is_console: bool = False) -> bool:
+    """Return whether a process may schedule here; a cluster's engine does it itself, and a read-only console may not."""
+    return not options.in_cluster and not (is_console and options.settings.console.read_only)
 
 
 def has_queue(options: Options) -> bool:

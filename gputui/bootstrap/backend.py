@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from contextlib import closing, suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import adapters, job_access
+from gputui.config.options import present_directory
 from gputui.domain.cluster import Caps
 from gputui.ports.backend import About, Attach
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream
     from gputui.ports.actions import Performer
     from gputui.ports.backend import Entry
-
-ALL_CAPS = Caps("gputui", runs_jobs=True)
-"""Capabilities of the queue of this machine: all."""
 
 
 class StoreSnapshots:
@@ -67,11 +65,16 @@ class StoreBackend:
         """`waiting` is called as by `bootstrap.open_store`."""
         self._options = options
         self._waiting = waiting
+        self._opening = threading.Lock()
+        self._queue: JobStore | None = None
         self._streams: WeakSet[LogStream] = WeakSet()
 
-    @cached_property
+    @property
     def queue(self) -> JobStore:
-        return bootstrap.open_store(self._options, self._waiting)
+        with self._opening:  # the threads of a console begin to use it at the same time
+            if self._queue is None:
+                self._queue = bootstrap.open_store(self._options, self._waiting)
+            return self._queue
 
     @cached_property
     def _actions(self) -> Performer:
@@ -83,10 +86,13 @@ class StoreBackend:
 
     def about(self, server: str = "") -> About:
         del server
-        settings = self._options.settings
-        host, runtimes = socket.gethostname(), adapters.runtime_names(self._options)
-        user, home = bootstrap.actor().user, str(Path.cwd())
-        return About(host, user, home, ALL_CAPS, runtimes, settings.scheduler, settings.policy)
+        return self._about
+
+    @cached_property
+    def _about(self) -> About:
+        settings, home = self._options.settings, str(present_directory() or "")
+        host, user, runtimes = socket.gethostname(), bootstrap.actor().user, adapters.runtime_names(self._options)
+        return About(host, user, home, Caps("gputui", runs_jobs=True), runtimes, settings.scheduler, settings.policy)
 
     def snapshots(self) -> StoreSnapshots:
         return StoreSnapshots(self._options, self.queue)
@@ -153,9 +159,11 @@ class StoreBackend:
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
-        for name in ("_entrance", "_inside", "queue"):
+        for name in ("_entrance", "_inside"):
             if (opened := self.__dict__.pop(name, None)) is not None:
                 opened.close()
+        if self._queue is not None:  # a thread that is opening it is not waited for
+            self._queue.close()
 
     def is_scheduled(self) -> bool:
         return bootstrap.is_scheduled(self._options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -153,11 +153,6 @@ def backend_of(queue: EngineQueue, options: Options) -> EngineBackend:
     """Return the backend of a queue."""
     from gputui.engine.cluster.backend import EngineBackend
 
-    def images() -> Iterable[str]:
-        from gputui.bootstrap import adapters
-
-        return adapters.local_images(options)
-
     def with_gpus(snapshot: Snapshot) -> Snapshot:
         from gputui.bootstrap import adapters, nodes
 
@@ -168,7 +163,7 @@ def backend_of(queue: EngineQueue, options: Options) -> EngineBackend:
         return nodes.read_once(options, snapshot)
 
     user, command = bootstrap.actor().user, (sys.executable, "-P", "-m", "gputui", *options.arguments())
-    return EngineBackend(queue, options.settings, user=user, command=command, images=images, with_gpus=with_gpus)
+    return EngineBackend(queue, options.settings, user=user, command=command, with_gpus=with_gpus)
 
 
 def make_poll(options: Options, store: Queue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from msgspec.structs import replace
 
 from gputui import __version__, bootstrap
-from gputui.bootstrap import adapters
+from gputui.bootstrap import adapters, job_access
 from gputui.config import Options
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.snapshot import Leader
@@ -19,11 +22,88 @@ if TYPE_CHECKING:
     from gputui.domain.entries import Entries
     from gputui.domain.gpu_history import TakenStep
     from gputui.engine.actions.foreign_use import ForeignUse
+    from gputui.engine.cluster.poll import Duty
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
-    from gputui.ports import GpuProbe, JobStore, Monitor
+    from gputui.ports import GpuProbe, JobStore, Monitor, Queue
+    from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers
+
+
+class Behind(Protocol):
+    """Source of snapshots behind the screen of a console: a scheduler's host, a cluster's poll, or several servers."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process schedules."""
+        ...
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Request PCIe throughput of this GPU only."""
+        ...
+
+    def stop(self) -> None:
+        """Ask `run` to end, without waiting."""
+        ...
+
+    async def run(self) -> None:
+        """Publish snapshots until stopped."""
+        ...
+
+
+def console_options(options: Options, own: Path) -> Options:
+    """Return the options of a console. Over a cluster it keeps its log in `own`, and makes no forecasts itself."""
+    if not options.in_cluster:
+        return options
+    own.mkdir(mode=0o700, parents=True, exist_ok=True)
+    console = replace(options.settings.console, what_if="off")
+    return replace(options, state=own, settings=replace(options.settings, console=console))
+
+
+def open_foreign(options: Options, backend: DirectBackend) -> ForeignUse | None:
+    """Return actions on foreign processes and containers for a console; None for a cluster."""
+    if options.in_cluster:
+        return None
+    is_read_only = options.settings.console.read_only
+    return job_access.open_foreign_use(options, partial(store_of, backend), is_read_only=is_read_only)
+
+
+def store_of(backend: DirectBackend) -> JobStore:
+    """Return the store of a backend of this machine, opened."""
+    return cast("JobStore", backend.queue)
+
+
+def make_behind(
+    options: Options,
+    backend: DirectBackend,
+    feed: Feed,
+    *,
+    may_lead: bool,
+    started: Callable[[], GpuProbe | None] = lambda: None,
+    made: Callable[[], Adapters] | None = None,
+    hand_over: Callable[[], object] | None = None,
+    open_monitor: Callable[[str], Callable[[Entries], Monitor] | None] = lambda store_id: None,
+    duties: Callable[[Queue], Iterable[Duty]] = lambda store: (),
+) -> Behind:
+    """Return the host of a console's scheduler, or the poll of a cluster, which does these duties if it may lead."""
+    if options.in_cluster:
+        from gputui.bootstrap import clusters  # its imports would delay consoles of one machine
+
+        may = may_lead and not options.settings.console.read_only
+        return clusters.make_poll(options, backend.queue, feed, tuple(duties(backend.queue)) if may else ())
+    store = store_of(backend)
+    return make_host(
+        options,
+        store,
+        feed,
+        "console",
+        may_lead=may_lead,
+        started=started,
+        made=made,
+        hand_over=hand_over,
+        open_monitor=open_monitor(store.store_id),
+    )
 
 
 def make_host(
@@ -97,7 +177,7 @@ def relay_of(options: Options) -> Relay:
 class DemoMachine:
     """Simulated machine of the demo: its GPUs, the runtime of its jobs, and the processes on its GPUs."""
 
-    def __init__(self, options: Options, store: JobStore) -> None:
+    def __init__(self, options: Options, store: Callable[[], JobStore]) -> None:
         self._options = options
         self._store = store
         self._latest: Callable[[], ProbeReading] = ProbeReading
@@ -110,7 +190,7 @@ class DemoMachine:
         from gputui.gpus.simulated_containers import SimulatedContainers
         from gputui.runtime.process.runtime import DemoRuntime
 
-        options, store_id, clock = self._options, self._store.store_id, bootstrap.clock()
+        options, store_id, clock = self._options, self._store().store_id, bootstrap.clock()
         probe = adapters.simulated_probe(options, store_id)
 
         def removed() -> None:
@@ -131,7 +211,12 @@ class DemoMachine:
         processes = SimulatedProcesses(lambda: self._latest(), clock)
         is_read_only = self._options.settings.console.read_only
         return ForeignUse(
-            self._store, clock, bootstrap.actor(), processes, lambda: self._containers, is_read_only=is_read_only
+            self._store,
+            clock,
+            bootstrap.actor(),
+            lambda: processes,
+            lambda: self._containers,
+            is_read_only=is_read_only,
         )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gputui.engine.job_exec import Entrance, JobExecRouter
     from gputui.ports import JobExec, JobStore, Permit, Runtime
     from gputui.ports.backend import DirectBackend
-    from gputui.ports.foreign import ForeignContainers
+    from gputui.ports.foreign import ForeignContainers, HostProcesses
 
 
 def open_logs(options: Options, store: JobStore) -> Logs | ClusterAccess:
@@ -205,16 +205,18 @@ def record_entry(
         transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, target_of(job), "", words))
 
 
-def open_foreign_use(options: Options, store: JobStore, *, is_read_only: bool = False) -> ForeignUse:
+def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read_only: bool = False) -> ForeignUse:
     """Return actions on foreign processes and containers, with this process's rights. Connects only on use."""
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.runtime.host_processes import LocalProcesses
+
+    def host() -> HostProcesses:
+        from gputui.runtime.host_processes import LocalProcesses
+
+        return LocalProcesses()
 
     def containers() -> ForeignContainers | None:
         from gputui.runtime.docker.foreign_containers import DockerContainers
 
         return DockerContainers(options.settings.runtime) if options.runtime == "docker" else None
 
-    return ForeignUse(
-        store, bootstrap.clock(), bootstrap.actor(), LocalProcesses(), containers, is_read_only=is_read_only
-    )
+    return ForeignUse(store, bootstrap.clock(), bootstrap.actor(), host, containers, is_read_only=is_read_only)

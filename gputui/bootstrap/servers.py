@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from gputui.domain.settings import ServerSettings, Settings
 from gputui.domain.ssh_address import parse_ssh_address
 
 if TYPE_CHECKING:
+    from gputui.engine.feed import Feed
     from gputui.servers.backend import RemoteBackend
 
 LOCAL = "local"
@@ -93,3 +95,22 @@ def open_servers(settings: Sequence[ServerSettings]) -> RemoteBackend:
     from gputui.servers.backend import RemoteBackend
 
     return RemoteBackend(settings, bootstrap.clock().now, bootstrap.actor().user)
+
+
+class ServersWatch:
+    """Publishes the snapshots of several servers behind a console's screen; each server schedules itself."""
+
+    leads = False
+
+    def __init__(self, backend: RemoteBackend, feed: Feed) -> None:
+        self._backend = backend
+        self._feed = feed
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Do nothing: the servers read their GPUs themselves."""
+
+    def stop(self) -> None:
+        self._backend.stop()
+
+    async def run(self) -> None:
+        await asyncio.to_thread(self._backend.publish, self._feed.publish)

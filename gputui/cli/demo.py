@@ -8,8 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from gputui.domain.container import ContainerState
 from gputui.domain.error_line import find_error_line
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.gpu import Gpu
+from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import GpuRequest, JobSpec, Submission
 from gputui.domain.keyed import keyed
@@ -68,39 +69,47 @@ def run(options: Options) -> int:
 
 
 def _run(options: Options, directory: Path) -> int:
-    from gputui.console.console import Console, Demo  # Textual comes with it
-    from gputui.console.late import Late
+    from gputui.console.console import Console  # Textual comes with it
 
     here, opened_at = _here(options, directory), bootstrap.clock().now()
-    late = Late(partial(_furnished_store, here, opened_at))
-    store = late.as_made
-    arrivals = Arrivals(store, bootstrap.actions(store))
+    backend, furnished = bootstrap.open_backend(here), threading.Event()
+    store = partial(hosting.store_of, backend)
+    arrivals = Arrivals(store, backend)
     machine = hosting.DemoMachine(here, store)
-    past = partial(hosting.demo_past, here, store, opened_at - HISTORY)
 
     def prepare() -> None:
-        late.open()
+        try:
+            furnish(here, store(), backend, opened_at)
+        finally:
+            furnished.set()
         arrivals.start()
 
-    try:
+    def past() -> Iterable[TakenStep]:
+        furnished.wait()
+        return hosting.demo_past(here, store(), opened_at - HISTORY)
+
+    with closing(backend):
         own_log.log_to_file(here.state)
-        demo = Demo(machine.adapters, machine.foreign_use, past, HINT)
-        tidy_up = partial(_tidy_up, here, store, directory, arrivals)
-        return Console(here, store, tidy_up, demo=demo, prepare=prepare).run()
-    finally:
-        late.close()
+        return Console(
+            here,
+            backend,
+            lambda feed: hosting.make_behind(here, backend, feed, may_lead=True, made=machine.adapters),
+            may_lead=True,
+            foreign=machine.foreign_use(),
+            gpu_past=past,
+            hint=HINT,
+            prepare=prepare,
+            tidy_up=lambda: _tidy_up(here, store(), directory, arrivals),
+        ).run()
 
 
-def _furnished_store(options: Options, now: datetime) -> JobStore:
-    """Return a store with the jobs of the last hour, the first ones in its queue, and a drained GPU."""
-    store = bootstrap.open_store(options)
-    actions = bootstrap.actions(store)
+def furnish(options: Options, store: JobStore, actions: Performer, now: datetime) -> None:
+    """Give the store the jobs of the last hour, the first ones in its queue, and a drained GPU."""
     gpus = adapters.make_probe(options).latest().gpus
     record_past(store, actions, options.state, gpus, now)
     if len(gpus) > DRAINED:
         actions.act(DrainGpus((gpus[DRAINED].uuid,), "fan noise, ticket 812"))
     actions.act(SubmitJobs(tuple(first_jobs())))
-    return store
 
 
 def _here(options: Options, directory: Path) -> Options:
@@ -308,7 +317,7 @@ def coming_jobs(dice: random.Random) -> Iterator[Submission]:
 class Arrivals(threading.Thread):
     """Submits a job every few seconds, unless many wait."""
 
-    def __init__(self, store: JobStore, actions: Performer, every: float = EVERY) -> None:
+    def __init__(self, store: Callable[[], JobStore], actions: Performer, every: float = EVERY) -> None:
         super().__init__(name="demo-arrivals", daemon=True)
         self._store = store
         self._actions = actions
@@ -326,7 +335,7 @@ class Arrivals(threading.Thread):
                 continue
 
     def _waiting(self) -> int:
-        return sum(job.state is JobState.PENDING and not job.held for job in self._store.jobs().values())
+        return sum(job.state is JobState.PENDING and not job.held for job in self._store().jobs().values())
 
     def stop(self) -> None:
         """Stop, and wait for the current submission."""

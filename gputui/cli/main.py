@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gputui import __version__, bootstrap
+from gputui import __version__
 from gputui.cli.lazy import LazyGroup
 from gputui.cli.session import Session
 from gputui.cli.streams import discard_stdout, open_standard_streams
@@ -22,6 +22,8 @@ from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from gputui.domain.settings import ServerSettings
 
 PROGRAM = "gputui"
 INTERRUPTED = 130
@@ -93,27 +95,16 @@ def cli(
 
     with terminal():
         options = session.options
+        found: Sequence[ServerSettings] = ()
         if servers or (options.settings.servers and not options.names_queue and not view_only):
-            return _open_servers(session, servers, read_only=read_only)
-        return _open_console(session, read_only=read_only, view_only=view_only)
+            from gputui.bootstrap.servers import chosen_servers
+
+            found = chosen_servers(servers, options.settings)
+        return _open_console(session, found, read_only=read_only, view_only=view_only and not found)
 
 
-def _open_servers(session: Session, wanted: Sequence[str], *, read_only: bool) -> int:
-    """Show the console over several servers until it is closed; return the exit code."""
-    from gputui.bootstrap.servers import chosen_servers
-    from gputui.console import startup
-
-    servers = chosen_servers(wanted, session.options.settings)
-    startup.limit_frame_rate(session.options)
-    kept, options = startup.preferences(), startup.read_only(session.options) if read_only else session.options
-    with startup.no_collections():
-        from gputui.console import servers as console  # Textual comes with it
-
-        return console.run(options, servers, kept)
-
-
-def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
-    """Show the console until it is closed; return the exit code."""
+def _open_console(session: Session, servers: Sequence[ServerSettings], *, read_only: bool, view_only: bool) -> int:
+    """Show the console, over these servers if there are any, until it is closed; return the exit code."""
     from gputui.console import startup
 
     startup.limit_frame_rate(session.options)
@@ -121,10 +112,10 @@ def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
     with startup.no_collections():
         if view_only:
             startup.end_with_parent()
-        with closing(startup.EarlyProbe(options, may_lead=not view_only and bootstrap.may_schedule(options))) as early:
+        with closing(startup.EarlyProbe(options, may_lead=not (view_only or servers))) as early:
             from gputui.console import console  # Textual comes with it
 
-            return console.run(options, may_lead=not view_only, preferences=kept, probe=early)
+            return console.run(options, servers=servers, may_lead=not view_only, preferences=kept, probe=early)
 
 
 def main() -> None:

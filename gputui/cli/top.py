@@ -49,9 +49,7 @@ def command(
     ascii_only: bool,
 ) -> None:
     """Print the console as plain lines: scheduler, notices, GPUs and queue."""
-    early = click.get_current_context().with_resource(
-        closing(EarlyProbe(session.options, may_lead=bootstrap.may_schedule(session.options)))
-    )
+    early = click.get_current_context().with_resource(closing(EarlyProbe(session.options)))
     early.start()
     from gputui.bootstrap.nodes import NodeWatch
     from gputui.domain.conditions import ConditionTracker

@@ -6,26 +6,24 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from threading import Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.bootstrap import adapters, hosting, job_access
+from gputui.bootstrap import hosting
+from gputui.bootstrap.servers import ServersWatch, open_servers
 from gputui.config import Options, templates_path
-from gputui.console import own_log, serving
+from gputui.console import own_log, serving, startup
 from gputui.console.app import ConsoleApp
-from gputui.console.late import Late
 from gputui.console.monitoring import monitor_opener
-from gputui.console.startup import EarlyProbe
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
 from gputui.domain.keyed import keyed
 from gputui.domain.snapshot import Notice, Snapshot
@@ -33,42 +31,24 @@ from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.files.leadership import current_leader
 from gputui.engine.process.loop import describe_fault
-from gputui.ports import JobStore
+from gputui.ports.backend import Backend, DirectBackend
 from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
-from gputui.tui.services import FormSources, Hint, JobAccess, Services
+from gputui.tui.services import Hint, Services
 from gputui.tui.themes.selection import appearance_of
 
 if TYPE_CHECKING:
+    from gputui.console.startup import EarlyProbe
     from gputui.domain.gpu_history import TakenStep
+    from gputui.domain.settings import ServerSettings
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.engine.process.host import Adapters
+    from gputui.engine.cluster.poll import Duty
+    from gputui.ports import GpuProbe, Queue
 
 
 AGAIN_AFTER = 1.0
 """Seconds before a scheduler host that failed or could not be created is tried again."""
-
-
-class Behind(Protocol):
-    """Source of snapshots behind the screen: the host of a scheduler, or the poll of a cluster."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process schedules."""
-        ...
-
-    def want_pcie(self, uuid: str | None) -> None:
-        """Request PCIe throughput of this GPU only."""
-        ...
-
-    def stop(self) -> None:
-        """Ask `run` to end, without waiting."""
-        ...
-
-    async def run(self) -> None:
-        """Publish snapshots until stopped."""
-        ...
 
 
 class BackgroundScheduler:
@@ -76,7 +56,7 @@ class BackgroundScheduler:
 
     def __init__(
         self,
-        make_host: Callable[[], Behind],
+        make_host: Callable[[], hosting.Behind],
         feed: Feed,
         *,
         prepare: Callable[[], object] = lambda: None,
@@ -88,7 +68,7 @@ class BackgroundScheduler:
         self._make_host = make_host
         self._feed = feed
         self._stopped = threading.Event()
-        self._host: Behind | None = None
+        self._host: hosting.Behind | None = None
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
     @property
@@ -172,57 +152,46 @@ class LockWaitNotice:
         self.show(sentence)
 
 
-class Demo(Struct, frozen=True):
-    """Simulated parts of a demo console."""
-
-    adapters: Callable[[], Adapters]
-    """Returns GPUs and runtime."""
-    foreign_use: Callable[[], ForeignUse]
-    """Returns the actions on foreign processes, and the values of all processes on GPUs."""
-    gpu_past: Callable[[], Iterable[TakenStep]]
-    """Returns readings from before the console was opened. May block."""
-    hint: str
-    """Line that is shown until the first key."""
-
-
 class Console:
     """Runs a console from its first frame to the hand-over of scheduling."""
 
     def __init__(
         self,
         options: Options,
-        store: JobStore,
-        tidy_up: Callable[[], None] = lambda: None,
+        backend: Backend,
+        make_behind: Callable[[Feed], hosting.Behind],
         *,
         preferences: Preferences | None = None,
-        may_lead: bool = True,
-        has_duties: bool = True,
+        may_lead: bool = False,
         probe: EarlyProbe | None = None,
         waiting: LockWaitNotice | None = None,
-        demo: Demo | None = None,
-        inside: JobAccess | None = None,
+        foreign: ForeignUse | None = None,
+        gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
+        hint: str | None = None,
         prepare: Callable[[], object] = lambda: None,
+        tidy_up: Callable[[], object] = lambda: None,
     ) -> None:
-        """`has_duties` tells whether it may serve metrics of a cluster, run hooks and measure jobs.
+        """`make_behind` returns what publishes snapshots behind the screen, and schedules if it may lead.
 
-        `inside` is the access to running jobs; None: to those of this machine. `prepare` is called behind the screen,
-        after the first frame; an error that it raises ends the console.
+        `prepare` is called there first, after the first frame; an error that it raises ends the console. `hint` is the
+        line for newcomers; None: that of a user's first console.
         """
-        self._demo = demo
-        self._inside = inside
         self._options = options
-        self._store = store
-        self._tidy_up = tidy_up
-        self._remembered = preferences or Preferences()
+        self._backend = backend
         self._may_lead = may_lead
-        self._has_duties = has_duties
         self._probe = probe
         self._waiting = waiting
         self._feed = Feed()
         self._open = prepare
+        self._tidy_up = tidy_up
         self._screens = ScreenSupervisor(self._app, own_log.own_log_path(options.state))
         self._refusal: Exception | None = None
-        self._behind = BackgroundScheduler(self._make_host, self._feed, prepare=self._prepare, refuse=self._refuse)
+        make = partial(make_behind, self._feed)
+        self._behind = BackgroundScheduler(make, self._feed, prepare=self._prepare, refuse=self._refuse)
+        self._foreign = foreign
+        self._gpu_past = gpu_past
+        self._remembered = preferences or Preferences()
+        self._hint = hint
 
     def run(self) -> int:
         """Show the console until it is quit; return the exit code. Raises ScreenFailedError after too many failures."""
@@ -264,57 +233,36 @@ class Console:
         self._loop.call_soon_threadsafe(self._screens.leave, ExitChoice.STOP, 1)
 
     def _app(self) -> ConsoleApp:
+        console, hint = self._options.settings.console, self._hint
+        if hint is None:
+            hint = "" if self._remembered.get("hint") else FIRST_HINT
         services = Services(
-            Late(partial(job_access.open_logs, self._options, self._store)).as_made,
+            self._backend,
             self._options.settings,
             bootstrap.clock(),
             PAGES,
-            host=socket.gethostname(),
-            user=bootstrap.actor().user,
             preferences=self._remembered,
-            job_access=self._inside or Late(partial(job_access.open_job_exec, self._options, self._store)).as_made,
-            foreign=Late(self._demo.foreign_use if self._demo else self._foreign_use).as_made,
+            templates=templates_path(),
+            foreign=self._foreign,
             want_pcie=self._behind.want_pcie,
-            past=lambda since: self._store.history(since),
-            gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
-            measured=partial(job_access.measured, self._options),
-            hint=Hint(self._hint()),
-            forms=FormSources(lambda: adapters.local_images(self._options), templates_path()),
+            gpu_past=self._gpu_past,
+            hint=Hint(hint),
         )
-        if self._options.in_cluster:
-            from gputui.console import cluster
-
-            services = cluster.console_services(services, self._store)
-        look = appearance_of(self._options.settings.console, os.environ)
-        actions = Late(partial(bootstrap.actions, self._store, self._options)).as_made
-        app = ConsoleApp(self._feed, actions, services, look)
+        app = ConsoleApp(self._feed, services, appearance_of(console, os.environ))
         if self._waiting is not None:
             self._waiting.show = app.tell_wait
         return app
 
-    def _foreign_use(self) -> ForeignUse:
-        is_read_only = self._options.settings.console.read_only
-        return job_access.open_foreign_use(self._options, self._store, is_read_only=is_read_only)
-
-    def _hint(self) -> str:
-        """Return the demo's line for newcomers, or the line for a user's first console."""
-        if self._demo is not None:
-            return self._demo.hint
-        return "" if self._remembered.get("hint") else FIRST_HINT
-
     def _terminate(self) -> None:
         """Handle SIGTERM: end as on hang-up, but restore the terminal."""
-        self._screens.leave(ExitChoice.HAND_OVER if self._hands_over else ExitChoice.STOP, 128 + signal.SIGTERM)
-
-    @property
-    def _hands_over(self) -> bool:
-        """Return whether scheduling continues in the background when the user cannot be asked."""
-        return self._options.settings.scheduler.hand_over != "never"
+        self._screens.leave(
+            ExitChoice.HAND_OVER if hands_over(self._options) else ExitChoice.STOP, 128 + signal.SIGTERM
+        )
 
     @property
     def _would_lead(self) -> bool:
         """Return whether this console schedules, or would: it may, and no other process does."""
-        may = self._may_lead and not self._options.settings.console.read_only
+        may = self._may_lead and bootstrap.may_schedule(self._options, is_console=True)
         return self._behind.leads or (may and current_leader(self._options.state) is None)
 
     async def _begin_behind(self, painted: asyncio.Event) -> None:
@@ -329,33 +277,11 @@ class Console:
             self._probe.start()
         self._open()
 
-    def _make_host(self) -> Behind:
-        if self._options.in_cluster:
-            from gputui.bootstrap import clusters  # its imports would delay consoles of one machine
-            from gputui.console import cluster_serving
-
-            may = self._has_duties and not self._options.settings.console.read_only
-            duties = tuple(cluster_serving.duties(self._options, self._store)) if may else ()
-            return clusters.make_poll(self._options, self._store, self._feed, duties)
-        started = self._probe.take if self._probe is not None else lambda: None
-        hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
-        return hosting.make_host(
-            self._options,
-            self._store,
-            self._feed,
-            "console",
-            may_lead=self._may_lead,
-            started=started,
-            made=self._demo.adapters if self._demo else None,
-            hand_over=hand_over,
-            open_monitor=monitor_opener(self._options, self._store.store_id),
-        )
-
     async def _hang_up(self) -> int:
         """Handle a lost terminal: hand over if this console schedules, and end without writing to the screen."""
-        await self._let_go(hand_over=self._hands_over and self._behind.leads)
+        await self._let_go(hand_over=hands_over(self._options) and self._behind.leads)
         self._tidy_up()
-        self._store.close()
+        self._backend.close()
         os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
 
     async def _give_up(self, error: ScreenFailedError) -> None:
@@ -363,8 +289,10 @@ class Console:
         would_lead = self._would_lead
         if would_lead:
             goes_on = "jobs start as before, by a background scheduler"
-            error.hint = f"{goes_on if self._hands_over else 'no job starts until gputui serve runs'}; {error.hint}"
-        await self._let_go(hand_over=would_lead and self._hands_over)
+            error.hint = (
+                f"{goes_on if hands_over(self._options) else 'no job starts until gputui serve runs'}; {error.hint}"
+            )
+        await self._let_go(hand_over=would_lead and hands_over(self._options))
 
     async def _let_go(self, *, hand_over: bool) -> None:
         if hand_over:
@@ -372,6 +300,11 @@ class Console:
         self._behind.stop()
         if not await asyncio.to_thread(self._behind.end, LET_GO_WITHIN):
             log.warning("the scheduler does not stop in time, and ends with the process")
+
+
+def hands_over(options: Options) -> bool:
+    """Return whether scheduling continues in the background when the user cannot be asked."""
+    return options.settings.scheduler.hand_over != "never"
 
 
 def tell(fault: BaseException) -> None:
@@ -382,37 +315,66 @@ def tell(fault: BaseException) -> None:
 
 def run(
     options: Options,
+    servers: Sequence[ServerSettings] = (),
     *,
     may_lead: bool = True,
     preferences: Preferences | None = None,
     probe: EarlyProbe | None = None,
 ) -> int:
-    """Open the console on a state directory."""
+    """Open the console on the queue of the options, or over these servers; return the exit code."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
+    if servers:
+        return _run_over_servers(options, servers, preferences)
     waiting = LockWaitNotice()
-    late = Late(partial(bootstrap.open_store, options, waiting))
-    store = late.open() if options.in_cluster else late.as_made
-    inside: JobAccess | None = None
-    has_duties = may_lead
-    if options.in_cluster:
-        from gputui.bootstrap import clusters  # here as above: only consoles of clusters pay for it
-        from gputui.console import cluster
-
-        inside = clusters.access(options, store)
-        options, may_lead = cluster.console_options(options), False
-    try:
-        own_log.log_to_file(options.state, options.settings.log.format)
-        there = Console(
-            options,
-            store,
+    with closing(bootstrap.open_backend(options, waiting)) as backend:
+        backend.about()  # a cluster that cannot be reached at all is told before the screen is opened
+        here = hosting.console_options(options, startup.directory())
+        own_log.log_to_file(here.state, options.settings.log.format)
+        make = partial(_make_behind, here, backend, may_lead=may_lead, started=probe.take if probe else None)
+        return Console(
+            here,
+            backend,
+            make,
             preferences=preferences,
             may_lead=may_lead,
-            has_duties=has_duties,
             probe=probe,
             waiting=waiting,
-            inside=inside,
-            prepare=late.open,
-        )
-        return there.run()
-    finally:
-        late.close()
+            foreign=hosting.open_foreign(here, backend),
+            gpu_past=partial(bootstrap.gpu_past, here),
+            prepare=lambda: backend.queue,
+        ).run()
+
+
+def _make_behind(
+    options: Options,
+    backend: DirectBackend,
+    feed: Feed,
+    *,
+    may_lead: bool,
+    started: Callable[[], GpuProbe | None] | None,
+) -> hosting.Behind:
+    def duties(store: Queue) -> Iterable[Duty]:
+        from gputui.console import cluster_serving  # its imports would delay consoles of one machine
+
+        return cluster_serving.duties(options, store)
+
+    return hosting.make_behind(
+        options,
+        backend,
+        feed,
+        may_lead=may_lead,
+        started=started or (lambda: None),
+        hand_over=partial(serving.hand_over, options) if hands_over(options) else None,
+        open_monitor=partial(monitor_opener, options),
+        duties=duties,
+    )
+
+
+def _run_over_servers(options: Options, servers: Sequence[ServerSettings], preferences: Preferences | None) -> int:
+    """Open the console over servers: it keeps no queue and never schedules."""
+    directory = startup.directory()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own_log.log_to_file(directory, options.settings.log.format)
+    with closing(open_servers(servers)) as backend:
+        watch = partial(ServersWatch, backend)
+        return Console(replace(options, state=directory), backend, watch, preferences=preferences, hint="").run()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from gputui import bootstrap
 from gputui.config import Options
 from gputui.config.options import user_directory
 from gputui.tui.preferences import Preferences
@@ -27,10 +28,12 @@ class EarlyProbe:
     Only for real GPUs, which are read by a process of their own, and only if no other process schedules and reads them.
     """
 
-    def __init__(self, options: Options, *, may_lead: bool) -> None:
+    def __init__(self, options: Options, *, may_lead: bool = True) -> None:
         self._lock = threading.Lock()
         self._options = options
-        self._is_wanted = may_lead and not options.settings.console.read_only and options.probe.simulated is None
+        self._is_wanted = (
+            may_lead and options.probe.simulated is None and bootstrap.may_schedule(options, is_console=True)
+        )
         self._probe: GpuProbe | None = None
 
     def start(self) -> None:

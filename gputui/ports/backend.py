@@ -137,6 +137,10 @@ class Backend(Performer, Protocol):
         """Return the telemetry of each attempt of a job, by number; empty for a job that never started."""
         ...
 
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        """Return by number of attempt why nothing is known of its use of GPUs; empty where the scheduler measures."""
+        ...
+
     def images(self, server: str = "") -> Iterable[str]:
         """Return the names of images that the engine has; empty if it does not answer."""
         ...
@@ -167,8 +171,4 @@ class DirectBackend(Backend, Protocol):
 
         `tell` is called with a sentence for each node whose GPUs could not be read; `probe` reads already.
         """
-        ...
-
-    def why_unread(self, job: Job) -> Mapping[int, str]:
-        """Return by number of attempt why nothing is known of its use of GPUs; empty where the scheduler measures."""
         ...

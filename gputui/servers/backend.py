@@ -146,9 +146,13 @@ class RemoteBackend:
             take(self._snapshots.read())
             self._closed.wait(LEAST)
 
-    def close(self, timeout: float = 5.0) -> None:
+    def stop(self) -> None:
+        """End `publish`, without waiting."""
         self._closed.set()
         self._changed.set()
+
+    def close(self, timeout: float = 3.0) -> None:
+        self.stop()
         for server in self.servers:
             server.close()
         deadline = time.monotonic() + timeout
@@ -324,6 +328,10 @@ class RemoteBackend:
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
         found: Mapping[int, Measured] = self.of_job(job_id).ask("measured", own_id(job_id))
         return found
+
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        del job
+        return {}
 
     def images(self, server: str = "") -> Iterable[str]:
         """Return the images of a server's engine; empty if it does not answer."""

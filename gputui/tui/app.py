@@ -24,7 +24,6 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
-from gputui.ports.actions import Performer
 from gputui.tui.actions import ActionThread
 from gputui.tui.commands.command import bindings, place_of
 from gputui.tui.commands.places import CHANGING, READ_ONLY_HINT, why_key_does_nothing
@@ -88,15 +87,15 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """Latest snapshot."""
 
-    def __init__(self, feed: Feed, actions: Performer, services: Services, look: Appearance = AS_DESIGNED) -> None:
+    def __init__(self, feed: Feed, services: Services, look: Appearance = AS_DESIGNED) -> None:
         super().__init__()
         self._feed = feed
         self.services = services
         settings = services.settings
         self.messages = Messages(self)
         self.works = ProgressDisplay(self, self.messages.show_progress, max(0.25, services.pace.log))
-        self.actions = ActionThread(actions, self._tell, self._indices)
-        self.notifier = Notifier(self, settings.console, services.user, services.clock)
+        self.actions = ActionThread(services.backend, self._tell, self._indices)
+        self.notifier = Notifier(self, settings.console, services.about.user, services.clock)
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self)
         self._unsubscribe: Callable[[], None] = lambda: None

@@ -2,77 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 from textual.screen import Screen
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.cluster import Capability
 from gputui.domain.conditions import ConditionTracker
-from gputui.domain.container import ProcessRow, Shell
-from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import GpuState
 from gputui.domain.gpu_history import GpuHistory, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import ServerView, Snapshot
-from gputui.domain.telemetry_series import Measured
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.submit_action import SubmitJobs
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
-from gputui.tui.log.follower import LogOpener, Pinned
+from gputui.ports.backend import About, Backend
+from gputui.tui.log.follower import Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
 from gputui.tui.present.gpu_rows import GpuLook, GpuPicture, LookChoice, gpu_picture
-
-
-class JobAccess(Protocol):
-    """Shells and processes of running jobs. Methods block, may be called from any thread, and raise GputuiError."""
-
-    def shell(self, job: Job) -> Shell:
-        """Return the command that opens a shell beside the job."""
-        ...
-
-    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Return the present processes of the job."""
-        ...
-
-    def close(self) -> None:
-        """Close connections."""
-        ...
-
-
-class NoJobAccess:
-    """Stand-in for a console without access to running jobs."""
-
-    def shell(self, job: Job) -> Shell:
-        """Raise GputuiError: running jobs cannot be reached from here."""
-        raise GputuiError(f"job {job.shown_id} cannot be reached from here")
-
-    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Raise GputuiError: running jobs cannot be reached from here."""
-        raise GputuiError(f"job {job.shown_id} cannot be reached from here")
-
-    def close(self) -> None:
-        """Do nothing: no connection was opened."""
-
-
-def _none() -> Sequence[str]:
-    return ()
-
-
-class FormSources(Struct, frozen=True):
-    """Suggestions for the job form: images, and the directory of templates."""
-
-    images: Callable[[], Sequence[str]] = _none
-    """Returns the engine's images; empty if it does not answer. Blocks, so it is called on a thread."""
-    templates: Path | None = None
-    """Directory of templates; None: there are none, and none can be saved."""
 
 
 class Pages(Struct, frozen=True):
@@ -93,19 +48,16 @@ class Hint(Struct):
 class Services(Struct, frozen=True, dict=True):
     """Services of one console. Changes are not made here: screens post them as messages."""
 
-    logs: LogOpener
+    backend: Backend
     settings: Settings
     clock: Clock
     pages: Pages
-    host: str = ""
-    user: str = ""
-    """Tenant of jobs submitted here."""
+    server: str = ""
+    """Server that a screen is about, in a console over several; empty: all."""
     preferences: Preferences = field(default_factory=Preferences)
     """Preferences of this user."""
-    forms: FormSources = field(default_factory=FormSources)
-    """Suggestions for the job form."""
-    job_access: JobAccess = field(default_factory=NoJobAccess)
-    """Access to running jobs."""
+    templates: Path | None = None
+    """Directory of templates of jobs; None: there are none, and none can be saved."""
     foreign: ForeignUse | None = None
     """Foreign processes and containers, with the rights of this process; None: not available here."""
     pinned: Pinned = field(default_factory=Pinned)
@@ -120,27 +72,16 @@ class Services(Struct, frozen=True, dict=True):
     """Past readings of each GPU."""
     gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
     """Returns readings from before the console was opened. May block."""
-    measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {}
-    """Returns the telemetry of each attempt of a job, by number. May block."""
-    unread: Callable[[Job, Attempt], str] = lambda job, attempt: ""
-    """Returns why nothing is known of an attempt's use of its GPUs; empty: that is not worth a line."""
-    lacking: Mapping[Capability, str] = field(default_factory=dict)
-    """Sentence for each capability that the cluster lacks; empty: the queue of this machine has all."""
-    cluster_name: Callable[[], str] | None = None
-    """Returns the name of the cluster, which it tells with its first answer; None: no cluster."""
-    expected_start: Callable[[Submission], datetime | None] | None = None
-    """Returns when a cluster would start a job, None if it cannot tell. May block. None: forecasts are made here."""
-    directory: str = ""
-    """Directory in which relative paths of new jobs begin; empty: this process's."""
-    of_server: Callable[[Services, ServerView], Services] = lambda services, server: services
-    """Returns the services for one server of a console over several: its settings, user and images."""
-    past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
-    """Returns finished jobs that left the queue file since that time. May block."""
 
     @property
-    def place(self) -> str:
-        """Name of the machine or cluster whose queue is shown."""
-        return self.cluster_name() if self.cluster_name else self.host
+    def about(self) -> About:
+        """What is known of the queue, or of one server of several."""
+        return self.backend.about(self.server)
+
+    @property
+    def lacking(self) -> Mapping[Capability, str]:
+        """Sentence for each capability that the queue lacks now: a cluster tells the user's rights later."""
+        return self.backend.about().caps.lacking
 
     @cached_property
     def gpu_look(self) -> LookChoice:
@@ -152,12 +93,21 @@ class Services(Struct, frozen=True, dict=True):
         """Limits on how often the screen is drawn."""
         return pace_of(self.settings.console)
 
+    @property
+    def expected_start(self) -> Callable[[Submission], datetime | None] | None:
+        """Asks an engine when a job would start; may block. None: forecasts are made here."""
+        if Capability.WHAT_IF not in self.lacking:
+            return None
+        return lambda submission: self.backend.foresee(SubmitJobs((submission,))).starts[0]
+
     def scoped(self, snapshot: Snapshot, name: str) -> tuple[Services, Snapshot]:
         """Return the services and the snapshot of one server; nobody plans across several."""
         server = snapshot.server(name) if name else None
         if server is None:
             return self, snapshot
-        return self.of_server(self, server), server.snapshot
+        own = server.settings
+        settings = replace(self.settings, scheduler=own.scheduler, policy=own.policy, servers=())
+        return replace(self, server=name, settings=settings), server.snapshot
 
     def gpu_picture(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
         """Return every GPU of a snapshot with its jobs and its past, in the user's chosen look."""

@@ -20,9 +20,9 @@ from gputui.domain.container import Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
 from gputui.domain.text import plain
+from gputui.ports.backend import Backend
 from gputui.tui.messages import ActionFailed
 from gputui.tui.present.job import job_title
-from gputui.tui.services import JobAccess
 
 _PARTING = 1.0
 """Seconds that a program on the terminal has to restore it when the console ends."""
@@ -178,13 +178,13 @@ def _of_ended_shell(shell: Shell, end: ProgramEnd) -> str:
     return ""
 
 
-async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
+async def open_shell(app: App[Any], backend: Backend, job: Job) -> None:
     """Open a shell in a running job and wait for its end; an error is shown as a message."""
     if (terminal := loan_of(app)) is None:
         return
     where = f"a shell in job {job.shown_id}"
     try:
-        shell = await asyncio.to_thread(job_access.shell, job)
+        shell = await asyncio.to_thread(backend.shell, job.id)
         words = f"job {job_title(job)}: {plain(shell.where, 200)}; exit or Ctrl-D brings the console back"
         code = await terminal.run(shell.arguments, words, partial(_of_ended_shell, shell))
     except GputuiError as error:

@@ -73,7 +73,7 @@ def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: Me
 
 
 def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(store: MemoryJobStore, tmp_path: Path) -> None:
-    made = hosting.DemoMachine(options(tmp_path), store).adapters()
+    made = hosting.DemoMachine(options(tmp_path), lambda: store).adapters()
     (container,) = made.runtimes["process"].foreign()
     reading = made.probe.latest()
     uuids = [gpu.uuid for gpu in reading.gpus]
@@ -86,12 +86,12 @@ def test_one_gpu_has_a_foreign_container_and_another_a_power_cap(store: MemoryJo
 
 
 def test_small_demo_has_no_foreign_container(store: MemoryJobStore, tmp_path: Path) -> None:
-    made = hosting.DemoMachine(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), store).adapters()
+    made = hosting.DemoMachine(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), lambda: store).adapters()
     assert made.runtimes["process"].foreign() == ()
 
 
 def test_processes_have_memory_processor_use_and_age_but_get_no_signals(store: MemoryJobStore, tmp_path: Path) -> None:
-    machine = hosting.DemoMachine(options(tmp_path), store)
+    machine = hosting.DemoMachine(options(tmp_path), lambda: store)
     use = machine.foreign_use()
     assert use.rows((22_110,)) == {}, "before there are GPUs"
     made = machine.adapters()
@@ -114,7 +114,7 @@ def test_processes_have_memory_processor_use_and_age_but_get_no_signals(store: M
 
 
 def test_its_foreign_container_has_a_page_and_output_and_can_be_stopped(store: MemoryJobStore, tmp_path: Path) -> None:
-    machine = hosting.DemoMachine(options(tmp_path), store)
+    machine = hosting.DemoMachine(options(tmp_path), lambda: store)
     made, use = machine.adapters(), machine.foreign_use()
     (container,) = made.runtimes["process"].foreign()
     detail = use.container("jupyter-carol")
@@ -139,7 +139,7 @@ def test_its_foreign_container_has_a_page_and_output_and_can_be_stopped(store: M
 
 
 def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:
-    arrivals = Arrivals(store, actions, every=0.001)
+    arrivals = Arrivals(lambda: store, actions, every=0.001)
     arrivals.start()
     deadline = time.monotonic() + 60
     while len(store.jobs()) < MOST_WAITING:

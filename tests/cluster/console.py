@@ -7,8 +7,6 @@ from itertools import count
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.bootstrap.clusters import ClusterAccess
-from gputui.console.cluster import console_services
 from gputui.domain.settings import ConsoleSettings, Settings
 from gputui.engine.cluster.backend import EngineBackend
 from gputui.engine.cluster.queue import EngineQueue
@@ -27,18 +25,9 @@ class ClusterConsole(Console):
         ticks = count(0, 10)
         self.queue = EngineQueue(cluster, lambda: float(next(ticks)))
         super().__init__(cluster.snapshot())
-        backend = EngineBackend(self.queue, Settings())
-        access = ClusterAccess(backend)
-        services = Services(
-            access,
-            replace(Settings(), console=ConsoleSettings("off")),
-            self.clock,
-            PAGES,
-            user="alice",
-            preferences=self.preferences,
-            job_access=access,
-        )
-        self.app = Gputui(self.feed, backend, console_services(services, self.queue))
+        backend = EngineBackend(self.queue, Settings(), user="alice")
+        settings = replace(Settings(), console=ConsoleSettings("off"))
+        self.app = Gputui(self.feed, Services(backend, settings, self.clock, PAGES, preferences=self.preferences))
         self.app.animation_level = "none"
         self.app.input_queue.delay = 0
 

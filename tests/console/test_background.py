@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import sys
 import threading
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,7 @@ from gputui.bootstrap import hosting
 from gputui.config import Options
 from gputui.console import console
 from gputui.console.console import BackgroundScheduler
+from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.feed import Feed
 from gputui.engine.process.host import Host
@@ -103,3 +108,55 @@ async def test_the_loop_of_the_screen_does_not_run_the_scheduler(tmp_path: Path)
     assert there.end(PATIENCE)
     store.close()
     assert loops != [asyncio.get_running_loop()]
+
+
+def test_nothing_is_scheduled_when_the_store_cannot_be_opened() -> None:
+    refused: list[Exception] = []
+    error = GputuiError("the queue is damaged")
+
+    def prepare() -> None:
+        raise error
+
+    there = BackgroundScheduler(lambda: pytest.fail("a host was made"), Feed(), prepare=prepare, refuse=refused.append)
+    there.begin()
+    assert there.end(60)
+    assert refused == [error]
+
+
+def test_a_console_whose_queue_cannot_be_opened_ends_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "queue.json").write_text("{}")
+    pid, fd = pty.fork()  # a terminal that reports no size: it must not be drawn for ever
+    if pid == 0:
+        arguments = ["-m", "gputui", "--state", str(tmp_path), "--probe", "sim:2", "--runtime", "process"]
+        environ = {**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(tmp_path / "home")}
+        os.execve(sys.executable, [sys.executable, *arguments], environ)
+    drawn = b""
+    with suppress(OSError):  # its end
+        while data := os.read(fd, 4096):
+            drawn += data
+    os.close(fd)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    screen, _, after = drawn.decode().rpartition("\x1b[?1049l")
+    assert "Reading the GPUs" in screen
+    assert "queue.json: " in after
+    assert after.lstrip("\x1b[?<>0123456789;hlu\r\n").startswith("gputui: error: ")
+
+
+def test_threads_that_use_a_queue_at_once_open_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, real = list[object](), bootstrap.open_store
+
+    def open_store(*given: object) -> object:
+        opened.append(real(*given))  # type: ignore[arg-type]
+        return opened[-1]
+
+    monkeypatch.setattr(bootstrap, "open_store", open_store)
+    with closing(bootstrap.open_backend(Options(state=tmp_path / "state"))) as backend:
+        backend.about()
+        assert not opened
+        used = [threading.Thread(target=lambda: backend.queue.jobs()) for _ in range(4)]
+        for thread in used:
+            thread.start()
+        for thread in used:
+            thread.join()
+        assert opened == [backend.queue]

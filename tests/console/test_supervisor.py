@@ -27,6 +27,7 @@ from gputui.tui.app import PAGES
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
 from tests.factories import ACTOR, FakeClock
+from tests.fake_backend import FakeBackend
 from tests.memory_store import MemoryJobStore
 from tests.tui.console import FakeLogs
 
@@ -102,8 +103,8 @@ Act = Callable[[Screen], Awaitable[object] | None]
 
 def made(feed: Feed | None = None) -> Screen:
     clock = FakeClock()
-    services = Services(FakeLogs(), Settings(), clock, PAGES)
-    return Screen(feed or Feed(), Actions(MemoryJobStore(), clock, ACTOR), services)
+    backend = FakeBackend(Actions(MemoryJobStore(), clock, ACTOR), FakeLogs())
+    return Screen(feed or Feed(), Services(backend, Settings(), clock, PAGES))
 
 
 class OpenFeed(Feed):

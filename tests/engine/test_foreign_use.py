@@ -27,7 +27,12 @@ class World:
             transaction.put(running(transaction.add(running(7)).id, on=("GPU-1",)))
         self.host, self.containers = FakeHost(), containers or FakeContainers()
         self.use = ForeignUse(
-            self.store, FakeClock(), ACTOR, self.host, lambda: self.containers, is_read_only=is_read_only
+            lambda: self.store,
+            FakeClock(),
+            ACTOR,
+            lambda: self.host,
+            lambda: self.containers,
+            is_read_only=is_read_only,
         )
 
     @property

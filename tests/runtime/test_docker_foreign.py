@@ -29,7 +29,7 @@ def containers(engine: Dockerd) -> Iterator[DockerContainers]:
 
 @pytest.fixture
 def use(containers: DockerContainers) -> ForeignUse:
-    return ForeignUse(MemoryJobStore(), FakeClock(), ACTOR, LocalProcesses(), lambda: containers)
+    return ForeignUse(MemoryJobStore, FakeClock(), ACTOR, LocalProcesses, lambda: containers)
 
 
 @pytest.fixture

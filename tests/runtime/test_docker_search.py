@@ -31,7 +31,7 @@ class Opener:
     def __init__(self, runtime: DockerRuntime, container_id: str) -> None:
         self._runtime, self._container_id = runtime, container_id
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
         return self._runtime.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)

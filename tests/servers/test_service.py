@@ -93,6 +93,9 @@ class Queue:
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
         return (ProcessRow(7, "alice", "python"),)
 
+    def why_unread(self, job: Job) -> Mapping[int, str]:
+        return {}
+
     def images(self, server: str = "") -> Iterable[str]:
         return ("busybox",)
 

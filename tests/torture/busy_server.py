@@ -77,7 +77,7 @@ def _line(number: int) -> bytes:
 class Floods:
     """Logs of jobs that all print a flood of lines."""
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> Flood:
         del job_id, attempt, stamped

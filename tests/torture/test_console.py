@@ -25,6 +25,7 @@ from gputui.tui.app import PAGES
 from gputui.tui.commands.table import COMMANDS
 from gputui.tui.messages import ExitChoice
 from gputui.tui.services import Services
+from tests.fake_backend import FakeBackend
 from tests.torture.busy_server import BusyServer, Floods
 from tests.torture.measure import Measured, Rest, Tortured, within
 
@@ -165,8 +166,8 @@ async def test_a_busy_console_survives_random_keys(
     monkeypatch.setattr("gputui.tui.actions.MOST", 100)
     caplog.set_level(logging.ERROR)
     server = BusyServer(tmp_path, SEED)
-    services = Services(Floods(), server.settings, server.clock, PAGES, host="here", user="alice")
-    app = Tortured(server.feed, server.actions, services)
+    services = Services(FakeBackend(server.actions, Floods(), "here"), server.settings, server.clock, PAGES)
+    app = Tortured(server.feed, services)
     app.caught, app.born = [], WeakSet()
     app.animation_level = "none"
     measured = Measured()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,9 +30,10 @@ from gputui.tui.app import PAGES, Gputui
 from gputui.tui.messages import ExitChoice
 from gputui.tui.preferences import Preferences
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.services import FormSources, JobAccess, NoJobAccess, Services
+from gputui.tui.services import Services
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance
 from tests.factories import ACTOR, FakeClock, job
+from tests.fake_backend import FakeBackend, Inside
 from tests.foreign import FakeContainers, FakeHost
 from tests.memory_store import MemoryJobStore
 from tests.tui.sample import rich_snapshot
@@ -79,7 +81,7 @@ class FakeLogs:
         """Lines of attempts requested by number, if they differ."""
         self.opened_event = threading.Event()
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
         self.opened.append((job_id, attempt, tail, follow))
@@ -139,9 +141,10 @@ class Console:
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
-        measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {},
-        forms: FormSources | None = None,
-        job_access: JobAccess | None = None,
+        measured: Callable[[JobId], Mapping[int, Measured]] = lambda job_id: {},
+        images: Callable[[], Iterable[str]] = tuple,
+        templates: Path | None = None,
+        inside: Inside | None = None,
         host: FakeHost | None = None,
         containers: FakeContainers | None = None,
     ) -> None:
@@ -153,30 +156,25 @@ class Console:
         self.keep(self.snapshot.jobs)
         self.actions = Actions(self.store, self.clock, ACTOR)
         self.preferences = preferences or Preferences()
-        self.job_access = job_access
+        self.inside = inside
         self.host, self.containers = host, containers
         read_only = console is not None and console.read_only
-        reach = partial(ForeignUse, self.store, self.clock, ACTOR, is_read_only=read_only)
-        foreign = reach(host, lambda: containers) if host is not None else None
+        reach = partial(ForeignUse, lambda: self.store, self.clock, ACTOR, is_read_only=read_only)
+        foreign = reach(lambda: host, lambda: containers) if host is not None else None
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
         services = Services(
-            self.logs,
+            FakeBackend(self.actions, self.logs, inside=inside, past=past, measured=measured, images=images),
             settings,
             self.clock,
             PAGES,
-            host="node1",
-            user="alice",
+            templates=templates,
             preferences=self.preferences,
             want_pcie=want_pcie,
-            past=past,
             gpu_past=gpu_past,
-            measured=measured,
-            forms=forms or FormSources(),
-            job_access=job_access or NoJobAccess(),
             foreign=foreign,
         )
-        self.app = Gputui(self.feed, self.actions, services, look)
+        self.app = Gputui(self.feed, services, look)
         self.app.animation_level = "none"
         self.app.input_queue.delay = 0  # a pilot does not wait until the queue is free
 

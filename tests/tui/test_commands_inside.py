@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Holder
-from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
@@ -38,14 +38,14 @@ class FakeInside:
         self.asked: list[tuple[str, int]] = []
         self.answered = threading.Event()
 
-    def shell(self, job: Job) -> Shell:
-        self.asked.append(("shell", job.id))
+    def shell(self, job_id: JobId) -> Shell:
+        self.asked.append(("shell", job_id))
         if self.error:
             raise self.error
         return Shell(("/bin/true",), "nowhere")
 
-    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        self.asked.append(("processes", job.id))
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        self.asked.append(("processes", job_id))
         self.answered.set()
         if self.error:
             raise self.error
@@ -72,7 +72,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
     node = rich_snapshot().nodes[0]
     holders = tuple(busy(i, 101, holders=(Holder("job", "llama", "alice", 4003, None, 5 * GIB),)) for i in (0, 1))
     snapshot = rich_snapshot(nodes=(node.__class__("node1", (*holders, *node.gpus[2:]), node.probe),))
-    console = Console(snapshot, job_access=inside)
+    console = Console(snapshot, inside=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -93,7 +93,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
 async def test_the_reason_for_missing_processes_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the engine does not answer", hint="is it up?")
-    console = Console(job_access=inside)
+    console = Console(inside=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -105,7 +105,7 @@ async def test_the_reason_for_missing_processes_is_shown() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
-    console = Console(job_access=FakeInside())
+    console = Console(inside=FakeInside())
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -118,7 +118,7 @@ async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
 
 async def test_only_a_running_job_has_processes_and_a_shell() -> None:
     inside = FakeInside()
-    console = Console(job_access=inside)
+    console = Console(inside=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 107)
@@ -130,7 +130,7 @@ async def test_only_a_running_job_has_processes_and_a_shell() -> None:
 
 async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
     inside = FakeInside()
-    console = Console(job_access=inside)
+    console = Console(inside=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -143,7 +143,7 @@ async def test_a_terminal_that_cannot_be_suspended_is_reported() -> None:
 async def test_the_reason_for_a_missing_shell_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the container has no shell: its image has no sh")
-    console = Console(job_access=inside)
+    console = Console(inside=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -154,7 +154,7 @@ async def test_the_reason_for_a_missing_shell_is_shown() -> None:
 
 async def test_a_read_only_console_has_processes_but_no_shell() -> None:
     inside = FakeInside()
-    console = Console(job_access=inside, console=ConsoleSettings(read_only=True))
+    console = Console(inside=inside, console=ConsoleSettings(read_only=True))
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)

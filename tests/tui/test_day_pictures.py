@@ -60,7 +60,7 @@ def inside(error: GputuiError | None) -> Callable[[Snapshot], Console]:
     def made(snapshot: Snapshot) -> Console:
         fake = FakeInside()
         fake.rows, fake.error = (), error
-        return Console(snapshot, job_access=fake)
+        return Console(snapshot, inside=fake)
 
     return made
 

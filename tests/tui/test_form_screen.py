@@ -24,7 +24,6 @@ from gputui.tui.preferences import Preferences
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Choose, Confirm
 from gputui.tui.screens.submit import Submit
-from gputui.tui.services import FormSources
 from gputui.tui.submission.fields import FieldRow
 from gputui.tui.submission.form import keep_submission, label, recent_submissions
 from tests.factories import GIB
@@ -303,7 +302,7 @@ async def test_images_are_completed_from_the_engine() -> None:
         asked.set()
         return ("zoo/model:1", "zoo/model:2")
 
-    console = Console(forms=FormSources(images))
+    console = Console(images=images)
     async with opened(console) as (pilot, form):
         await until(pilot, asked.is_set)
         await pilot.press("z", "o")
@@ -334,7 +333,7 @@ async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
 class TestTemplates:
     async def test_a_template_is_saved_without_secrets_and_loaded_again(self, tmp_path: Path) -> None:
         directory = tmp_path / "templates"
-        console = Console(forms=FormSources(templates=directory))
+        console = Console(templates=directory)
         async with opened(console) as (pilot, form):
             form.fill({"image": "busybox", "gpus": "2-4", "env": "MY_TOKEN=hush EPOCHS=3"})
             await pilot.press("ctrl+l")
@@ -357,7 +356,7 @@ class TestTemplates:
 
     async def test_errors_of_a_template_are_shown_with_their_place(self, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("[[job]]\nimage = 'a'\ngpus = 'x'\n")
-        console = Console(forms=FormSources(templates=tmp_path))
+        console = Console(templates=tmp_path)
         async with opened(console, (160, 40)) as (pilot, form):
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
@@ -366,7 +365,7 @@ class TestTemplates:
             assert "job[1].gpus" in console.screen_text
 
     async def test_a_template_name_that_is_a_path_is_refused(self, tmp_path: Path) -> None:
-        console = Console(forms=FormSources(templates=tmp_path / "templates"))
+        console = Console(templates=tmp_path / "templates")
         async with opened(console) as (pilot, form):
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))

@@ -10,7 +10,7 @@ import pytest
 
 from gputui.domain.attempt import Attempt
 from gputui.domain.consumption import Consumption
-from gputui.domain.job import Job
+from gputui.domain.job_spec import JobId
 from gputui.domain.telemetry import AttemptTelemetry, Spread
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.telemetry_tally import Tally, TallyRecord
@@ -105,9 +105,9 @@ def test_without_space_or_series_only_words_are_shown() -> None:
 async def test_the_page_reads_telemetry_in_a_thread() -> None:
     asked: list[int] = []
 
-    def read(job: Job) -> Mapping[int, Measured]:
-        asked.append(job.id)
-        return {job.attempts[-1].number: measured()}
+    def read(job_id: JobId) -> Mapping[int, Measured]:
+        asked.append(job_id)
+        return {1: measured()}
 
     console = Console(measured=read)
     async with opened(console, (160, 60), 104) as (pilot, _):

@@ -392,7 +392,7 @@ class Bar:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def open(self, *_: object, tail: int | None, follow: bool, stamped: bool = False) -> FileLogStream:
+    def log(self, *_: object, tail: int | None, follow: bool, stamped: bool = False) -> FileLogStream:
         return FileLogStream(self.path, tail=tail, follow=follow, is_over=lambda: False)
 
     def write(self, more: bytes) -> None:

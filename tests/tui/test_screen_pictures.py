@@ -37,7 +37,6 @@ from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.services import FormSources
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, recurring
 from tests.tui import plans, sample
@@ -79,12 +78,12 @@ def with_past(snapshot: Snapshot) -> Console:
 
 def with_inside(snapshot: Snapshot) -> Console:
     """Return a console that can open shells in jobs."""
-    return Console(snapshot, job_access=FakeInside())
+    return Console(snapshot, inside=FakeInside())
 
 
 def with_templates(snapshot: Snapshot) -> Console:
     """A console with the templates of the directory it is in."""
-    return Console(snapshot, forms=FormSources(templates=Path("templates")))
+    return Console(snapshot, templates=Path("templates"))
 
 
 async def happened(console: Console, pilot: Pilot[ExitChoice]) -> None:

@@ -81,8 +81,8 @@ def names(console: Console) -> set[str | None]:
 
 
 def inside(console: Console) -> Inside:
-    assert isinstance(console.job_access, Inside)
-    return console.job_access
+    assert isinstance(console.inside, Inside)
+    return console.inside
 
 
 def test_the_tables_have_these_tasks_and_the_same_keys() -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cached_property
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ProcessRow
@@ -69,23 +70,28 @@ class ForeignUse:
 
     def __init__(
         self,
-        store: JobStore,
+        store: Callable[[], JobStore],
         clock: Clock,
         actor: Actor,
-        host: HostProcesses,
+        host: Callable[[], HostProcesses],
         containers: Callable[[], ForeignContainers | None],
         *,
         is_read_only: bool = False,
         patience: float = PATIENCE,
     ) -> None:
+        """`store`, `host` and `containers` are asked when they are first needed."""
         self._store = store
         self._clock = clock
         self._actor = actor
-        self._host = host
+        self._make_host = host
         self._make = containers
         self._containers: ForeignContainers | None = None
         self._is_read_only = is_read_only
         self._patience = patience
+
+    @cached_property
+    def _host(self) -> HostProcesses:
+        return self._make_host()
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
         """Return the live processes by pid, and with `with_parents` their parents."""
@@ -134,7 +140,7 @@ class ForeignUse:
 
     def _audit(self, verb: str, about: str, before: str, after: str) -> None:
         now, actor = self._clock.now(), self._actor
-        with self._store.transaction() as transaction:
+        with self._store().transaction() as transaction:
             transaction.audit(AuditEntry(now, actor.uid, actor.user, verb, about, before, after))
 
     def _words(self, target: ProcessTarget) -> str:
@@ -163,7 +169,8 @@ class ForeignUse:
 
     def _job_of(self, target: ProcessTarget) -> Job | None:
         """Return the job of a process by its container, or by the attempt named in its environment."""
-        active = [job for job in self._store.jobs().values() if job.state.is_active and job.attempt]
+        store = self._store()
+        active = [job for job in store.jobs().values() if job.state.is_active and job.attempt]
         by_container = {job.attempt.container_id: job for job in active if job.attempt}
         if target.container_id is not None and target.container_id in by_container:
             return by_container[target.container_id]
@@ -172,7 +179,7 @@ class ForeignUse:
         except GputuiError:
             return None  # then the signal is refused too, or the process has ended
         tag = next((word.removeprefix(_TAG) for word in environment if word.startswith(_TAG)), "")
-        tags = {f"{self._store.store_id}:{job.id}:{job.attempt.number}": job for job in active if job.attempt}
+        tags = {f"{store.store_id}:{job.id}:{job.attempt.number}": job for job in active if job.attempt}
         return tags.get(tag)
 
     def _engine(self) -> ForeignContainers:

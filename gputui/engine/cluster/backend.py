@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from gputui.domain.cluster import Capability, Caps
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from gputui.ports import Channel, GpuProbe, LogStream, StampedLogStream
     from gputui.ports.backend import About, Entry
 
+_NO_FORECAST = "gputui has that for the queue of one machine, not for {}"
+
 
 class EngineBackend:
     """The queue of a cluster, with the rights that this process's user has there.
@@ -40,20 +45,17 @@ class EngineBackend:
         *,
         user: str = "",
         command: tuple[str, ...] = ("gputui",),
-        images: Callable[[], Iterable[str]] = tuple,
         with_gpus: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot,
     ) -> None:
         """`user` is the user's name on this machine, and `command` runs gputui with the same options.
 
-        `images` returns the names of the images of this machine's engine, `with_gpus` a snapshot with readings of its
-        nodes, where the settings want them.
+        `with_gpus` returns a snapshot with readings of its nodes, where the settings want them.
         """
         self.queue = queue
         self._cluster = queue.cluster
         self._settings = settings
         self._user = user
         self._command = command
-        self._images = images
         self._with_gpus = with_gpus
         self._streams: WeakSet[LogStream] = WeakSet()
 
@@ -62,9 +64,11 @@ class EngineBackend:
 
         del server
         caps, settings = self._cluster.caps, self._settings
-        return About(
-            self._cluster.name, self._user, str(Path.cwd()), caps, scheduler=settings.scheduler, policy=settings.policy
-        )
+        lacking = {Capability.WHAT_IF: _NO_FORECAST.format(caps.engine), **caps.lacking}
+        caps, home = replace(caps, lacking=lacking), ""
+        with suppress(OSError):  # it has been deleted
+            home = str(Path.cwd())
+        return About(self._cluster.name, self._user, home, caps, scheduler=settings.scheduler, policy=settings.policy)
 
     def snapshots(self) -> EngineQueue:
         return self.queue
@@ -76,8 +80,9 @@ class EngineBackend:
         return self.queue.past(since)
 
     def images(self, server: str = "") -> Iterable[str]:
+        """Return nothing: it is not known which images the nodes have."""
         del server
-        return self._images()
+        return ()
 
     def act(self, action: Action, /, *, server: str = "", on_progress: object = None) -> Done:
         del server, on_progress

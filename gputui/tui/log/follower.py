@@ -38,10 +38,10 @@ _BREATH = 1000
 class LogOpener(Protocol):
     """Source of the output of attempts."""
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
-        """Return the output of one attempt, the last one for None. May block; raises GputuiError.
+        """Return the output of one attempt, the last one for None, as `Backend.log` does.
 
         With `stamped`, lines begin with the time they were written, if known; the stream tells whether.
         """
@@ -110,7 +110,7 @@ class LogFollower:
 
     def _run(self) -> None:
         try:
-            self._stream = self.opener.open(self.job_id, self.attempt, tail=TAIL, follow=True, stamped=True)
+            self._stream = self.opener.log(self.job_id, self.attempt, tail=TAIL, follow=True, stamped=True)
             self.is_stamped = getattr(self._stream, "is_stamped", False)
             if self._closed.is_set():
                 self._stream.close()
@@ -186,7 +186,7 @@ def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wante
     tail = known.behind + wanted + GROWTH
     if tail > MOST_READ:
         return EarlierLines.none("too far back to be shown: save the log to see all of it")
-    stream = follower.opener.open(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
+    stream = follower.opener.log(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
     try:
         kept = pack_lines(_while_wanted(stream, is_wanted), tail)
     finally:
@@ -280,7 +280,7 @@ def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Calla
 
 @contextmanager
 def _opened(follower: LogFollower) -> Iterator[LogStream]:
-    stream = follower.opener.open(follower.job_id, follower.attempt, tail=None, follow=False, stamped=True)
+    stream = follower.opener.log(follower.job_id, follower.attempt, tail=None, follow=False, stamped=True)
     try:
         yield stream
     finally:

@@ -23,6 +23,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import width
+from gputui.ports.backend import Backend
 from gputui.tui.commands.command import bindings
 from gputui.tui.commands.table import APP_COMMANDS, BACK, JOB_COMMANDS
 from gputui.tui.log.follower import started_attempt
@@ -65,15 +66,8 @@ class TelemetryLoaded(Message, bubble=False):
 class TelemetryLoader:
     """Telemetry of a job, as far as it has been read."""
 
-    def __init__(
-        self,
-        post: Callable[[Message], object],
-        read: Callable[[Job], Mapping[int, Measured]],
-        unread: Callable[[Job, Attempt], str],
-    ) -> None:
-        """`unread` returns why nothing is known of an attempt."""
-        self._read = read
-        self._unread = unread
+    def __init__(self, post: Callable[[Message], object], backend: Backend) -> None:
+        self._backend = backend
         self._worker = LatestWorker(post, lambda error: TelemetryLoaded({}))
         self._asked_for: object = None
         self._asked_at = 0.0
@@ -91,7 +85,7 @@ class TelemetryLoader:
 
         def work(is_wanted: IsWanted) -> Message:
             del is_wanted
-            return TelemetryLoaded(self._read(job))
+            return TelemetryLoaded(self._backend.measured(job.id))
 
         self._worker.ask(work)
 
@@ -106,7 +100,7 @@ class TelemetryLoader:
         if attempt is None or measured is None:
             return []
         lines = telemetry_lines(attempt, measured, room, has_graphs=has_graphs, is_tall=is_tall)
-        if not lines and (why := self._unread(job, attempt)):
+        if not lines and (why := self._backend.why_unread(job).get(attempt.number)):
             return [("measured", cell(why, DIM))]
         return lines
 
@@ -189,7 +183,7 @@ class Detail(JobScreen):
         self._explainer = LatestWorker(
             self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}")
         )
-        self._telemetry = TelemetryLoader(self.post_message, services.measured, services.unread)
+        self._telemetry = TelemetryLoader(self.post_message, services.backend)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None
         """Snapshot and time of the last requested explanation."""
@@ -257,7 +251,7 @@ class Detail(JobScreen):
         lines += self._graphs(job, room, self.size.height - len(lines) - _AROUND - 1) if is_wide or not has_log else []
         self._body.fill(lines)
         is_room = is_wide or self.size.height - len(lines) - _AROUND >= _LOG_LEAST
-        self._log.show_of(job, self._services.logs, is_room=is_room)
+        self._log.show_of(job, self._services.backend, is_room=is_room)
         self.set_class(self._log.display and not is_wide, "-with-log")
 
     def _job_context(self, job: Job) -> JobContext:

@@ -134,7 +134,7 @@ class ContainerLog:
         self._use = use
         self._container_id = container_id
 
-    def open(
+    def log(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
         """Open the output of the container."""

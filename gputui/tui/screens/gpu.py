@@ -43,7 +43,7 @@ class GpuDetailScreen(OverlayScreen):
         self._picture = GpuPicture()
         self._meant = 0
         """Index of the selected job among those that share the GPU."""
-        self._past_jobs = PastJobsLoader(services.past, self.post_message)
+        self._past_jobs = PastJobsLoader(services.backend.history, self.post_message)
         self.conditions["next_job"] = lambda _: len(self._jobs()) > 1
 
     def compose(self) -> ComposeResult:

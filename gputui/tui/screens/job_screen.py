@@ -164,7 +164,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
     async def action_shell(self) -> None:
         """Open a shell inside the job on this terminal; the console is back when the shell ends."""
         if (job := self.subject()) is not None:
-            await open_shell(self.app, self._services.job_access, job)
+            await open_shell(self.app, self._services.backend, job)
 
     def action_processes(self) -> None:
         """Show the processes of the job."""

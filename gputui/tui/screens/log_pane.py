@@ -57,7 +57,7 @@ def save_log(
     if not overwrite and path.exists():
         raise FileExistsError(17, "the file already exists", str(path))
     aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
-    stream = follower.opener.open(follower.job_id, follower.attempt, tail=None, follow=False)
+    stream = follower.opener.log(follower.job_id, follower.attempt, tail=None, follow=False)
     try:
         count = _write(aside, stream, is_wanted, step)
         if overwrite:

@@ -78,7 +78,7 @@ class LogController:
         if job is not None and not job.attempts:
             self._pane.wait_for(self.followed.heading(job), self._why_none(job))
             return
-        self._pane.follow(LogFollower(self._services.logs, job_id, attempt), self.followed.heading(job))
+        self._pane.follow(LogFollower(self._services.backend, job_id, attempt), self.followed.heading(job))
 
     def open(self, job_id: JobId) -> None:
         """Show the log of a job and move the focus into it."""
@@ -290,7 +290,7 @@ class LogsScreen(JobScreen):
         log = self._logs[number]
         pane = self.query_one(f"#log-{number}", LogPane)
         self._begun[number] = started_attempt(self._jobs.get(log.job_id))
-        follower = LogFollower(self._services.logs, log.job_id, log.attempt)
+        follower = LogFollower(self._services.backend, log.job_id, log.attempt)
         pane.follow(follower, log.heading(self._jobs.get(log.job_id)))
 
     def on_resize(self) -> None:

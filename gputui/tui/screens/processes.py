@@ -145,7 +145,7 @@ class ProcessesScreen(JobScreen):
             return
         self._is_asking = True
         try:
-            self._found, self._fault = await asyncio.to_thread(self._services.job_access.processes, self._job), ""
+            self._found, self._fault = await asyncio.to_thread(self._services.backend.processes, self._job.id), ""
         except GputuiError as error:
             self._found, self._fault = (), str(error)
         finally:

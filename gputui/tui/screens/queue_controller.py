@@ -54,7 +54,7 @@ class QueueController:
         self.rows = table.rows
         self.line = line
         self._redraw = redraw
-        self.history = HistoryLoader(services.past, screen.post_message)
+        self.history = HistoryLoader(services.backend.history, screen.post_message)
         self._marked: _MarkedJobs | None = None
         self._filters = FilterHistory.of(services.preferences.get("filters"))
         self._matches_soon = self._has_matches = False

@@ -120,7 +120,7 @@ class Reserve(Dialog[None]):
         if not has_end:
             given["for"] = USUAL
         window = asked.read_reservation(
-            {name: text.strip() for name, text in given.items()}, self._services.user, now, self._gpus
+            {name: text.strip() for name, text in given.items()}, self._services.about.user, now, self._gpus
         )
         check_times(window, now)
         others = [view.window for view in self._snapshot.windows if view.state is not WindowState.RELEASED]

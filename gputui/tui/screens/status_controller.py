@@ -55,7 +55,9 @@ class StatusController:
         read_only = self._services.is_read_only
         found = self._services.conditions.look(snapshot, now)
         key = keymap_of(self.bar).key("notices")
-        words = status_line(snapshot, self._services.place, self.bar.room, found=found, read_only=read_only, key=key)
+        words = status_line(
+            snapshot, self._services.about.host, self.bar.room, found=found, read_only=read_only, key=key
+        )
         self.bar.show(words, time)
 
     def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:

@@ -131,7 +131,7 @@ class DraftLoader:
 
     def choose_template(self) -> None:
         """List the templates, and ask which one to use."""
-        directory = self._services.forms.templates
+        directory = self._services.templates
         if directory is None:
             self._screen.say("there are no templates here")
             return
@@ -254,9 +254,10 @@ class Submit(Dialog[None]):
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
-        directory = services.directory or str(present_directory() or "")
-        own = None if services.directory else inherited()
-        here = Origin(services.user, directory, os.environ, services.settings.scheduler, own)
+        about = services.about
+        directory = about.home if services.server else str(present_directory() or "")
+        own = None if services.server else inherited()
+        here = Origin(about.user, directory, os.environ, services.settings.scheduler, own)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(
             self, services.settings, snapshot, self._now, self.purpose.instead, services.expected_start
@@ -292,7 +293,7 @@ class Submit(Dialog[None]):
         self.fill(self.purpose.start, judge=self.purpose.start is not START)
         self.say(self.purpose.welcome)
         self.set_interval(1.0, self._tick)
-        ask_engine(self._services.forms.images, self.post_message)
+        ask_engine(self._services.backend, self._services.server, self.post_message)
         if locked := self.purpose.locked():
             self.body.keep_as_is(locked)
         if changeable := self.purpose.changeable():

@@ -19,6 +19,7 @@ from textual.widgets import Input, Static
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
+from gputui.ports.backend import Backend
 from gputui.request import further_options, pasted_line
 from gputui.request.draft import YES, Draft
 from gputui.request.pasted_line import join_lines
@@ -70,11 +71,11 @@ class Images(Suggester):
         return ("→ takes the first of: " if found else "") + ", ".join(found[:SHOWN]) + more
 
 
-def ask_engine(images: Callable[[], Sequence[str]], tell: Callable[[Message], object]) -> None:
-    """Ask the engine on a daemon thread, since it may take seconds."""
+def ask_engine(backend: Backend, server: str, tell: Callable[[Message], object]) -> None:
+    """Ask the engine for images on a daemon thread, since it may take seconds."""
 
     def ask() -> None:
-        tell(ImagesFound(images()))
+        tell(ImagesFound(tuple(backend.images(server))))
 
     threading.Thread(target=ask, name="gputui-images", daemon=True).start()
 

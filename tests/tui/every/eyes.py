@@ -67,7 +67,7 @@ def followed(hand: Hand) -> tuple[JobId, int | None]:
 
 def asked_inside(hand: Hand) -> list[tuple[str, int]]:
     """Return the requests for shells and processes of jobs."""
-    inside = hand.console.job_access
+    inside = hand.console.inside
     assert isinstance(inside, Inside)
     return [asked for asked in inside.asked if asked[0] == "shell"]
 

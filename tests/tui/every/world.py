@@ -14,12 +14,11 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.gpu import Drain, GpuProcess, GpuView
 from gputui.domain.job import Job
-from gputui.domain.job_spec import Submission
+from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ConsoleSettings, Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.preferences import Preferences
-from gputui.tui.services import FormSources
 from gputui.tui.submission.form import keep_submission
 from tests.factories import GIB, NOW, running, spec, uuid
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
@@ -53,12 +52,12 @@ class Inside:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    def shell(self, job: Job) -> Shell:
-        self.asked.append(("shell", job.id))
+    def shell(self, job_id: JobId) -> Shell:
+        self.asked.append(("shell", job_id))
         return Shell(("/bin/true",), "nowhere")
 
-    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        self.asked.append(("processes", job.id))
+    def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
+        self.asked.append(("processes", job_id))
         return (ProcessRow(4001, "root", "sh -c train", 0.0, 1024, timedelta(minutes=9)),)
 
     def close(self) -> None:
@@ -104,8 +103,8 @@ def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = 
         picture(),
         console=ConsoleSettings(what_if, read_only=read_only, keys=keys or {}),
         preferences=preferences,
-        forms=FormSources(templates=Path("no-such-directory")),
-        job_access=Inside(),
+        templates=Path("no-such-directory"),
+        inside=Inside(),
         host=FakeHost(),
         containers=FakeContainers(),
     )
