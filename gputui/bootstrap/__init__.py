@@ -95,7 +95,7 @@ def runtime_names(options: Options) -> tuple[str, ...]:
 
 
 def may_schedule(options: Options, *, is_console: bool = False) -> bool:
-    """Return whether a process may schedule here; a cluster's engine does it itself, and a read-only console may not."""
+    """Return whether a process may schedule here: a cluster's engine does it itself, a read-only console may not."""
     return not options.in_cluster and not (is_console and options.settings.console.read_only)
 
 

@@ -15,13 +15,14 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Notice
 from gputui.engine.process import memory_tuning
-from gputui.engine.tick.scheduler import Scheduler
 from gputui.engine.tick.worker_pools import DaemonExecutor
 from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor, StoreWatch
 
 if TYPE_CHECKING:
     from apscheduler.events import JobExecutionEvent
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+    from gputui.engine.tick.scheduler import Scheduler  # a console shows faults before it schedules
 
 WITHIN = 60.0
 """Seconds for which a fault counts."""
