@@ -140,7 +140,7 @@ def open_queue(options: Options) -> EngineQueue:
 
     @cache
     def measured() -> MeasuredJobs:
-        from gputui.cluster.telemetry_records import TelemetryRecords  # not needed to submit
+        from gputui.cluster.records import TelemetryRecords  # not needed to submit
         from gputui.engine.cluster.measurements import MeasuredJobs
 
         ends_after = options.settings.scheduler.idle_gpus_end
@@ -197,7 +197,7 @@ def hooks_duty(
 
 
 def _hooks(options: Options, store: Queue, monitor: Monitor) -> ClusterHooks:
-    from gputui.cluster.told_ends import ToldEnds
+    from gputui.cluster.records import ToldEnds
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.hooks.announcer import Announcer
     from gputui.engine.hooks.delivery import sinks
@@ -233,7 +233,7 @@ def telemetry_duty(options: Options, store: Queue, waits: Callable[[], object] =
 
 
 def _telemetry(options: Options, store: Queue) -> ClusterTelemetry:
-    from gputui.cluster.telemetry_records import TelemetryRecords
+    from gputui.cluster.records import TelemetryRecords
     from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
     from gputui.engine.files.log_retention import LogSweeper
     from gputui.engine.tick.worker_pools import DaemonExecutor

@@ -1,12 +1,18 @@
-"""Words of bash scripts: texts quoted so that bash sees exactly these characters."""
+"""Words of bash scripts: texts quoted so that bash sees exactly these characters, and options of `docker create`."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Any
 
+from gputui.domain import docker_args
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
+from gputui.domain.job_spec import GpuRequest, JobSpec
+from gputui.domain.settings import RuntimeSettings, Settings
 
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNSEEN = "\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\udc80-\udcff"
@@ -38,3 +44,152 @@ def array(name: str, words: Iterable[str]) -> str:
     """Return the assignment of an array, one quoted word on each line."""
     lines = [f"  {each}\n" for each in words]
     return f"{name}=(\n{''.join(lines)})\n" if lines else f"{name}=()\n"
+
+
+_ELSEWHERE = frozenset(
+    {
+        "cpus",
+        "env",
+        "labels",
+        "log_driver",
+        "log_opt",
+        "memory",
+        "no_init",
+        "pids_limit",
+        "publish",
+        "security_opt",
+        "stop_timeout",
+        "user",
+    }
+)
+"""Options that are not passed on as they are."""
+_NAMES = {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit"}
+_OURS = "gputui."
+_PROFILE = "seccomp="
+
+
+def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
+    """Yield the options that do not depend on the node; raises InputError for what the site does not allow."""
+    options = spec.options
+    yield from _plain(options)
+    yield from (word(f"--publish={text}") for text in _published(options))
+    yield from (word(f"--security-opt={text}") for text in options.security_opt if not _is_profile(text))
+    yield from (word(f"--label={text}") for text in _labels(spec))
+    yield from (word(f"--log-opt={text}") for text in _log_options(options, settings.runtime))
+    yield word(f"--log-driver={options.log_driver or 'json-file'}")
+    if not options.no_init:
+        yield "--init"
+    if spec.interactive is not None:
+        yield from (
+            flag
+            for flag, is_on in (("--interactive", spec.interactive.stdin), ("--tty", spec.interactive.tty))
+            if is_on
+        )
+    grace = options.stop_timeout if options.stop_timeout is not None else _seconds(settings.scheduler.stop_grace)
+    yield word(f"--stop-timeout={grace}")
+    limit = _pids_limit(options, settings.runtime)
+    if limit is not None:
+        yield word(f"--pids-limit={limit}")
+    yield from _user(options, settings)
+    yield from _limits(options, settings)
+
+
+def profiles(options: ContainerOptions) -> Iterator[str]:
+    """Yield seccomp profiles, in JSON: docker's client reads them from files."""
+    return (text.removeprefix(_PROFILE) for text in options.security_opt if _is_profile(text))
+
+
+def gpu_value(request: GpuRequest) -> tuple[str, str]:
+    """Return what precedes and follows the UUIDs in the value of `--gpus`."""
+    before = f"driver={request.driver}," if request.driver else ""
+    fields = []
+    if request.capabilities:
+        fields.append('"capabilities=' + ",".join(request.capabilities) + '"')
+    if request.driver_options:
+        fields.append('"options=' + ",".join(f"{name}={value}" for name, value in request.driver_options) + '"')
+    return before + '"device=', "".join(['"', *(f",{field}" for field in fields)])
+
+
+def _plain(options: ContainerOptions) -> Iterator[str]:
+    for field in ContainerOptions.__struct_fields__:
+        value = getattr(options, field)
+        if field in _ELSEWHERE or value is None or value is False:
+            continue
+        flag = "--" + _NAMES.get(field, field).replace("_", "-")
+        if value is True:
+            yield flag
+        else:
+            yield from (word(f"{flag}={_text(each)}") for each in (value if isinstance(value, tuple) else (value,)))
+
+
+def _text(value: Any) -> str:
+    """Return a value as docker's client reads it: durations in Go's notation, sizes in bytes."""
+    return f"{value // timedelta(microseconds=1)}us" if isinstance(value, timedelta) else str(value)
+
+
+def _published(options: ContainerOptions) -> Iterator[str]:
+    """Yield the published ports, one each, without `auto`, which is gputui's own word."""
+    for text in options.publish:
+        for port in _read("--publish", docker_args.published_ports, text):
+            address = f"[{port.host_ip}]:" if ":" in port.host_ip else f"{port.host_ip}:" if port.host_ip else ""
+            host = f"{port.host_port}:" if port.host_port or address else ""
+            yield f"{address}{host}{port.key}"
+
+
+def _read(option: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError(str(error), where=option) from error
+
+
+def _is_profile(text: str) -> bool:
+    return text.startswith(_PROFILE) and text.removeprefix(_PROFILE).lstrip().startswith("{")
+
+
+def _labels(spec: JobSpec) -> Iterator[str]:
+    yield from (f"{name}={value}" for name, value in spec.options.labels if not name.startswith(_OURS))
+    if spec.tenant:
+        yield f"user={spec.tenant}"
+
+
+def _log_options(options: ContainerOptions, settings: RuntimeSettings) -> Iterator[str]:
+    """Yield the site's rotation, unless the job sets its own."""
+    own = {text.partition("=")[0] for text in options.log_opt}
+    site = {"max-size": settings.log_max_size, "max-file": settings.log_max_files}
+    yield from (f"{name}={value}" for name, value in site.items() if name not in own)
+    yield from options.log_opt
+
+
+def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
+    wanted, most = options.pids_limit, settings.pids_limit
+    if most is None or wanted is None:
+        return most if wanted is None else wanted
+    return most if wanted <= 0 else min(wanted, most)
+
+
+def _user(options: ContainerOptions, settings: Settings) -> Iterator[str]:
+    if not settings.runtime.run_as_submitter:
+        yield from (word(f"--user={user}") for user in (options.user,) if user is not None)
+        return
+    if options.user is not None:
+        raise InputError("containers of this cluster run as their submitter", where="--user", hint="leave it out")
+    yield '--user="$(id -u):$(id -g)"'
+    yield '$(printf -- "--group-add=%s " $(id -G))'
+    yield "--security-opt=no-new-privileges"
+
+
+def _limits(options: ContainerOptions, settings: Settings) -> Iterator[str]:
+    """Yield limits of CPUs and memory: the job's own, else those of the allocation where the site wants them."""
+    if options.cpus is not None:
+        yield word(f"--cpus={options.cpus:g}")
+    elif settings.cluster.limit_containers:
+        yield '${SLURM_CPUS_ON_NODE:+"--cpus=$SLURM_CPUS_ON_NODE"}'
+    if options.memory is not None:
+        yield word(f"--memory={options.memory}")
+    elif settings.cluster.limit_containers:
+        yield "$(allocated_memory)"
+
+
+def _seconds(length: timedelta) -> int:
+    return -(-length // timedelta(seconds=1))

@@ -7,8 +7,7 @@ import select
 import time
 from contextlib import closing
 
-from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import CommandMarks
+from gputui.cluster.command_channel import CommandChannel, CommandMarks
 from gputui.domain.container import ExecRequest
 from gputui.domain.errors import ClusterRefusedError
 from gputui.ports import Channel

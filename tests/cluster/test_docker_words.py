@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gputui.cluster.docker_words import gpu_value, option_words, profiles
+from gputui.cluster.bash import gpu_value, option_words, profiles
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, Interactive

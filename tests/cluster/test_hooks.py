@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gputui.cluster.told_ends import ToldEnds
+from gputui.cluster.records import ToldEnds
 from gputui.domain.action import DrainGpus, Hold, ResumeGpus
 from gputui.domain.event import Event
 from gputui.domain.gpu import Health, HealthCode

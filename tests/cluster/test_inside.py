@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.cluster.command_channel import CommandChannel
-from gputui.cluster.marks import CommandMarks
+from gputui.cluster.command_channel import CommandChannel, CommandMarks
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.site import SlurmSite, caps_of
 from gputui.domain.cluster import Capability

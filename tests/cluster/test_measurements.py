@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.bootstrap import clusters
-from gputui.cluster.telemetry_records import TelemetryRecords
+from gputui.cluster.records import TelemetryRecords
 from gputui.config import Options, ProbeSpec
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.consumption import Consumption

@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from gputui.cluster.bash import NAME, array, word
-from gputui.cluster.docker_words import gpu_value, option_words, profiles
+from gputui.cluster.bash import NAME, array, gpu_value, option_words, profiles, word
 from gputui.cluster.slurm import ids
 from gputui.domain import docker_args
 from gputui.domain.container_options import ContainerOptions, Pairs
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import NORMAL_PRIORITY, GpuRequest, JobId, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import NORMAL_PRIORITY, GpuRequest, JobId, JobSpec, Submission
 from gputui.domain.runs import runs_of
 from gputui.domain.settings import ClusterSettings, Settings
 
@@ -44,7 +43,9 @@ _MIB = 1024**2
 def directives(submission: Submission, key: str, settings: ClusterSettings, output: str) -> Iterator[str]:
     """Yield options of `sbatch`, without quotes; raises InputError for what Slurm has no counterpart of."""
     spec = submission.spec
-    check_spec(spec)
+    for where, is_asked, reason in _refusals(spec):
+        if is_asked:
+            raise InputError(reason, where=where)
     yield f"--job-name={_printable(spec.name) or 'gputui'}"
     yield f"--comment={' '.join((COMMENT + key, *_streams(spec)))}"
     yield from ("--nodes=1", "--ntasks=1", "--export=NIL", "--open-mode=append")
@@ -69,22 +70,10 @@ def directive_line(option: str) -> str:
     return f"#SBATCH {name}{equals}{value}"
 
 
-def check_spec(spec: JobSpec) -> None:
-    """Raise InputError for a job that Slurm cannot run as it is asked to."""
-    for where, is_asked, reason in _refusals(spec):
-        if is_asked:
-            raise InputError(reason, where=where)
-
-
 def clock(length: timedelta) -> str:
     """Return a time limit as Slurm reads it, `1-02:00:00`: in whole minutes, at least one."""
     minutes = max(1, -(-length // timedelta(minutes=1)))
     return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}:00"
-
-
-def warning_number(warning: LimitWarning) -> int:
-    """Return the signal that the batch script is sent in place of the warning."""
-    return WARNING_SIGNAL if warning.number in STOP_SIGNALS else warning.number
 
 
 def _refusals(spec: JobSpec) -> Iterator[tuple[str, bool, str]]:
@@ -136,7 +125,8 @@ def _queue(submission: Submission) -> Iterator[str]:
         yield f"--array={','.join(map(str, runs_of(0, sorted(submission.array))))}{limit}"
     if spec.warning is not None:
         seconds = -(-spec.warning.before // timedelta(seconds=1))
-        yield f"--signal=B:{warning_number(spec.warning)}@{seconds}"
+        number = WARNING_SIGNAL if spec.warning.number in STOP_SIGNALS else spec.warning.number
+        yield f"--signal=B:{number}@{seconds}"
 
 
 def _after(kind: str, chosen: Iterable[JobId]) -> Iterator[str]:
@@ -300,17 +290,14 @@ def body(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
     """Yield the part of the script that runs the job, and ends with its exit code."""
     if has_gpus(submission.spec):
         yield LIST_GPUS
-    yield from _way(submission, key, settings)
-
-
-def _way(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
-    if settings.cluster.container == "docker" and not submission.spec.is_host:
-        return _container(submission, key, settings)
     if submission.spec.is_host:
-        return _host(submission)
-    if submission.spec.interactive is not None:
+        yield from _host(submission)
+    elif settings.cluster.container == "docker":
+        yield from _container(submission, key, settings)
+    elif submission.spec.interactive is not None:
         raise InputError(NO_STREAMS, where="--interactive")
-    return _apptainer(submission) if settings.cluster.container == "apptainer" else _srun(submission)
+    else:
+        yield from _apptainer(submission) if settings.cluster.container == "apptainer" else _srun(submission)
 
 
 def _container(submission: Submission, key: str, settings: Settings) -> Iterator[str]:
@@ -321,24 +308,20 @@ def _container(submission: Submission, key: str, settings: Settings) -> Iterator
     yield f"image={word(spec.image or '')}\n"
     yield array("command", command_words(spec))
     own = [f"{name}={value}" for name, value in own_variables(submission)]
-    yield array("environment", [*environment.lines, *own, *_no_gpus(spec, settings)])
+    if settings.cluster.cdi or not has_gpus(spec):  # images of NVIDIA get every GPU where its runtime is the default
+        own.append("NVIDIA_VISIBLE_DEVICES=void")
+    yield array("environment", [*environment.lines, *own])
     yield _function("export_environment", (f"export {name}={value}" for name, value in exported.items()))
     yield f"gpus={int(has_gpus(spec))}\n"
     yield f"attached={int(spec.interactive is not None)}\n"
     yield f"warning={_warning(spec)}\n"
     yield array("profiles", map(word, profiles(spec.options)))
     shown = [*(word(f"--env={name}") for name in exported), *environment.shown]
-    words = [*option_words(spec, settings), *_identity(key), *shown, *_gpu_words(spec, settings)]
+    identity = ['"--label=gputui.job=$SLURM_JOB_ID"', word(f"--label=gputui.key={key}"), '"--label=gputui.gpus=$uuids"']
+    words = [*option_words(spec, settings), *identity, *shown, *_gpu_words(spec, settings)]
     yield _function("set_options", ("options=(", *(f"  {each}" for each in words), ")"))
     yield shell_text("gpus.sh")
     yield shell_text("container.sh")
-
-
-def _identity(key: str) -> Iterator[str]:
-    """Yield the labels by which the container is found."""
-    yield '"--label=gputui.job=$SLURM_JOB_ID"'
-    yield word(f"--label=gputui.key={key}")
-    yield '"--label=gputui.gpus=$uuids"'
 
 
 def _gpu_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
@@ -349,12 +332,6 @@ def _gpu_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
     else:
         before, after = gpu_value(spec.gpus)
         yield f'{word(f"--gpus={before}")}"$uuids"{word(after)}'
-
-
-def _no_gpus(spec: JobSpec, settings: Settings) -> Iterator[str]:
-    """Yield the variable without which images of NVIDIA get every GPU where NVIDIA's runtime is the default."""
-    if settings.cluster.cdi or not has_gpus(spec):
-        yield "NVIDIA_VISIBLE_DEVICES=void"
 
 
 def _warning(spec: JobSpec) -> str:
@@ -405,6 +382,9 @@ def _apptainer(submission: Submission) -> Iterator[str]:
     """Yield the script that runs a container of Apptainer."""
     spec, options = submission.spec, submission.spec.options
     _refuse(options, _OF_OTHERS, "Apptainer")
+    image = spec.image or ""
+    if "://" not in image and not image.startswith(("/", "./")):  # neither an address nor a file
+        image = f"docker://{image}"
     words = ["--compat"]
     words += ["--nv"] if has_gpus(spec) else []
     words += [
@@ -415,7 +395,7 @@ def _apptainer(submission: Submission) -> Iterator[str]:
     yield "export APPTAINERENV_CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES\n"
     yield array("options", words)
     yield array("command", command_words(spec))
-    yield f'exec apptainer {"exec" if spec.command else "run"} "${{options[@]}}" {word(_uri(spec))} "${{command[@]}}"\n'
+    yield f'exec apptainer {"exec" if spec.command else "run"} "${{options[@]}}" {word(image)} "${{command[@]}}"\n'
 
 
 def _srun(submission: Submission) -> Iterator[str]:
@@ -475,12 +455,6 @@ def _bind(option: str, source: str, target: str, is_fixed: bool) -> tuple[str, s
         if any(mark in path for mark in ",:"):
             raise InputError(f"{path!a} has a comma or a colon", where=option)
     return source, target, is_fixed
-
-
-def _uri(spec: JobSpec) -> str:
-    """Return the image as Apptainer names it: a file, or an address."""
-    image = spec.image or ""
-    return image if "://" in image or image.startswith(("/", "./")) else f"docker://{image}"
 
 
 def _enroot(image: str) -> str:

@@ -19,7 +19,7 @@ from gputui.domain.errors import ClusterError, ClusterRefusedError, NotFoundErro
 if TYPE_CHECKING:
     from gputui.cluster.command_channel import CommandChannel
     from gputui.cluster.slurm.changes import JobChanger
-    from gputui.cluster.slurm.inside import JobSteps, RemoteLog, SharedFileLog, StepPlace
+    from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog, StepPlace
     from gputui.cluster.slurm.listings import JobDetail, JobRow
     from gputui.cluster.slurm.node_checker import NodeChecker
     from gputui.cluster.slurm.picture import Pictures
@@ -74,12 +74,6 @@ class SlurmCluster:
             self._commands, self._poll.records, self._poll.suspensions, self._is_ours, self._is_contained, can_requeue
         )
 
-    @cached_property
-    def _steps(self) -> JobSteps:
-        from gputui.cluster.slurm.inside import JobSteps
-
-        return JobSteps(self._commands)
-
     @property
     def name(self) -> str:
         """Slurm's name of the cluster; that of the login node until Slurm has answered."""
@@ -87,16 +81,13 @@ class SlurmCluster:
 
     @property
     def user(self) -> str:
-        """Slurm's name of this user, on the login node; empty until Slurm has answered."""
         return self._polled.site.user if self._polled else ""
 
     @property
     def caps(self) -> Caps:
-        """Slurm's capabilities for this user."""
         return site.caps_of(self._polled.site if self._polled else None)
 
     def snapshot(self) -> Snapshot:
-        """Return all jobs that Slurm remembers, and the nodes."""
         polled = self._latest()
         with self._lock:
             if self._shown is None or self._shown[0] != polled.at:
@@ -105,7 +96,6 @@ class SlurmCluster:
             return self._shown[1]
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
-        """Submit jobs by sbatch."""
         home = self._home()
         try:
             return self._submitter.submit(submissions, key, home, is_new=is_new)
@@ -113,7 +103,6 @@ class SlurmCluster:
             self._poll.forget()
 
     def expected_start(self, submission: Submission) -> datetime | None:
-        """Return what `sbatch --test-only` says."""
         return self._submitter.expected_start(submission, self._home())
 
     def _home(self) -> str:
@@ -131,7 +120,7 @@ class SlurmCluster:
             self._changes.update_nodes(action)
             self._poll.forget()
             return ()
-        rows = {job_id: row for job_id, row in self._rows(action.ids) if fits(action, row)}
+        rows = {job_id: row for job_id, row in self._rows(action.ids).items() if fits(action, row)}
         try:
             return self._changes.act(action, rows) if rows else ()
         finally:
@@ -139,30 +128,36 @@ class SlurmCluster:
                 self._poll.forget()
 
     def job(self, job_id: JobId) -> Job:
-        """Return a job that Slurm remembers, else one from our records or Slurm's accounts."""
         snapshot = self.snapshot()
-        found = snapshot.job(job_id) or self._recorded(job_id)
-        if found is None:
-            found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
+        if (found := snapshot.job(job_id)) is not None:
+            return found
+        ended, polled = self._poll.records.of(job_id), self._latest()
+        if ended is None and polled.site.has_accounting:
+            from gputui.cluster.slurm import accounting
+
+            ended = accounting.ended_job(self._commands, job_id)
+        if ended is not None:
+            return self._job_of(ended, polled)
+        found = next((job for job in snapshot.jobs if job.array and job.array.id == job_id), None)
         if found is None:
             raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}, and nothing was recorded of it")
         return found
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield jobs that have ended, from our records, and from sacct where Slurm keeps accounts."""
         from gputui.cluster.slurm import accounting
 
         polled = self._latest()
         found = {each.row.job_id: each for each in self._poll.records.all()}
-        if polled.site.has_accounting:
-            found |= {each.row.job_id: _merged(each, found) for each in accounting.ended_jobs(self._commands, since)}
+        for each in accounting.ended_jobs(self._commands, since) if polled.site.has_accounting else ():
+            ours = found.get(each.row.job_id)
+            if ours is None or ours.row.started != each.row.started:  # ours has GPUs by index, and its comment
+                found[each.row.job_id] = each
         for each in found.values():
             job = self._job_of(each, polled)
             if job.ended_at is not None and (since is None or job.ended_at >= since):
                 yield job
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> SharedFileLog | RemoteLog:
-        """Return the output of a job from its file."""
         from gputui.cluster.slurm.inside import RemoteLog, SharedFileLog
 
         path = self._output(job)
@@ -172,38 +167,40 @@ class SlurmCluster:
         return SharedFileLog(Path(path), tail, is_over)
 
     def place(self, job: Job) -> str:
-        """Return the job's container or node, in words."""
         from gputui.cluster.slurm.inside import place_words
 
         row = self._own_row(job)
         return place_words(row, self._step_place(row))
 
     def enter(self, job: Job, request: Entry) -> CommandChannel:
+        from gputui.cluster.slurm.inside import StepPlace, step
+        from gputui.domain.container import ExecRequest
         from gputui.ports.backend import Attach
 
         row = self._own_row(job)
         if not isinstance(request, Attach):
-            return self._steps.execute(row, request, self._step_place(row))
-        if job.spec.interactive is None:
+            return step(self._commands, row, self._step_place(row), request)
+        if (streams := job.spec.interactive) is None:
             raise ClusterRefusedError("it has neither a terminal nor input", where=f"job {job.shown_id}")
-        return self._steps.attach(row, job.spec.interactive, request.detach_keys)
+        wanted = ExecRequest((), streams.stdin, streams.tty, detach_keys=request.detach_keys)
+        return step(self._commands, row, StepPlace.ATTACH, wanted)
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        """Return the processes of the job's container, or of all its steps."""
+        from gputui.cluster.slurm.inside import processes
+
         row = self._own_row(job)
-        return self._steps.processes(row, self._step_place(row))
+        return processes(self._commands, row, self._step_place(row))
 
     def _step_place(self, row: JobRow) -> StepPlace:
         from gputui.cluster.slurm.inside import StepPlace
 
         if self._is_contained(row):
             return StepPlace.CONTAINER
-        is_known = self._pictures.submitted(row, self._poll.site().user) is not None
-        return StepPlace.EITHER if not is_known and key_of_comment(row.comment) else StepPlace.NODE
+        return StepPlace.EITHER if not self._is_ours(row) and key_of_comment(row.comment) else StepPlace.NODE
 
     def _own_row(self, job: Job) -> JobRow:
         """Return a job of this user as Slurm lists it; Slurm lets nobody else run steps in it."""
-        [(_, row)] = self._rows([job.id])
+        row = self._rows([job.id])[job.id]
         if row.user != self._poll.site().user:
             from gputui.cluster.slurm.inside import not_theirs
 
@@ -211,10 +208,7 @@ class SlurmCluster:
         return row
 
     def faults(self) -> tuple[ClusterFault, ...]:
-        """Return what Slurm's settings lack, or why its commands do not work."""
-        from gputui.cluster.slurm.site import faults
-
-        return tuple(faults(self._commands))
+        return tuple(site.faults(self._commands))
 
     def checker(self) -> NodeChecker:
         """Return the check of its nodes by probe jobs."""
@@ -223,25 +217,22 @@ class SlurmCluster:
         return NodeChecker(self._commands, self._all_settings, self._latest, self._poll.forget)
 
     def close(self) -> None:
-        """Close the connection."""
         self._commands.close()
 
     def _latest(self) -> Polled:
         self._polled = self._poll.latest()
         return self._polled
 
-    def _rows(self, chosen: Iterable[JobId]) -> list[tuple[JobId, JobRow]]:
+    def _rows(self, chosen: Iterable[JobId]) -> dict[JobId, JobRow]:
         """Return the jobs as Slurm lists them; raises NotFoundError for one that it does not know."""
         known: dict[JobId, JobRow] = {}
         for row in self._latest().rows:
             known[row.job_id] = row
             known |= {element_id(int(row.array), index): row for index in row.indices}
-        pairs = []
-        for job_id in dict.fromkeys(chosen):
+        for job_id in (chosen := tuple(dict.fromkeys(chosen))):
             if job_id not in known:
                 raise NotFoundError(f"Slurm knows no job {ids.words(job_id)}; it forgets jobs minutes after their end")
-            pairs.append((job_id, known[job_id]))
-        return pairs
+        return {job_id: known[job_id] for job_id in chosen}
 
     def _is_ours(self, row: JobRow) -> bool:
         """Return whether it was submitted from here."""
@@ -274,15 +265,6 @@ class SlurmCluster:
         result = self._commands.run("cat", gpu_note(submitted.output, ids.words(row.job_id)))
         return with_noted_gpus(detail, result.out)
 
-    def _recorded(self, job_id: JobId) -> Job | None:
-        found = self._poll.records.of(job_id)
-        polled = self._latest()
-        if found is None and polled.site.has_accounting:
-            from gputui.cluster.slurm import accounting
-
-            found = accounting.ended_job(self._commands, job_id)
-        return self._job_of(found, polled) if found else None
-
     def _job_of(self, ended: Ended, polled: Polled) -> Job:
         from gputui.cluster.slurm.picture import job_of
 
@@ -294,16 +276,12 @@ class SlurmCluster:
         submitted = self._submissions.of_number(number)
         if submitted is not None and submitted.output:
             return expanded(submitted.output, job.id)
-        detail = next((self._polled_detail(row) for row in self._latest().rows if row.job_id == job.id), "")
-        recorded = self._poll.records.of(job.id)
-        path = detail or (recorded.detail.output if recorded else "")
-        if not path:
-            raise NotFoundError("Slurm does not tell where the job's output is", where=f"job {job.shown_id}")
-        return path
-
-    def _polled_detail(self, row: JobRow) -> str:
-        detail = self._latest().details.get(row.run_key)
-        return detail.output if detail else ""
+        polled, recorded = self._latest(), self._poll.records.of(job.id)
+        details = [polled.details.get(row.run_key) for row in polled.rows if row.job_id == job.id]
+        for detail in (*details[:1], recorded.detail if recorded else None):
+            if detail is not None and detail.output:
+                return detail.output
+        raise NotFoundError("Slurm does not tell where the job's output is", where=f"job {job.shown_id}")
 
     def _is_over(self, job_id: JobId) -> bool:
         """Return whether no more output of the job is to come."""
@@ -312,9 +290,3 @@ class SlurmCluster:
         except ClusterError:
             return False  # Slurm does not answer, but the job may run on
         return found is None or found.state.is_terminal
-
-
-def _merged(ended: Ended, recorded: dict[JobId, Ended]) -> Ended:
-    """Return the account of a job with what our records have and accounts lack: its GPUs by index, and its comment."""
-    ours = recorded.get(ended.row.job_id)
-    return ours if ours is not None and ours.row.started == ended.row.started else ended

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputui.domain.errors import ClusterRefusedError, ClusterUnavailableError, GputuiError
 
 if TYPE_CHECKING:
-    from gputui.cluster.command_channel import CommandChannel
-    from gputui.cluster.marks import CommandMarks
+    from gputui.cluster.command_channel import CommandChannel, CommandMarks
     from gputui.cluster.ssh import SshConnection
 
 OWN_VARIABLES = (

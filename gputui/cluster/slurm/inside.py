@@ -15,14 +15,12 @@ from subprocess import Popen
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from gputui.cluster.marks import CommandMarks
 from gputui.cluster.slurm import ids, texts
 from gputui.cluster.slurm.batch_script import shell_text
 from gputui.cluster.slurm.commands import SlurmCommands
 from gputui.cluster.slurm.listings import JobRow
 from gputui.domain.container import ExecRequest, ProcessRow
 from gputui.domain.errors import ClusterRefusedError, GputuiError, NotFoundError
-from gputui.domain.job_spec import Interactive
 from gputui.domain.process_table import COLUMNS, parse_ps
 from gputui.domain.tail import tail_start
 
@@ -45,43 +43,34 @@ class StepPlace(StrEnum):
     """At the streams of the container itself."""
 
 
-class JobSteps:
-    """Runs commands in jobs that run."""
+def step(commands: SlurmCommands, row: JobRow, place: StepPlace, request: ExecRequest) -> CommandChannel:
+    """Run a command in a job that runs; the channel raises what refuses it.
 
-    def __init__(self, commands: SlurmCommands) -> None:
-        self._commands = commands
+    A container to whose streams somebody attaches, and that does not run yet, is started then.
+    """
+    from gputui.cluster.command_channel import CommandMarks  # few commands need terminals
 
-    def execute(self, row: JobRow, request: ExecRequest, place: StepPlace) -> CommandChannel:
-        """Run a command; the channel raises what refuses it."""
-        return self._inside(row, place, request)
+    marks = CommandMarks(ends_line=not request.tty)
+    options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
+    words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
+    script = [shell_text("inside.sh"), "gputui", *words, request.detach_keys, *request.command]
+    return commands.channel(
+        [*_srun(row, place), *options, "--", "bash", "-c", *script],
+        marks,
+        is_tty=request.tty,
+        has_input=request.stdin,
+        term=request.term,
+        refused=lambda complaint: refusal(row, complaint),
+    )
 
-    def attach(self, row: JobRow, interactive: Interactive, keys: str) -> CommandChannel:
-        """Attach to the streams of the job's container; one that does not run yet is started then."""
-        return self._inside(
-            row, StepPlace.ATTACH, ExecRequest((), interactive.stdin, interactive.tty, detach_keys=keys)
-        )
 
-    def _inside(self, row: JobRow, place: StepPlace, request: ExecRequest) -> CommandChannel:
-        marks = CommandMarks(ends_line=not request.tty)
-        options = ["--pty"] if request.tty else [] if request.stdin else ["--input=none"]
-        words = [marks.key, place, request.term if request.tty else "", "1" if request.stdin else ""]
-        script = [shell_text("inside.sh"), "gputui", *words, request.detach_keys, *request.command]
-        return self._commands.channel(
-            [*_srun(row, place), *options, "--", "bash", "-c", *script],
-            marks,
-            is_tty=request.tty,
-            has_input=request.stdin,
-            term=request.term,
-            refused=lambda complaint: refusal(row, complaint),
-        )
-
-    def processes(self, row: JobRow, place: StepPlace) -> tuple[ProcessRow, ...]:
-        """Return the processes of the job on that node."""
-        script = ["bash", "-c", shell_text("processes.sh"), "gputui", place, COLUMNS]
-        result = self._commands.run(*_srun(row, place), "--input=none", "--", *script)
-        if result.code:
-            raise refusal(row, result.err)
-        return parse_ps(result.out)
+def processes(commands: SlurmCommands, row: JobRow, place: StepPlace) -> tuple[ProcessRow, ...]:
+    """Return the processes of the job on that node."""
+    script = ["bash", "-c", shell_text("processes.sh"), "gputui", place, COLUMNS]
+    result = commands.run(*_srun(row, place), "--input=none", "--", *script)
+    if result.code:
+        raise refusal(row, result.err)
+    return parse_ps(result.out)
 
 
 def refusal(row: JobRow, complaint: str) -> GputuiError:
@@ -150,7 +139,6 @@ class SharedFileLog:
         self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines without their ends."""
         rest, offset = b"", _offset_of_tail(self._path, self._tail)
         while not self._closed.is_set():
             was_over = self._is_over is None or self._is_over()  # asked first: the last lines are read after the end
@@ -168,7 +156,6 @@ class SharedFileLog:
             yield rest
 
     def close(self) -> None:
-        """End the iteration."""
         self._closed.set()
 
 
@@ -189,7 +176,6 @@ class RemoteLog:
         self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines without their ends."""
         if self._is_over is not None:
             Thread(target=self._end_with_job, args=(self._is_over,), name="log-end", daemon=True).start()
         self._is_read = True
@@ -202,7 +188,6 @@ class RemoteLog:
             self.close()
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
         self._closed.set()
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()

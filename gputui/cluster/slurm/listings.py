@@ -6,8 +6,9 @@ begins each record of squeue and each of these texts, which come last.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -138,10 +139,7 @@ def regrouped(elements: Iterable[JobRow], limit: int | None) -> list[JobRow]:
 
 def parse_jobs(output: str, mark: str) -> list[JobRow]:
     """Return the jobs in the output of squeue; a record that cannot be read is left out."""
-    return list(_rows(output, mark))
-
-
-def _rows(output: str, mark: str) -> Iterator[JobRow]:
+    rows: list[JobRow] = []
     pieces = output.split(mark)[1:]
     step = 1 + len(_FREE)
     for start in range(0, len(pieces) - step + 1, step):
@@ -151,15 +149,9 @@ def _rows(output: str, mark: str) -> Iterator[JobRow]:
         free = pieces[start + 1 : start + step]
         free[-1] = free[-1].removesuffix("\n")
         row = JobRow(*plain, *free)
-        if _is_readable(row):
-            yield row
-
-
-def _is_readable(row: JobRow) -> bool:
-    try:
-        return row.job_id > 0
-    except (ValueError, IndexError):
-        return False
+        with contextlib.suppress(ValueError, IndexError):
+            rows += [row] if row.job_id > 0 else []
+    return rows
 
 
 _NODES = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
@@ -262,13 +254,9 @@ def _requested(fields: str, head: str, row: JobRow) -> int | None:
     for name in _REQUESTS:
         value = _value(head, name) or _last(fields, name)
         if count := texts.gpu_count(value):
-            return count * {"TresPerNode": nodes, "TresPerTask": _tasks(head)}.get(name, 1)
+            tasks = _value(head, "NumTasks") or ""
+            return count * {"TresPerNode": nodes, "TresPerTask": int(tasks) if tasks.isdigit() else 1}.get(name, 1)
     return 0
-
-
-def _tasks(head: str) -> int:
-    told = _value(head, "NumTasks") or ""
-    return int(told) if told.isdigit() else 1
 
 
 _RECORD = re.compile(r"^(?=NodeName=)", re.MULTILINE)

@@ -11,7 +11,6 @@ from gputui.cluster.slurm import ids, states, texts
 from gputui.cluster.slurm.batch_script import NICE_STEP
 from gputui.cluster.slurm.listings import JobDetail, JobRow, NodeRow
 from gputui.cluster.slurm.poll import Polled
-from gputui.cluster.slurm.site import SlurmSite
 from gputui.cluster.slurm.submission import Submissions, Submitted, key_of_comment, streams_of_comment
 from gputui.domain.attempt import Attempt
 from gputui.domain.cause import Cause
@@ -257,7 +256,7 @@ class Pictures:
 
     def snapshot(self, polled: Polled, suspended: frozenset[JobId] = frozenset()) -> Snapshot:
         """Return the snapshot of a poll; `suspended` are jobs whose containers were paused."""
-        now = datetime.fromtimestamp(polled.at, UTC)
+        now, site = datetime.fromtimestamp(polled.at, UTC), polled.site
         found = [(row, self._job(row, polled, suspended)) for row in polled.rows]
         self._made = {job.id: self._made[job.id] for _, job in found}
         waiting = sorted((pair for pair in found if pair[1].state is JobState.PENDING), key=_rank)
@@ -267,15 +266,11 @@ class Pictures:
             nodes=nodes_of(polled.nodes, jobs),
             jobs=jobs,
             controls=Controls(drains=_drains(polled)),
-            leader=leader_of(polled.site, now),
+            leader=Leader(0, site.controller or site.cluster, site.slurm_user, KIND, site.started_at or now),
             order=tuple(job.id for _, job in waiting),
             reasons={job.id: _reason(row, polled.details.get(row.run_key), now) for row, job in waiting},
             expected_starts=dict(_starts(waiting, now)),
         )
-
-    def job(self, row: JobRow, polled: Polled) -> Job:
-        """Return one job of a poll."""
-        return self._job(row, polled, frozenset())
 
     def submitted(self, row: JobRow, user: str) -> Submitted | None:
         """Return the submission from here that became this job; others may write any comment into theirs."""
@@ -293,11 +288,6 @@ class Pictures:
         job = job_of(row, detail, self.submitted(row, polled.site.user), is_stopped)
         self._made[job_id] = (row, detail, is_stopped, job)
         return job
-
-
-def leader_of(site: SlurmSite, now: datetime) -> Leader:
-    """Return Slurm's controller as the process that schedules."""
-    return Leader(0, site.controller or site.cluster, site.slurm_user, KIND, site.started_at or now)
 
 
 def _rank(pair: tuple[JobRow, Job]) -> tuple[bool, int, datetime, JobId]:

@@ -156,7 +156,9 @@ class Poll:
             found = self._latest
             if found is None or not self._is_fresh(found):
                 with locked(self._file.with_suffix(".lock")):
-                    found = self._latest = self._shared() or self._made()
+                    shared = self._read()  # what another process found within the interval
+                    found = shared if shared is not None and self._is_fresh(shared) else self._made()
+                    self._latest = found
         if found.error:
             raise ClusterUnavailableError(found.error)
         return found
@@ -175,11 +177,6 @@ class Poll:
             if before is not None:
                 self._write(replace(before, at=0.0, error=""))
             self._latest = None
-
-    def _shared(self) -> Polled | None:
-        """Return what another process found within the interval."""
-        found = self._read()
-        return found if found is not None and self._is_fresh(found) else None
 
     def _is_fresh(self, polled: Polled) -> bool:
         return 0 <= time.time() - polled.at < self._interval
@@ -218,16 +215,22 @@ class Poll:
         rows = self._rows(mark)
         runs = {row.run_key: before.details[row.run_key] for row in rows if row.run_key in before.details}
         wanted = _wanted(rows, runs)
-        nodes, told = self._nodes_and_details(wanted, mark)
-        runs |= {detail.run_key: _with_gpus(detail, runs.get(detail.run_key)) for detail in told}
-        ended = [self._completed(each) for each in _ended(wanted, runs)]
+        # one scontrol reads all orders from a pipe; `show hostnames` prints the mark, which parts the answers
+        part = f"show hostnames {mark}\n"
+        orders = "".join((f"show nodes\n{part}", *(f"show job {row.number}\n{part}" for row in wanted)))
+        answers = parted(self._commands.run("scontrol", "-d", "-o", stdin=orders).out, mark)
+        for row, text in zip(wanted, answers[1:], strict=False):
+            if (detail := parse_detail(text, row)) is not None:
+                runs[detail.run_key] = _with_gpus(detail, runs.get(detail.run_key))
+        ended = []
+        for each in _ended(wanted, runs):
+            has_run_with_gpus = each.detail.requested and each.detail.nodes and not each.detail.gpus
+            ended.append(Ended(each.row, self._complete(each.row, each.detail)) if has_run_with_gpus else each)
         runs |= {each.detail.run_key: each.detail for each in ended}
         self.records.add(ended)
-        return Polled(now, known, before.site_at if is_known else now, tuple(rows), tuple(nodes), runs)
-
-    def _completed(self, ended: Ended) -> Ended:
-        has_run_with_gpus = ended.detail.requested and ended.detail.nodes and not ended.detail.gpus
-        return Ended(ended.row, self._complete(ended.row, ended.detail)) if has_run_with_gpus else ended
+        return Polled(
+            now, known, before.site_at if is_known else now, tuple(rows), tuple(parse_nodes(answers[0])), runs
+        )
 
     def _rows(self, mark: str) -> list[JobRow]:
         rows = parse_jobs(self._commands.ask("squeue", *squeue_arguments(mark)), mark)
@@ -243,29 +246,17 @@ class Poll:
             (waiting[row.array] if row.life is JobState.PENDING else apart).append(row)
         return apart + [row for array, limit in mixed.items() for row in regrouped(waiting[array], limit)]
 
-    def _nodes_and_details(self, wanted: list[JobRow], mark: str) -> tuple[list[NodeRow], list[JobDetail]]:
-        """Return the nodes, and details of these jobs, from one scontrol that reads its commands from a pipe.
-
-        Lines with `mark` part its answers: `show hostnames` prints what it is given.
-        """
-        part = f"show hostnames {mark}\n"
-        orders = "".join((f"show nodes\n{part}", *(f"show job {row.number}\n{part}" for row in wanted)))
-        answers = parted(self._commands.run("scontrol", "-d", "-o", stdin=orders).out, mark)
-        told = [parse_detail(text, row) for row, text in zip(wanted, answers[1:], strict=False)]
-        return parse_nodes(answers[0] if answers else ""), [each for each in told if each is not None]
-
 
 def parted(output: str, mark: str) -> list[str]:
     """Return the answers between the lines of `mark`, without prompts: some builds repeat each command, some do not."""
-    return [_without_prompts(text, mark) for text in re.split(rf"(?:^|\n)(?:scontrol: )*{mark}\n", output)]
-
-
-def _without_prompts(text: str, mark: str) -> str:
-    while text.startswith("scontrol: "):
-        text = text.removeprefix("scontrol: ")
-        if text.startswith("show "):
-            text = text.partition("\n")[2]
-    return text.removesuffix(f"\nscontrol: show hostnames {mark}")
+    answers = []
+    for text in re.split(rf"(?:^|\n)(?:scontrol: )*{mark}\n", output):
+        while text.startswith("scontrol: "):
+            text = text.removeprefix("scontrol: ")
+            if text.startswith("show "):
+                text = text.partition("\n")[2]
+        answers.append(text.removesuffix(f"\nscontrol: show hostnames {mark}"))
+    return answers
 
 
 def _wanted(rows: Iterable[JobRow], known: Mapping[str, JobDetail]) -> list[JobRow]:

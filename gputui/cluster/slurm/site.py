@@ -171,32 +171,21 @@ _UNSET = frozenset({"", "(null)", "n/a", "N/A"})
 def faults(commands: SlurmCommands) -> Iterator[ClusterFault]:
     """Yield the faults that are found; one because of which nothing works ends them."""
     try:
-        missing = _missing_programs(commands)
-        if missing:
-            yield _not_installed(missing, commands.place)
+        lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
+        if missing := commands.script(lines, "sh").out.split():
+            yield ClusterFault(
+                "commands",
+                f"{', '.join(missing)}: not found{f' on {commands.place}' if commands.place else ''}",
+                "gputui uses Slurm's own commands.",
+                "Debian: sudo apt install slurm-client\nor on another machine: GPUTUI_CLUSTER=slurm+ssh://LOGIN_NODE",
+                stops_jobs=True,
+            )
             return
         values = dict(re.findall(_LINE, commands.ask("scontrol", "show", "config")))
     except ClusterUnavailableError as error:
         yield _silence(str(error), commands.place)
         return
     yield from _of_settings({name: value.strip() for name, value in values.items()})
-
-
-def _missing_programs(commands: SlurmCommands) -> list[str]:
-    """Return the programs that are not installed where commands run."""
-    lines = "; ".join(f"command -v {name} >/dev/null || echo {name}" for name in PROGRAMS)
-    return commands.script(lines, "sh").out.split()
-
-
-def _not_installed(missing: list[str], place: str) -> ClusterFault:
-    where = f" on {place}" if place else ""
-    return ClusterFault(
-        "commands",
-        f"{', '.join(missing)}: not found{where}",
-        "gputui uses Slurm's own commands.",
-        "Debian: sudo apt install slurm-client\nor on another machine: GPUTUI_CLUSTER=slurm+ssh://LOGIN_NODE",
-        stops_jobs=True,
-    )
 
 
 def _silence(words: str, place: str) -> ClusterFault:

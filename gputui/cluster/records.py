@@ -1,9 +1,10 @@
-"""Records of what the jobs of a cluster did with their GPUs, and which GPUs they leave idle now."""
+"""Records of the jobs of a cluster: what they did with their GPUs, and which of their ends hooks were told of."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -105,3 +106,36 @@ class TelemetryRecords:
             return
         self._marked = IdleMarks(now, dict(gpus))
         write_whole(self._marks, msgspec.json.encode(self._marked))
+
+
+_MOST_BYTES = 4 * 1024**2
+
+
+class Told(Struct, frozen=True):
+    """An end that was told."""
+
+    event: str
+    """Id of the event."""
+    at: float
+    """Second since 1970."""
+
+
+class ToldEnds:
+    """Ids of the events that were told, as long as the file keeps them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._journal = Journal(directory / "told.jsonl", Told, _MOST_BYTES)
+        self._events: set[str] = set()
+
+    def events(self) -> Collection[str]:
+        """Return the ids of all events that were told."""
+        is_new, told = self._journal.fresh()
+        if is_new:
+            self._events = set()
+        self._events.update(each.event for each in told)
+        return self._events
+
+    def add(self, events: Iterable[str]) -> None:
+        """Record durably that these were told; raises OSError."""
+        now = time.time()
+        self._journal.append(Told(event, now) for event in events)
