@@ -282,26 +282,23 @@ class NodeOutput:
                 raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: it sends {shown!r}") from None
             return False
         try:
-            return self._ingest(line, now)
+            if isinstance(line, Failed):
+                code = _CODES.get(line.code, ProbeCode.FAILED)
+                raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
+            if isinstance(line, Facts):
+                self._readings.ingest(checked_facts(line), now)
+                self._known = frozenset(gpu.uuid for gpu in line.gpus)
+                if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
+                    self._readings, self._known = ReadingAssembler(), frozenset()
+                    raise UntrustedError("its GPUs change all the time")
+                return False
+            self._readings.ingest(checked_sweep(line, self._known), now)
+            if line.samples:
+                self.has_begun = True
+                self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
+            return bool(line.samples)
         except UntrustedError as error:
             raise ProbeFault(ProbeCode.UNREACHABLE, f"no readings: {error}") from None
-
-    def _ingest(self, line: Facts | Sweep | Failed, now: datetime) -> bool:
-        if isinstance(line, Failed):
-            code = _CODES.get(line.code, ProbeCode.FAILED)
-            raise ProbeFault(code, f"no readings: {describe_failure(code, plain(line.text[:400], 100))}")
-        if isinstance(line, Facts):
-            self._readings.ingest(checked_facts(line), now)
-            self._known = frozenset(gpu.uuid for gpu in line.gpus)
-            if len(self._readings.gpus) > MOST_GPUS:  # lost ones are kept; these are invented
-                self._readings, self._known = ReadingAssembler(), frozenset()
-                raise UntrustedError("its GPUs change all the time")
-            return False
-        self._readings.ingest(checked_sweep(line, self._known), now)
-        if line.samples:
-            self.has_begun = True
-            self.status = self.status if self.status.code is ProbeCode.OK else ProbeStatus(ProbeCode.OK, "", now)
-        return bool(line.samples)
 
 
 log = logging.getLogger(__name__)
@@ -434,7 +431,16 @@ class SshNodeProbes:
     def _run(self) -> None:
         try:
             while not self._closed:
-                self._arrange()
+                wanted = self._wanted
+                for name in self._nodes.keys() - set(wanted):
+                    self._stop(self._nodes[name])
+                    with self._lock:
+                        del self._nodes[name]
+                for name in wanted:
+                    if name not in self._nodes:
+                        with self._lock:
+                            self._nodes[name] = _Followed(name, NodeOutput(self._clock.now()))
+                self._start_due(time.monotonic())
                 for key, _ in self._selector.select(self._until_next()):
                     key.data()
                 self._look_after()
@@ -446,19 +452,6 @@ class SshNodeProbes:
     def _woken(self) -> None:
         with contextlib.suppress(OSError):
             os.read(self._wake_out, 1024)
-
-    def _arrange(self) -> None:
-        """Forget nodes that are no longer wanted, and start the probes of others as they are due."""
-        wanted = self._wanted
-        for name in self._nodes.keys() - set(wanted):
-            self._stop(self._nodes[name])
-            with self._lock:
-                del self._nodes[name]
-        for name in wanted:
-            if name not in self._nodes:
-                with self._lock:
-                    self._nodes[name] = _Followed(name, NodeOutput(self._clock.now()))
-        self._start_due(time.monotonic())
 
     def _start_due(self, now: float) -> None:
         room = MOST_STARTING - sum(node.is_starting for node in self._nodes.values())

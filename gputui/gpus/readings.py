@@ -139,17 +139,6 @@ _FACTS: Mapping[str, float] = {
 }
 
 
-def bound_facts(facts: Facts) -> None:
-    """Remove the figures of GPUs that cannot be true."""
-    facts.cuda = within(facts.cuda, 10**6)
-    facts.gpus = tuple(_bounded(gpu, _FACTS) for gpu in facts.gpus)
-
-
-def bound_sweep(sweep: Sweep) -> None:
-    """Remove the readings that cannot be true."""
-    sweep.samples = tuple(map(_reading, sweep.samples))
-
-
 def _reading(reading: Reading) -> Reading:
     reading = _bounded(reading, _FIGURES)
     used, processes = reading.memory_used, reading.processes
@@ -351,10 +340,18 @@ class ReadingAssembler:
     def ingest(self, line: Facts | Sweep, now: datetime) -> None:
         """Add one line of the probe."""
         if isinstance(line, Facts):
-            bound_facts(line)
-            self._ingest_facts(line, now)
+            line.cuda = within(line.cuda, 10**6)
+            line.gpus = tuple(_bounded(gpu, _FACTS) for gpu in line.gpus)
+            self._driver = line.driver
+            self._cuda = f"{line.cuda // 1000}.{line.cuda % 1000 // 10}" if line.cuda else None
+            found_again = self._registry.update(line.gpus)
+            for uuid in found_again:  # it was reset or plugged in again: earlier faults no longer count
+                self._fatal.pop(uuid, None)
+                self._slow.pop(uuid, None)
+            for uuid in self._registry.vanished:
+                self._fail(uuid, VANISHED, now)
         else:
-            bound_sweep(line)
+            line.samples = tuple(map(_reading, line.samples))
             self._ingest_sweep(line, now)
 
     def reading(self, status: ProbeStatus) -> ProbeReading:
@@ -371,16 +368,6 @@ class ReadingAssembler:
             self._cuda,
             self._host.sample,
         )
-
-    def _ingest_facts(self, facts: Facts, now: datetime) -> None:
-        self._driver = facts.driver
-        self._cuda = f"{facts.cuda // 1000}.{facts.cuda % 1000 // 10}" if facts.cuda else None
-        found_again = self._registry.update(facts.gpus)
-        for uuid in found_again:  # it was reset or plugged in again: earlier faults no longer count
-            self._fatal.pop(uuid, None)
-            self._slow.pop(uuid, None)
-        for uuid in self._registry.vanished:
-            self._fail(uuid, VANISHED, now)
 
     def _ingest_sweep(self, sweep: Sweep, now: datetime) -> None:
         for uuid, code in sweep.xids:
@@ -430,16 +417,7 @@ class ReadingAssembler:
             "health": unreadable_health(reading.unidentified) if reading.unidentified else health,
         }
         told = _shared(slow, GpuSample) | _shared(reading, GpuSample)
-        return self._with_memory(replace(last, **(told | listed | own)))
-
-    def _throttle(self, uuid: str, bits: int | None, limit: float | None, now: datetime) -> tuple[str, ...]:
-        gpu = self._registry.get(uuid)
-        usual = gpu.default_power_limit if gpu else None
-        reasons = throttle_reasons(bits, limit or (gpu.power_limit if gpu else None), usual)
-        return self._reasons.update(uuid, reasons, now)
-
-    def _with_memory(self, sample: GpuSample) -> GpuSample:
-        """Return the sample with the memory of a GPU that uses the machine's: what its processes use there."""
+        sample = replace(last, **(told | listed | own))
         gpu, host = self._registry.get(sample.uuid), self._host.sample
         if gpu is None or not gpu.unified:
             return sample
@@ -449,6 +427,12 @@ class ReadingAssembler:
             free = host.memory_total - host.memory_used
         used = None if None in each else sum(filter(None, each))
         return replace(sample, memory_used=used, memory_total=gpu.memory_total, memory_free=free)
+
+    def _throttle(self, uuid: str, bits: int | None, limit: float | None, now: datetime) -> tuple[str, ...]:
+        gpu = self._registry.get(uuid)
+        usual = gpu.default_power_limit if gpu else None
+        reasons = throttle_reasons(bits, limit or (gpu.power_limit if gpu else None), usual)
+        return self._reasons.update(uuid, reasons, now)
 
     def _fatal_xid(self, uuid: str) -> int | None:
         """Return the fatal Xid that still counts: neither a reset nor an operator's resume followed it."""

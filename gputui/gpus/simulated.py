@@ -14,7 +14,6 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputui.domain.attempt import Attempt
 from gputui.domain.container import ForeignContainer, ProcessRow
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import (
@@ -346,22 +345,18 @@ class SimulatedProbe:
     def _process(self, job: Job, load: Load) -> GpuProcess:
         """Return the job's process, which uses part of the GPU's memory, or of the memory promised to a sharing job."""
         attempt = job.attempts[-1]
+        named = _ATTEMPT_NAME.search(attempt.container_id or "")  # a host attempt's name tells the store too
+        store = self._store_id or (named[1] if named else "")
         return GpuProcess(
             pid=100_000 + int(3_900_000 * chance(load.key, "pid")),
             memory=int(load.memory * (job.spec.gpus.promised or self._model.memory)),
             user=job.submitted_by or job.spec.tenant or None,
             command=" ".join(job.spec.command)[:200] or job.spec.name or None,
             container_id=None if job.spec.is_host else attempt.container_id,
-            attempt=self._tag(job, attempt),
+            attempt=f"{store}:{job.id}:{attempt.number}" if store else None,
             ticks=ticks_of(attempt.started_at),
             started_at=attempt.started_at,
         )
-
-    def _tag(self, job: Job, attempt: Attempt) -> str | None:
-        """Return GPUTUI_ATTEMPT of a job; the store's id is taken from a host attempt's name if need be."""
-        named = _ATTEMPT_NAME.search(attempt.container_id or "")
-        store = self._store_id or (named[1] if named else "")
-        return f"{store}:{job.id}:{attempt.number}" if store else None
 
 
 def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:

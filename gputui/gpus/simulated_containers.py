@@ -44,21 +44,18 @@ class SimulatedContainers:
         found = next((each for each in self._running if name in {each.name, each.id}), None)
         if found is None:
             raise NotFoundError(f"there is no container {name[:64]}", hint="the demo has only simulated ones")
-        return self._stopped.get(found.id) or self._detail(found)
-
-    def _detail(self, container: ForeignContainer) -> ContainerDetail:
-        return ContainerDetail(
-            container.id,
-            container.name,
-            container.image,
-            container.user or "",
+        return self._stopped.get(found.id) or ContainerDetail(
+            found.id,
+            found.name,
+            found.image,
+            found.user or "",
             "start-notebook.py --ip=0.0.0.0",
             "running",
             created_at=self._began,
             started_at=self._began,
-            mounts=(f"/home/{container.user} → /home/jovyan/work",),
+            mounts=(f"/home/{found.user} → /home/jovyan/work",),
             ports=("8888/tcp on 127.0.0.1:8888",),
-            devices=container.devices,
+            devices=found.devices,
             stop_signal="SIGTERM",
         )
 

@@ -374,7 +374,12 @@ class NvmlProbe:
             elif time.monotonic() >= deadline:
                 before, (answered, call) = answered, child.calls
                 if answered == before:
-                    self._report_hang(call)
+                    now = time.monotonic()
+                    if call and self._hung.add(call, now):
+                        log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
+                    self._readings.unanswered = tuple(self._hung.notes(now))
+                    code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
+                    self._fail(code, format_duration(self._settings.hang_after))
                     return
                 deadline = time.monotonic() + self._patience  # the driver is slow, but it answers
             if time.monotonic() >= retry_at and not any(each.is_stuck for each in self._stuck):
@@ -398,27 +403,15 @@ class NvmlProbe:
         self._readings.ingest(line, self._clock.now())
         if isinstance(line, Sweep) and line.samples:
             self._publish(ProbeCode.OK)
-        else:
-            self._brief(child)
+        else:  # it is new or restarted, and lacks what the previous one was asked
+            if self._pcie:
+                child.send(f"pcie {self._pcie}")
+            if self._shared:
+                child.send(self._shares_command)
+            if self._disks:
+                child.send(f"disks {json.dumps(self._disks)}")
             self._publish(self._status.code, self._status.text)
         return True
-
-    def _brief(self, child: ProbeProcess) -> None:
-        """Send a new or restarted process the requests that the previous one had received."""
-        if self._pcie:
-            child.send(f"pcie {self._pcie}")
-        if self._shared:
-            child.send(self._shares_command)
-        if self._disks:
-            child.send(f"disks {json.dumps(self._disks)}")
-
-    def _report_hang(self, call: str) -> None:
-        now = time.monotonic()
-        if call and self._hung.add(call, now):
-            log.warning("GPU probe: the driver does not answer %s, which is skipped from now on", call)
-        self._readings.unanswered = tuple(self._hung.notes(now))
-        code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
-        self._fail(code, format_duration(self._settings.hang_after))
 
     def _fail(self, code: ProbeCode, detail: str) -> None:
         self._failures += 1

@@ -327,16 +327,12 @@ class Loop:
         before = self._version()
         self._ticked_at = time.monotonic()
         self._scheduler.tick(self._clock.now())
-        self._tune_gc()
+        if not self._is_tuned:  # from now on the queue is in memory
+            self._is_tuned = True
+            memory_tuning.configure_gc()
         # Our own writes cause one more tick; so do another process's between `before` and reading the store.
         self._seen = before
         return True
-
-    def _tune_gc(self) -> None:
-        """Tune the garbage collector once, after the first tick: the queue is in memory by then."""
-        if not self._is_tuned:
-            self._is_tuned = True
-            memory_tuning.configure_gc()
 
 
 class Waker:

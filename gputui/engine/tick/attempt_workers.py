@@ -190,13 +190,10 @@ class AttemptWorkers:
                 exc_info=None if is_known else fault,
             )
             if isinstance(fault, RuntimeUnavailableError):  # any other would come again, in the next tick
-                self._unwarn(key)
-
-    def _unwarn(self, key: AttemptKey) -> None:
-        try:
-            unwarn(self._store, key)
-        except Exception as error:  # noqa: BLE001 - the border of a worker
-            log.warning("job %d will not be warned of its time limit: %s", key[0], error, extra=about(*key))
+                try:
+                    unwarn(self._store, key)
+                except Exception as error:  # noqa: BLE001 - the border of a worker
+                    log.warning("job %d will not be warned of its time limit: %s", key[0], error, extra=about(*key))
 
     def is_suspending(self, key: AttemptKey) -> bool:
         """Return whether a worker is suspending that attempt, or letting it continue."""
@@ -239,18 +236,15 @@ class AttemptWorkers:
                 del left[0]
         except RuntimeUnavailableError as fault:
             log.warning("job %d: signals are sent when it answers again: %s", key[0], fault, extra=about(*key))
-            self._request_again(key, left)
+            try:
+                with self._store.transaction() as transaction:
+                    if job := under_way(transaction, *key):
+                        transaction.put(job.evolve(signals=(*left, *job.signals)))
+            except Exception as error:  # noqa: BLE001 - the border of a worker
+                log.warning("job %d: its signals are lost: %s", key[0], error, extra=about(*key))
         except Exception as fault:  # the border of a worker
             is_known = isinstance(fault, RuntimeFault)
             log.warning("job %d: its signal was not sent: %s", key[0], fault, exc_info=None if is_known else fault)
-
-    def _request_again(self, key: AttemptKey, numbers: list[int]) -> None:
-        try:
-            with self._store.transaction() as transaction:
-                if job := under_way(transaction, *key):
-                    transaction.put(job.evolve(signals=(*numbers, *job.signals)))
-        except Exception as error:  # noqa: BLE001 - the border of a worker
-            log.warning("job %d: its signals are lost: %s", key[0], error, extra=about(*key))
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
         """Save an ended container's output and remove it; one clean-up at a time, repeated after `RETRY_CLEANING`."""

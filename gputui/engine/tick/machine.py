@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from msgspec.structs import replace
 
 from gputui.domain.attempt import BootTime
 from gputui.domain.gpu import ProbeCode
-from gputui.domain.gpu_faults import FaultEvidence, GpuFault, judged, reported
+from gputui.domain.gpu_faults import FaultEvidence, judged, reported
 from gputui.domain.job import Job
 from gputui.domain.log_fields import about
 from gputui.domain.snapshot import Notice
@@ -104,17 +103,13 @@ class FaultRecorder:
             after = judged(before.faults, replace(seen, resumed=before.resumed))
             if after is not before.faults:
                 transaction.set_controls(replace(before, faults=after))
-        _tell_faults(before.faults, after)
+        for uuid in after.keys() - before.faults.keys():
+            log.warning(
+                "%s takes no job until it is reset or resumed: %s", uuid, after[uuid].text, extra=about(gpus=[uuid])
+            )
+        for uuid in before.faults.keys() - after.keys():
+            log.info("%s may take jobs again: it was reset or resumed", uuid, extra=about(gpus=[uuid]))
         context.refresh()
-
-
-def _tell_faults(before: Mapping[str, GpuFault], after: Mapping[str, GpuFault]) -> None:
-    for uuid in after.keys() - before.keys():
-        log.warning(
-            "%s takes no job until it is reset or resumed: %s", uuid, after[uuid].text, extra=about(gpus=[uuid])
-        )
-    for uuid in before.keys() - after.keys():
-        log.info("%s may take jobs again: it was reset or resumed", uuid, extra=about(gpus=[uuid]))
 
 
 _MEASURE_EVERY = timedelta(seconds=15)

@@ -264,7 +264,7 @@ def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Eviden
         controls=queue.controls,
         unreadable=queue.unreadable,
         foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=_is_asked(observed.runtimes),
+        is_asked=any(seen.begun for seen in observed.runtimes if seen.foreign is None or seen.records is None),
         freed_at=observed.freed_at,
         sessions=_sessions(observed.runtimes),
         idle_since=observed.idle_since,
@@ -283,11 +283,6 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
             for r in find_strays(jobs, seen.records)
         ]
     return tuple(found)
-
-
-def _is_asked(observations: Iterable[Observation]) -> bool:
-    """Return whether a runtime that cannot list containers has been asked at all."""
-    return any(seen.begun for seen in observations if seen.foreign is None or seen.records is None)
 
 
 def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:

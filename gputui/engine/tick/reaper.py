@@ -37,7 +37,16 @@ class Reaper:
     def reap(self, now: datetime) -> None:
         """Compare the store with each runtime's last listing, and act on the differences."""
         context = self._context
-        past = self._past_jobs()
+        jobs = self._context.queue.jobs
+        listed = {
+            record.job_id
+            for observer in self._context.observers.values()
+            for record in observer.latest.records or ()
+            if record.job_id not in jobs
+        }
+        known = self._past
+        self._past = {each: known[each] if each in known else self._from_history(each) for each in listed}
+        past = {job_id: job for job_id, job in self._past.items() if job is not None}
         for name, observer in context.observers.items():
             seen = observer.latest
             if seen.records is None:
@@ -48,19 +57,6 @@ class Reaper:
             )
             corrections = reconcile.find_corrections(context.queue.jobs, mine, listing, past)
             self._carry_out(corrections, observer.runtime, now)
-
-    def _past_jobs(self) -> dict[JobId, Job]:
-        """Return the jobs in history that still have containers."""
-        jobs = self._context.queue.jobs
-        listed = {
-            record.job_id
-            for observer in self._context.observers.values()
-            for record in observer.latest.records or ()
-            if record.job_id not in jobs
-        }
-        known = self._past
-        self._past = {each: known[each] if each in known else self._from_history(each) for each in listed}
-        return {job_id: job for job_id, job in self._past.items() if job is not None}
 
     def _from_history(self, job_id: JobId) -> Job | None:
         try:
@@ -111,7 +107,10 @@ class Reaper:
                 if after is not None:
                     transaction.put(after)
                     freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
-                    _log_change(before, after, type(change).__name__)
+                    how = type(change).__name__
+                    number = after.attempt.number if after.attempt else None
+                    fields = about(after.id, number, before.gpus or after.gpus)
+                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)
         self._free(freed, now)
         self._context.refresh()
 
@@ -154,9 +153,3 @@ class Reaper:
         if freed:
             self.freed_at.update(freed)
             self._context.probe.refresh()
-
-
-def _log_change(before: Job, after: Job, how: str) -> None:
-    number = after.attempt.number if after.attempt else None
-    fields = about(after.id, number, before.gpus or after.gpus)
-    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, how, extra=fields)

@@ -16,7 +16,6 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
 from gputui.domain.job import Job
-from gputui.domain.job_spec import JobId
 from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
@@ -94,15 +93,9 @@ def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, 
         raise
     except GputuiError as error:  # it was allowed when it was added, and no longer is
         return _skipped(transaction, waiting, run, str(error), now)
-    return _made(transaction, waiting, run, ids, now)
-
-
-def _made(
-    transaction: Transaction, entry: RecurringJob, run: datetime, ids: tuple[JobId, ...], now: datetime
-) -> RecurringJob:
-    log.info("recurring job %d submits job %d for %s", entry.id, ids[0], run)
-    _audit(transaction, entry, "fire", run, f"job {ids[0]}", now)
-    return replace(entry, last_at=run, last_job_id=ids[0])
+    log.info("recurring job %d submits job %d for %s", waiting.id, ids[0], run)
+    _audit(transaction, waiting, "fire", run, f"job {ids[0]}", now)
+    return replace(waiting, last_at=run, last_job_id=ids[0])
 
 
 def _skipped(transaction: Transaction, entry: RecurringJob, run: datetime, why: str, now: datetime) -> RecurringJob:

@@ -172,7 +172,8 @@ class IdleJobs:
         begin_stops(self._context, stops, now)
 
     def _look(self, job: Job, key: AttemptKey, watch: IdleWatch, seconds: float) -> None:
-        if self._uses_gpus(job):
+        samples = self._context.reading.samples  # unknown use counts as busy
+        if any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus):
             watch.active_at = seconds
         if (found := self._reader.take(key)) is not None:
             watch.hear(found, seconds)
@@ -180,11 +181,6 @@ class IdleJobs:
         if observer is not None and container_id is not None and seconds - watch.asked_at >= watch.pause:
             watch.asked_at = seconds
             self._reader.read(observer.runtime, key, container_id)
-
-    def _uses_gpus(self, job: Job) -> bool:
-        """Return whether one of its GPUs is busy now; unknown use counts as busy."""
-        samples = self._context.reading.samples
-        return any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus)
 
 
 def _cause(job: Job) -> Cause:

@@ -328,15 +328,10 @@ def conflicting_container(
         if rival.state is ContainerState.RUNNING or rival.id < container_id:
             break
         pause(CONFLICT_PAUSE)
-    return rival if _is_unstarted(runtime, container_id) else None
+    mine = runtime.inspect(container_id)
+    return rival if (mine is not None and mine.state is ContainerState.CREATED) else None
 
 
 def _by_rank(rivals: tuple[ContainerRecord, ...]) -> list[ContainerRecord]:
     """Sort running containers first, then by id."""
     return sorted(rivals, key=lambda rival: (rival.state is not ContainerState.RUNNING, rival.id))
-
-
-def _is_unstarted(runtime: Runtime, container_id: str) -> bool:
-    """Return whether the container has not started; an adopted one may have run for long, and stays."""
-    mine = runtime.inspect(container_id)
-    return mine is not None and mine.state is ContainerState.CREATED

@@ -116,7 +116,10 @@ def _write(context: TickContext, by: JobId, ids: list[JobId], now: datetime) -> 
         if not all(_may(context, preemptor, victim, now) for victim in victims):
             return False
         for victim in victims:
-            _stop(transaction, victim, preemptor, now)
+            cause = preemption_cause(preemptor)
+            told = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
+            transaction.put(told.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
+            _audit(transaction, victim, cause.text, now)
         transaction.put(preemptor.evolve(topped_at=now))
         _audit(transaction, preemptor, f"put first: others are preempted for it: {listed(ids)}", now)
     log.info("preempted for job %d: %s", by, ", ".join(map(str, ids)))
@@ -130,13 +133,6 @@ def _may(context: TickContext, preemptor: Job, victim: Job, now: datetime) -> bo
     policy = context.settings.policy
     is_higher = whole_class(preemptor.priority) > whole_class(victim.priority)
     return policy.preemption and is_higher and is_candidate(victim, policy, now)
-
-
-def _stop(transaction: Transaction, victim: Job, preemptor: Job, now: datetime) -> None:
-    cause = preemption_cause(preemptor)
-    told = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
-    transaction.put(told.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
-    _audit(transaction, victim, cause.text, now)
 
 
 def _audit(transaction: Transaction, job: Job, words: str, now: datetime) -> None:

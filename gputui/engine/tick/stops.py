@@ -183,7 +183,11 @@ def _carry_out(context: TickContext, job: Job, now: datetime) -> None:
     ):
         return
     if job.suspended != job.is_suspended and (job.suspended or not record.is_suspended):
-        _record(context, job, now)
+        with context.store.transaction() as transaction:
+            current = under_way(transaction, job.id, job.attempts[-1].number)
+            if current is not None and current.suspended == job.suspended:
+                transaction.put(current.with_attempt(suspended_at=now) if job.suspended else _woken(current, now))
+        context.refresh()
     if job.suspended != record.is_suspended:
         _stop_or_wake(context, job, record)
 
@@ -193,15 +197,6 @@ def _stop_or_wake(context: TickContext, job: Job, record: ContainerRecord) -> No
     assert observer is not None
     key = (job.id, job.attempts[-1].number)
     context.workers.set_suspended(observer.runtime, key, record.id, is_suspended=job.suspended)
-
-
-def _record(context: TickContext, job: Job, now: datetime) -> None:
-    """Record that the attempt is suspended from now on, or was until now."""
-    with context.store.transaction() as transaction:
-        current = under_way(transaction, job.id, job.attempts[-1].number)
-        if current is not None and current.suspended == job.suspended:
-            transaction.put(current.with_attempt(suspended_at=now) if job.suspended else _woken(current, now))
-    context.refresh()
 
 
 def _woken(job: Job, now: datetime) -> Job:

@@ -213,7 +213,11 @@ class Probe:
             return
         seldom = self.slow.is_due(now)
         if seldom:
-            self._check_for_changes()
+            if driven_gpus(self._directory) != self._driven:
+                raise RestartRequired
+            devices = _list_cards()
+            if [device.identity for device in devices] != [device.identity for device in self._devices]:
+                self._relist(devices)
         emit(self._sweep(lists=self.process.is_due(now), seldom=seldom, pcie_of=pcie_of))
         self._read_links(_MORE_LINKS)
 
@@ -221,14 +225,6 @@ class Probe:
         """Read the file systems of these paths from now on, at once the first time."""
         self.host.disks.paths = paths
         self.host.disks.request()
-
-    def _check_for_changes(self) -> None:
-        """Write the list of GPUs again if it changed: plugged in, lost, back, or partitioned."""
-        if driven_gpus(self._directory) != self._driven:
-            raise RestartRequired
-        devices = _list_cards()
-        if [device.identity for device in devices] != [device.identity for device in self._devices]:
-            self._relist(devices)
 
     def _relist(self, devices: list[Device]) -> None:
         pending = self._xids.collect()

@@ -63,7 +63,10 @@ def list_devices() -> list[Device]:
     for index in range(call("nvmlDeviceGetCount")):
         device = _device(index)
         for each in (device, *_instances(device)):
-            _tell_apart(each, devices)
+            twin = next((other for other in devices if other.uuid == each.uuid), None)
+            if twin is not None:  # a job that is given it could get the other
+                each.error = f"it has the UUID of GPU {twin.index}, {each.uuid}, so no job can be given it"
+                each.uuid = f"GPU-unknown-{each.index}" + ("" if each.place is None else f"-{each.place}")
             devices.append(each)
     return devices
 
@@ -86,14 +89,6 @@ def _device(index: int) -> Device:
         else:
             device.error = f"the driver calls it {uuid!r}, which is no UUID"
     return device
-
-
-def _tell_apart(device: Device, others: list[Device]) -> None:
-    """Give a GPU that has the UUID of another one an error: a job that is given it could get the other."""
-    twin = next((other for other in others if other.uuid == device.uuid), None)
-    if twin is not None:
-        device.error = f"it has the UUID of GPU {twin.index}, {device.uuid}, so no job can be given it"
-        device.uuid = f"GPU-unknown-{device.index}" + ("" if device.place is None else f"-{device.place}")
 
 
 def _is_unified(handle: object) -> bool:

@@ -40,16 +40,12 @@ class HostReader:
         """
         if seldom:
             self.disks.request()
-            self._find_interfaces()
+            found = physical_interfaces(self._net)
+            if found != self._interfaces:  # the sums cannot be compared with earlier ones
+                self._interfaces, self._bytes = found, None
         result = {**self._cpu(), **self._load(), **self._memory(), **self._network(now)}
         disks = self.disks.take()
         return result if disks is None else {**result, "disks": disks}
-
-    def _find_interfaces(self) -> None:
-        """List the physical interfaces; after a change the sums are not compared with earlier ones."""
-        found = physical_interfaces(self._net)
-        if found != self._interfaces:
-            self._interfaces, self._bytes = found, None
 
     def _cpu(self) -> dict[str, object]:
         """Return the busy share since the last call; waiting for disks counts as idle, as in top."""
@@ -169,7 +165,10 @@ class DiskReader:
         for role, path in sorted(paths.items(), reverse=True):
             try:
                 device, stats = os.stat(path).st_dev, os.statvfs(path)  # noqa: PTH116
-                mount = _mount_point(path)
+                at = os.path.realpath(path)
+                while not os.path.ismount(at):
+                    at = os.path.dirname(at)  # noqa: PTH120
+                mount = at
             except OSError:
                 continue
             known = found.setdefault(device, {"mount": mount, "roles": []})
@@ -179,13 +178,6 @@ class DiskReader:
             assert isinstance(roles, list)
             roles.append(role)
         self._found = list(found.values())
-
-
-def _mount_point(path: str) -> str:
-    at = os.path.realpath(path)
-    while not os.path.ismount(at):
-        at = os.path.dirname(at)  # noqa: PTH120
-    return at
 
 
 EVERY = 8.0

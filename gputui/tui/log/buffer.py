@@ -217,19 +217,15 @@ class PackedLines:
         if number < self._open_first:
             self._open, self._open_styles, self._open_size = [], [], 0
             while self._pieces and self._pieces[-1].end > number:
-                self._reopen(number)
+                piece = self._pieces.pop()
+                self._pieces_size -= piece.size
+                if piece.first < number:
+                    self._open = piece.lines(piece.first, number)
+                    self._open_styles = [piece.style(one) for one in range(piece.first, number)]
+                    self._open_size = sum(map(len, self._open))
         count = max(0, number - self._open_first)
         self._open_size -= sum(map(len, self._open[count:]))
         del self._open[count:], self._open_styles[count:]
-
-    def _reopen(self, number: int) -> None:
-        """Unpack the last piece, and keep its lines before that number."""
-        piece = self._pieces.pop()
-        self._pieces_size -= piece.size
-        if piece.first < number:
-            self._open = piece.lines(piece.first, number)
-            self._open_styles = [piece.style(one) for one in range(piece.first, number)]
-            self._open_size = sum(map(len, self._open))
 
     def worth(self, size: int) -> int:
         """Return how many of the oldest lines make up at least that many bytes; all if they have fewer."""

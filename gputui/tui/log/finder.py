@@ -213,7 +213,19 @@ class Finder:
     def step(self, buffer: LogBuffer, seconds: float) -> bool:
         """Test lines for at most `seconds`; return whether hits were added or dropped."""
         before = self.changes
-        self._drop(buffer.first)
+        if self._first is not None:  # lines may have left memory untested that no search of older lines finds
+            start = self._first if self.outside is None else max(self._first, self.outside.border)
+            self.missed += max(0, min(buffer.first, self._low) - start)
+        self._first = buffer.first
+        self._low, self._high = max(self._low, buffer.first), max(self._high, buffer.first)
+        if gone := bisect_left(self.hits, buffer.first):
+            if self.outside is None:
+                self.outside = OlderHits()
+            self.outside.take_gone(self.hits[:gone])
+            del self.hits[:gone]
+            self.changes += 1
+        if self.outside is not None:
+            self.outside.forget_from(self._low)
         deadline = time.monotonic() + seconds
         try:
             with impatient():
@@ -283,23 +295,3 @@ class Finder:
         if self._is_stamped():
             return array("q", [number for number, raw in lines if test(text_of(without_stamp(raw)))])
         return array("q", [number for number, raw in lines if test(text_of(raw))])
-
-    def _drop(self, first: int) -> None:
-        """Move the hits of lines that have left memory to the older hits."""
-        self._count_missed(first)
-        self._low, self._high = max(self._low, first), max(self._high, first)
-        if gone := bisect_left(self.hits, first):
-            if self.outside is None:
-                self.outside = OlderHits()
-            self.outside.take_gone(self.hits[:gone])
-            del self.hits[:gone]
-            self.changes += 1
-        if self.outside is not None:
-            self.outside.forget_from(self._low)
-
-    def _count_missed(self, first: int) -> None:
-        """Count the lines that left memory before they were tested, and that no search of older lines finds."""
-        if self._first is not None:
-            start = self._first if self.outside is None else max(self._first, self.outside.border)
-            self.missed += max(0, min(first, self._low) - start)
-        self._first = first

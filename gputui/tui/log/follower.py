@@ -191,7 +191,14 @@ def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wante
         kept = pack_lines(_while_wanted(stream, is_wanted), tail)
     finally:
         stream.close()
-    return _before(kept, known, wanted, is_whole=len(kept) < tail)
+    is_whole = len(kept) < tail
+    at = find(kept, known)
+    if at is None:
+        return EarlierLines.none("earlier lines cannot be located: lines were skipped while reading")
+    is_start = is_whole and at - wanted <= kept.first
+    kept.cut(at)
+    kept.drop(len(kept) - wanted)
+    return EarlierLines(kept, is_start)
 
 
 def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[bytes]:
@@ -199,17 +206,6 @@ def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[
         yield kept_part(line)
         if not is_wanted():
             return
-
-
-def _before(lines: PackedLines, known: KnownLines, wanted: int, *, is_whole: bool) -> EarlierLines:
-    """Return the lines before the known ones, which are searched from their previous position."""
-    at = find(lines, known)
-    if at is None:
-        return EarlierLines.none("earlier lines cannot be located: lines were skipped while reading")
-    is_start = is_whole and at - wanted <= lines.first
-    lines.cut(at)
-    lines.drop(len(lines) - wanted)
-    return EarlierLines(lines, is_start)
 
 
 def find(lines: PackedLines, known: KnownLines) -> int | None:
@@ -313,7 +309,13 @@ class _Scan:
             tell(self._progress(batch[-1]))
             if not is_wanted():
                 return ScanResult(fault="cancelled")
-        return self._result()
+        border = find(self._recent, self._known)
+        if border is None:
+            return ScanResult(fault="the lines shown here cannot be found in the whole log")
+        shift = border - self._first
+        numbers = array("q", (place - shift for place in self._hits if place < border))
+        found = {place - shift: line for place, line in self._found.items() if place < border}
+        return ScanResult(numbers, self._uncounted, shift, found)
 
     def _batches(self) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
@@ -342,15 +344,6 @@ class _Scan:
         grown = self._followed() - self._followed_before
         most = min(self._known.behind + ANCHOR + GROWTH + grown, MOST_READ)
         self._recent.drop(len(self._recent) - most)
-
-    def _result(self) -> ScanResult:
-        border = find(self._recent, self._known)
-        if border is None:
-            return ScanResult(fault="the lines shown here cannot be found in the whole log")
-        shift = border - self._first
-        numbers = array("q", (place - shift for place in self._hits if place < border))
-        found = {place - shift: line for place, line in self._found.items() if place < border}
-        return ScanResult(numbers, self._uncounted, shift, found)
 
     def _progress(self, last: bytes) -> str:
         share = self._share(last)

@@ -69,9 +69,18 @@ class ShownLines:
     @property
     def _numbers(self) -> Sequence[int]:
         if self.filter is None:
-            return self._whole_lines()
+            buffer, region = self._buffer, self._buffer.region
+            if region is None:
+                return range(buffer.first, buffer.end)
+            return range(min(region.first, buffer.first), buffer.end if region.end >= buffer.first else region.end)
         if self.context or (self.filter.outside is not None and self.filter.outside.numbers):
-            return self._filtered(self.filter)
+            first, end, outside = self._buffer.first, self._buffer.end, self.filter.outside
+            known = (self.filter, self.filter.changes, self.context, first, end, outside and outside.changes)
+            if known != self._known:
+                older = () if outside is None else outside.numbers
+                shown = array("q", [number for number in older if number in self._buffer.found])
+                self._known, self._around = known, shown + around(self.filter.hits, self.context, first, end)
+            return self._around
         return self.filter.hits
 
     @property
@@ -79,23 +88,6 @@ class ShownLines:
         """Return whether the last shown line is the log's last."""
         region = self._buffer.region
         return self.filter is not None or region is None or region.end >= self._buffer.first
-
-    def _whole_lines(self) -> range:
-        """Return the lines in memory, or those of the loaded region and what follows if they meet."""
-        buffer, region = self._buffer, self._buffer.region
-        if region is None:
-            return range(buffer.first, buffer.end)
-        return range(min(region.first, buffer.first), buffer.end if region.end >= buffer.first else region.end)
-
-    def _filtered(self, finder: Finder) -> Sequence[int]:
-        """Return the available hits, with lines around those in memory; recomputed only after changes."""
-        first, end, outside = self._buffer.first, self._buffer.end, finder.outside
-        known = (finder, finder.changes, self.context, first, end, outside and outside.changes)
-        if known != self._known:
-            older = () if outside is None else outside.numbers
-            shown = array("q", [number for number in older if number in self._buffer.found])
-            self._known, self._around = known, shown + around(finder.hits, self.context, first, end)
-        return self._around
 
 
 def around(hits: Sequence[int], context: int, first: int, end: int) -> array[int]:
@@ -407,12 +399,9 @@ class LogSearch:
     @property
     def is_done(self) -> bool:
         """Return whether all lines in memory were tested."""
-        return all(finder.is_done(self._buffer) for finder in self._finders()) and self._waits_for_older
-
-    @property
-    def _waits_for_older(self) -> bool:
-        """Return whether a jump has to wait for older lines to be searched."""
-        return self._jump is None or not self._jump.finder.is_over
+        return all(finder.is_done(self._buffer) for finder in self._finders()) and (
+            self._jump is None or not self._jump.finder.is_over
+        )
 
     def words(self) -> list[str]:
         """Return text for the title: the patterns, and the number of hits."""

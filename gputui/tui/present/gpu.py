@@ -100,7 +100,9 @@ def _state(row: GpuRow, room: int) -> Cell:
     if word := _HEALTH_WORDS.get(view.health.code):
         return cell(word, RED_STRONG if word.isupper() else AMBER)
     if view.stale:
-        return cell(_age(row), AMBER)
+        age = row.view.age
+        words = "stale" if age is None else f"{format_duration(age + row.late)} old"
+        return cell(words if len(words) <= 7 else words.replace(" old", "!"), AMBER)
     if view.gpu.mig_enabled and not view.gpu.mig_parent:
         return cell("MIG", DIM)
     if view.drain is not None and view.state is not GpuState.UNKNOWN:  # who is still on it stands beside
@@ -189,13 +191,6 @@ def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
     return cell(words if is_said else f"drained {words}", DIM)
 
 
-def _age(row: GpuRow) -> str:
-    """Return the age of a stale reading."""
-    age = row.view.age
-    words = "stale" if age is None else f"{format_duration(age + row.late)} old"
-    return words if len(words) <= 7 else words.replace(" old", "!")
-
-
 def with_dots(parts: Sequence[Cell]) -> Cell:
     """Return the parts joined by dots."""
     result: Cell = ()
@@ -213,20 +208,15 @@ def _holder(row: GpuRow, room: int) -> Cell | None:
     if view.job_id is not None and len(view.job_ids) < 2:
         return _job(view.job_id, row.job, room)
     if view.job_ids:
-        return _sharers(row, room)
+        jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
+        named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
+        if width_of(named) <= room:
+            return named
+        return cell(" ".join(f"#{shown_id(job_id)}" for job_id in row.view.job_ids), BLUE)
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
     return (*_foreign(view.holders[0], room - len(more)), (more, DIM))
-
-
-def _sharers(row: GpuRow, room: int) -> Cell:
-    """Return all jobs on a GPU by name, or by number if names do not fit."""
-    jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
-    named = with_dots([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
-    if width_of(named) <= room:
-        return named
-    return cell(" ".join(f"#{shown_id(job_id)}" for job_id in row.view.job_ids), BLUE)
 
 
 def _job(job_id: int, job: Job | None, room: int = 200) -> Cell:

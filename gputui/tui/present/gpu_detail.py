@@ -116,7 +116,13 @@ def _axes(row: GpuRow, room: int, count: int) -> Cell:
     """Return the line below `count` graphs that shows how far back they go."""
     across, width = _width(room)
     wide = max(0, width - _FIGURES)
-    axis: Cell = ((" " * _FIGURES, DIM), (_axis(wide, graph_seconds(row, wide)), DIM))
+    seconds = graph_seconds(row, wide)
+    line = [" "] * wide
+    for cells in range(30, wide, 30):
+        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
+        line[wide - cells : wide - cells + len(words)] = words
+    line[max(0, wide - 3) :] = "now"
+    axis: Cell = ((" " * _FIGURES, DIM), ("".join(line[:wide]), DIM))
     return _side_by_side([axis] * min(across, count))
 
 
@@ -138,7 +144,12 @@ def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: in
     values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
     now = getattr(row.view.current, name) if row.view.current is not None else None
     drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
-    figures = _figures(label, unit, now, max(values, default=None), height)
+    peak = max(values, default=None)
+    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
+    first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
+    second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
+    blank: Cell = ((" " * _FIGURES, DIM),)
+    figures = [first, second, *[blank] * height][:height]
     ink = _ink(row, name)
     return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
 
@@ -173,15 +184,6 @@ def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
     return HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
 
 
-def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:
-    """Return the figures to the left of a graph: name, current reading, peak."""
-    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
-    first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
-    second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
-    blank: Cell = ((" " * _FIGURES, DIM),)
-    return [first, second, *[blank] * height][:height]
-
-
 def amount(value: float | None, unit: str) -> str:
     """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash if unknown."""
     if value is None:
@@ -196,16 +198,6 @@ def amount(value: float | None, unit: str) -> str:
 def graph_seconds(row: GpuRow, wide: int) -> int:
     """Return the seconds that a column of dots represents in a graph of that width."""
     return max(1, -(-row.look.seconds // max(1, 2 * wide)))
-
-
-def _axis(wide: int, seconds: int) -> str:
-    """Return the time axis: `-1m30s` at intervals, `now` at the right end."""
-    line = [" "] * wide
-    for cells in range(30, wide, 30):
-        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
-        line[wide - cells : wide - cells + len(words)] = words
-    line[max(0, wide - 3) :] = "now"
-    return "".join(line[:wide])
 
 
 _LABEL = 12
@@ -427,7 +419,9 @@ def gpu_page_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     if is_in_trouble(page.row.view):
         return _trouble_page(page, room, rows, [readings, topology, instances, about])
     if is_wide and topology:
-        known = [_beside(_parted(readings, about), topology, half), instances]
+        left = _parted(readings, about)
+        pairs = zip_longest(left, topology, fillvalue=())
+        known = [[(*fitted(one, half - 1), (" ", DIM), *other) if other else one for one, other in pairs], instances]
     else:
         known = [readings, topology, instances, about]
     others = _parted(_now(page), _processes(page), *known)
@@ -463,12 +457,6 @@ def _parted(*sections: list[Cell]) -> list[Cell]:
     return lines
 
 
-def _beside(left: list[Cell], right: list[Cell], half: int) -> list[Cell]:
-    """Return both parts side by side, the left one in `half` cells."""
-    pairs = zip_longest(left, right, fillvalue=())
-    return [(*fitted(one, half - 1), (" ", DIM), *other) if other else one for one, other in pairs]
-
-
 def _line(label: str, *spans: Span) -> Cell:
     return ((label.ljust(_LABEL), BLUE), *spans)
 
@@ -491,7 +479,8 @@ def _now(page: GpuPage) -> list[Cell]:
         for holder in view.holders:
             told = gpu_cells(GpuRow(GpuView(view.gpu, view.state, view.health, holders=(holder,))), "who", 100)
             lines.append(_line("held by", *told, (f"  {foreign_words(view, holder, page.row.now)}", DIM)))
-    lines += _windows(page)
+    mine = reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ())
+    lines += [_line("reserved", *_window(window, page.now)) for window in mine]
     return lines
 
 
@@ -513,11 +502,6 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     hint: Span = (f"◂ {page.keys[0]} opens it, {page.keys[1]} the next  ", AMBER) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
     return _line("job", (f"#{job.shown_id} ", BLUE), (f"{plain(job.name, 60)} ", PLAIN), hint, (words, DIM))
-
-
-def _windows(page: GpuPage) -> list[Cell]:
-    mine = reservations_by_gpu(page.snapshot).get(page.row.view.gpu.uuid, ())
-    return [_line("reserved", *_window(window, page.now)) for window in mine]
 
 
 def _window(view: WindowView, now: datetime) -> Cell:

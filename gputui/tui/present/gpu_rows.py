@@ -36,12 +36,6 @@ _MINUTE = timedelta(minutes=1)
 SLOWED = "slowed: "
 
 
-def slowed_words(throttle: Iterable[str], most: int = 100) -> str:
-    """Return `slowed: power cap` for throttle reasons; empty if there is none."""
-    reasons = plain(", ".join(throttle), most)
-    return SLOWED + reasons if reasons else ""
-
-
 def running_words(job: Job, now: datetime) -> str:
     """Return `2h14m / 8h`, to the minute: seconds would redraw every GPU's line all the time."""
     if job.started_at is None:
@@ -464,7 +458,16 @@ def tone_of(row: GpuRow, name: str, share: float | None) -> Tone:
     if share is None:
         return QUIET
     if row.look.colours == "intensity":
-        return _by_intensity(row, name, share)
+        rules = row.look.rules
+        if name == "temperature":
+            return judged if (judged := _temperature(row, share)).is_loud else Tone(GREEN)
+        high, heavy = (
+            (rules.memory_moderate, rules.memory_heavy)
+            if name == "memory_used"
+            else (rules.load_moderate, rules.load_heavy)
+        )
+        percent = 100 * share
+        return Tone(RED if percent >= heavy else AMBER if percent >= high else GREEN)
     return _JUDGES[name](row, share) if row.is_used else QUIET
 
 
@@ -517,20 +520,8 @@ def slowed_cell(sample: GpuSample | None, most: int = 100) -> Cell:
     """Return `slowed: too hot`, red for a fault and amber for a limit that was set; empty if it is not slowed."""
     if sample is None or not sample.slowed:
         return ()
-    return ((slowed_words(sample.slowed, most), slowed_style(is_fault=sample.has_slowing_fault)),)
-
-
-def _by_intensity(row: GpuRow, name: str, share: float) -> Tone:
-    rules = row.look.rules
-    if name == "temperature":
-        return judged if (judged := _temperature(row, share)).is_loud else Tone(GREEN)
-    high, heavy = (
-        (rules.memory_moderate, rules.memory_heavy)
-        if name == "memory_used"
-        else (rules.load_moderate, rules.load_heavy)
-    )
-    percent = 100 * share
-    return Tone(RED if percent >= heavy else AMBER if percent >= high else GREEN)
+    reasons = plain(", ".join(sample.slowed), most)
+    return (((SLOWED + reasons if reasons else ""), slowed_style(is_fault=sample.has_slowing_fault)),)
 
 
 def charted(row: GpuRow) -> str:

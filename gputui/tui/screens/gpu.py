@@ -90,8 +90,11 @@ class GpuDetailScreen(OverlayScreen):
         shown = self.query_one(Page)
         page = self._page(row, now)
         shown.show(gpu_page_lines(page, max(0, shown.size.width - 2), shown.size.height))
-        self._show_heading(page, shown.position)
-        self._show_keys()
+        room = self.size.width - len(shown.position) - 3
+        head = ((" ", DIM), *fitted(title(page.row), max(0, room)), (f" {shown.position} ", DIM))
+        self.query_one("#heading", CellLines).show([head])
+        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and c.works_at(self))
+        self.query_one(KeyBar).show(tuple(commands), (PROCESS_VIEW, BACK, APP_COMMANDS[0]))
 
     def _page(self, row: GpuRow, now: datetime) -> GpuPage:
         keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
@@ -106,15 +109,6 @@ class GpuDetailScreen(OverlayScreen):
         """Show the jobs of the history that the GPU had."""
         self._past_jobs.take(message)
         self.tick()
-
-    def _show_heading(self, page: GpuPage, position: str) -> None:
-        room = self.size.width - len(position) - 3
-        head = ((" ", DIM), *fitted(title(page.row), max(0, room)), (f" {position} ", DIM))
-        self.query_one("#heading", CellLines).show([head])
-
-    def _show_keys(self) -> None:
-        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and c.works_at(self))
-        self.query_one(KeyBar).show(tuple(commands), (PROCESS_VIEW, BACK, APP_COMMANDS[0]))
 
     def _why_no_pcie(self) -> str:
         leader = self._snapshot.leader

@@ -16,7 +16,6 @@ from textual.widgets import Input, Static
 
 from gputui.config.options import present_directory, typed_path
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import JobId
 from gputui.domain.server_ids import shown_id
 from gputui.domain.text import plain
 from gputui.domain.units import plural
@@ -33,12 +32,6 @@ from gputui.tui.widgets.log_loader import EarlierLoaded, LogLoader, RegionLoaded
 from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.mouse import RIGHT, MenuAsked
 from gputui.tui.widgets.status_bars import Hints
-
-
-def suggested_name(job_id: JobId, attempt: int | None) -> str:
-    """Return the default file name."""
-    name = shown_id(job_id).replace(":", "-")
-    return f"job-{name}.log" if attempt is None else f"job-{name}-attempt-{attempt}.log"
 
 
 def save_log(
@@ -115,7 +108,8 @@ class LogSaver:
             return
         from gputui.tui.screens.questions import Prompt
 
-        suggested = suggested_name(follower.job_id, follower.attempt)
+        name = shown_id(follower.job_id).replace(":", "-")
+        suggested = f"job-{name}.log" if follower.attempt is None else f"job-{name}-attempt-{follower.attempt}.log"
 
         def answered(typed: str | None) -> None:
             if typed is None:

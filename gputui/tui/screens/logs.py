@@ -181,17 +181,14 @@ class LogController:
             is_shown = self._screen.focused is self._pane and shown is not None and shown.job_id == job.id
             log = shown if is_shown and shown is not None else LogOf(job.id)
             words = f"{log.heading(job)}: {self._services.pinned.toggle(log)}"
-            self._stay(log, is_pinned=log in self._services.pinned.logs)
+            is_pinned = log in self._services.pinned.logs
+            if is_pinned and log != self.followed:
+                self.follow(log.job_id, log.attempt)
+            self._pane.is_pinned = is_pinned
+            if not is_pinned:
+                self._follow_cursor()
             hint = f"{keymap_of(self._screen).key('logs')} shows pinned logs together"
             self._screen.app.notify(f"{words}. {hint}")
-
-    def _stay(self, log: LogOf, *, is_pinned: bool) -> None:
-        """Keep the pane on a pinned log, or let it follow the cursor again."""
-        if is_pinned and log != self.followed:
-            self.follow(log.job_id, log.attempt)
-        self._pane.is_pinned = is_pinned
-        if not is_pinned:
-            self._follow_cursor()
 
     def show_pinned(self) -> None:
         """Show the pinned logs together; without any, the logs of the first running jobs."""

@@ -307,26 +307,28 @@ class GpuGrid(Vertical):
         positions = {key: row for row, key in enumerate(picture.rows)}
         before, self.arrangement = self.shown, arrange(len(positions), room, words=len(empty))
         if _is_by_node(picture, self.arrangement, room.mode):
-            positions = self._by_node(picture, room)
+            folds, most = self.table.folds, room.fixed or room.most
+            was_closed = folds.are_closed
+            folds.show(picture, most - 1)
+            self.table.noun = "node" if folds.are_closed else "line"
+            keys = folds.keys
+            self.arrangement = Arrangement(rows=room.fixed or min(len(keys) + 1, max(2, most)))
+            if folds.are_closed != was_closed:
+                self.table.refresh()
+            positions = {key: row for row, key in enumerate(keys)}
         if self.shown is not before:
-            self._change_over(before)
+            shown = self.shown
+            shown.cursor, had_focus = before.cursor, before.has_focus
+            shown.display = True
+            if had_focus:
+                shown.focus()
+            before.display = False
+            shown.lay_out()
         self.styles.height = self.arrangement.rows
         if self.has_tiles:
             self.cards.show(picture, positions, self.arrangement)
         else:
             self.table.show(picture, positions, empty)
-
-    def _by_node(self, picture: GpuPicture, room: GridRoom) -> dict[str, int]:
-        """Arrange the GPUs below their nodes; return the lines by key."""
-        folds, most = self.table.folds, room.fixed or room.most
-        was_closed = folds.are_closed
-        folds.show(picture, most - 1)
-        self.table.noun = "node" if folds.are_closed else "line"
-        keys = folds.keys
-        self.arrangement = Arrangement(rows=room.fixed or min(len(keys) + 1, max(2, most)))
-        if folds.are_closed != was_closed:
-            self.table.refresh()
-        return {key: row for row, key in enumerate(keys)}
 
     @property
     def node(self) -> str | None:
@@ -368,16 +370,6 @@ class GpuGrid(Vertical):
         self.table.folds.by_idleness = not self.table.folds.by_idleness
         self.table.rearrange()
         return self.table.folds.by_idleness
-
-    def _change_over(self, before: GpuTable | GpuCards) -> None:
-        """Show the other widget, with the cursor and the focus of this one."""
-        shown = self.shown
-        shown.cursor, had_focus = before.cursor, before.has_focus
-        shown.display = True
-        if had_focus:
-            shown.focus()
-        before.display = False
-        shown.lay_out()
 
     def focus(self, scroll_visible: bool = True) -> GpuGrid:
         """Focus the displayed widget."""

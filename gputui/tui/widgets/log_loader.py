@@ -185,7 +185,8 @@ class LogLoader:
         reading, buffer = self._pane.reading, self._pane.buffer
         if buffer.region is not None and reading.search.narrowed is None:
             if is_asked:
-                self._load_start(reading.window.to_first)
+                if self._shift is not None:
+                    self._load(-self._shift, reading.window.to_first)
             else:
                 self._load_more(-1)
         elif reading.is_whole:
@@ -247,11 +248,6 @@ class LogLoader:
             return
         self._loading, self._then = number, then
         self._regions.ask(lambda is_wanted: RegionLoaded(follower, read_region(follower, shift, number, is_wanted)))
-
-    def _load_start(self, then: Callable[[], None]) -> None:
-        """Load the first lines of the log."""
-        if self._shift is not None:
-            self._load(-self._shift, then)
 
     def _load_more(self, step: int) -> None:
         """Load the lines before or after the displayed part."""
