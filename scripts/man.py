@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gputui.cli.manual import pages
+from gputui.cli.document import pages
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # run as a file
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from gputui.domain.gpu import Gpu
     from gputui.ports.backend import DirectBackend
+
 
 PATIENCE = 1.5
 """Seconds that a reading of the GPUs may take while the user waits for a completion."""
@@ -147,3 +149,27 @@ def _backend(ctx: click.Context) -> Iterator[tuple[Session, DirectBackend]]:
     session = ctx.find_object(Session) or Session()
     with session.existing_backend() as backend:
         yield session, backend
+
+
+@click.command("completions", short_help="print the completion script of a shell")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completions(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    bash: eval "$(gputui completions bash)" in ~/.bashrc
+    zsh:  eval "$(gputui completions zsh)" in ~/.zshrc
+    fish: gputui completions fish > ~/.config/fish/completions/gputui.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    root = ctx.find_root()
+    chosen = get_completion_class(shell)
+    assert chosen is not None  # the Choice above has only those click knows
+    script = chosen(root.command, {}, "gputui", "_GPUTUI_COMPLETE")
+    # not source(): it starts bash to ask for its version, and some machines have no bash
+    source = script.source_template % script.source_vars()
+    if shell == "fish":  # fish would cut values and descriptions at their first comma
+        source = source.replace('(string split "," $completion)', '(string split --max 1 "," $completion)')
+    sys.stdout.write(source)

@@ -1,4 +1,4 @@
-"""Confirmations: the line on stderr in which a command reports its result. `--quiet` suppresses it."""
+"""Options, and the line on stderr in which a command reports its result. `--quiet` suppresses it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ from gputui.domain.job_spec import JobId
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import Queue
+
+
+class FiniteRange(click.FloatRange):
+    """Range that refuses NaN, which compares with no bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; fails for one outside the range."""
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value} is not a number.", param, ctx)
+        return found
+
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])

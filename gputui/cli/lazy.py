@@ -69,7 +69,17 @@ VERBS = frozenset(
 )
 """Commands in `gputui.cli.verbs`, by their names or made of their row in the table of verbs alone."""
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
-"""All commands with short help. Each that is no verb is `command` in a module of its name."""
+"""All commands with short help. Each that is neither a verb nor in `_HOMES` is `command` in a module of its name."""
+_HOMES = {
+    "completions": "completing",
+    "export": "migrate",
+    "metrics": "offered_files",
+    "probe": "serve",
+    "remote": "serve",
+    "schema": "offered_files",
+    "web": "serve",
+}
+"""Modules of the commands that share one with others; each has its own name there."""
 
 
 class CommandGroup(click.Group):
@@ -105,8 +115,9 @@ class LazyGroup(CommandGroup):
             from gputui.cli import verbs
 
             return verbs.command_of(cmd_name)
-        module = importlib.import_module(f"gputui.cli.{cmd_name}")
-        command: click.Command = module.command
+        home = _HOMES.get(cmd_name)
+        module = importlib.import_module(f"gputui.cli.{home or cmd_name}")
+        command: click.Command = getattr(module, cmd_name if home else "command")
         return command
 
     def resolve_command(

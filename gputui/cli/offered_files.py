@@ -1,4 +1,4 @@
-"""Files that a command shows, asks for, and writes."""
+"""Files that commands offer: shown, asked for and written; dashboards, and schemas of settings and job files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pathlib import Path
 
 import click
 
+from gputui.cli.lazy import CommandGroup
+from gputui.cli.output import print_json
+from gputui.cli.session import Session, pass_session
+from gputui.config.options import typed_path
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.text import plain
 
@@ -73,3 +77,43 @@ def _write(path: Path, text: str, mode: int, option: str) -> None:
         partial.unlink(missing_ok=True)
         hint = f"run it as root, or name another directory by {option}"
         raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
+
+
+@click.command("schema")
+@click.argument("name", type=click.Choice(["settings", "job"]), metavar="settings|job")
+def schema(name: str) -> int:
+    """Print the JSON schema of the settings file, or of job files as `gputui submit -f` takes them.
+
+    Editors check and complete TOML files by it.
+    """
+    from gputui.request.schemas import SCHEMAS
+
+    print_json(SCHEMAS[name]())
+    return 0
+
+
+@click.group("metrics", cls=CommandGroup)
+def metrics() -> None:
+    """Write files for Prometheus and Grafana. `gputui serve --metrics` serves the metrics."""
+
+
+@metrics.command("dashboards")
+@click.option("--out", required=True, metavar="DIR", help="Directory for the files; made if it is missing.")
+@pass_session
+def dashboards(session: Session, out: str) -> int:
+    """Write dashboards for Grafana, alert rules for Prometheus, and the lines that make both read them.
+
+    Files of the same names are replaced.
+    """
+    from gputui.metrics.provisioning import files
+
+    directory = typed_path(out, "--out")
+    for name, content in files(directory, session.options.settings.metrics).items():
+        path = directory / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise GputuiError(f"cannot be written: {error.strerror}", where=plain(str(path))) from error
+        click.echo(plain(str(path)))
+    return 0

@@ -1,13 +1,20 @@
-"""`gputui serve`: schedule without a screen."""
+"""Commands that serve others: `serve` schedules without a screen; `web`, `remote` and `probe` answer consoles."""
 
 from __future__ import annotations
+
+import socket
+import sys
+from datetime import timedelta
+from importlib.util import find_spec
 
 import click
 from msgspec.structs import replace
 
+from gputui.cli.confirmation import FiniteRange
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, listen_address
-from gputui.domain.errors import CapabilityError, InputError
+from gputui.domain.errors import CapabilityError, GputuiError, InputError
+from gputui.domain.installing import install_line
 from gputui.request.job_values import duration
 
 _AS_SET = "as set"
@@ -72,3 +79,86 @@ def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> 
         further.append(f"--hpc-job-mapping-dir={mapping}")
     settings = replace(options.settings, metrics=metrics)
     return replace(options, settings=settings, serve_arguments=tuple(further))
+
+
+LOOPBACK = "127.0.0.1"
+PORT = 8642
+_WARNING = (
+    "gputui: warning: other machines can connect to {host}, and the connection is not encrypted; safer is "
+    "127.0.0.1 and `ssh -L {port}:127.0.0.1:{port}` from where you sit"
+)
+
+
+@click.command("web")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0: any free one.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on; it should be loopback.")
+@click.option("--read-only", is_flag=True, help="Read-only consoles: they change nothing.")
+@pass_session
+def web(session: Session, port: int, host: str, read_only: bool) -> int:
+    """Show the console in a browser, by a link that works once. It never schedules: run `gputui serve` for that.
+
+    Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
+    """
+    if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
+        raise GputuiError("textual-serve is not installed", hint=_advice())
+    return _show_in_browser(session.options, host, port, read_only=read_only)
+
+
+def _advice() -> str:
+    """Return the command that installs the requirements of the extra `web`: gputui itself may come from anywhere."""
+    from importlib.metadata import requires
+
+    named = (requirement.partition(";") for requirement in requires("gputui") or ())
+    wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
+    return install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
+
+
+def _show_in_browser(options: Options, host: str, port: int, *, read_only: bool) -> int:
+    """Serve until interrupted."""
+    import asyncio
+
+    from gputui.web.auth import is_loopback
+    from gputui.web.server import ConsoleServer
+
+    if not is_loopback(host):
+        click.echo(_WARNING.format(host=host, port=port), err=True)
+    server = ConsoleServer(viewer_command(options, read_only=read_only), host, port, f"gputui {socket.gethostname()}")
+    asyncio.run(server.run(_tell))
+    return 0
+
+
+def viewer_command(options: Options, *, read_only: bool) -> list[str]:
+    """Return the command of the console behind a tab, which never becomes the scheduler."""
+    flags = ["--view-only", *(["--read-only"] if read_only else [])]
+    return [sys.executable, "-P", "-m", "gputui", *options.arguments(), *flags]
+
+
+def _tell(link: str) -> None:
+    """Print the link for the next browser: the previous link has been used."""
+    click.echo(f"{link}   (works once; Ctrl-C ends all)")
+    sys.stdout.flush()
+
+
+@click.command("probe")
+@click.option("--every", type=FiniteRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between readings.")
+def probe(every: float) -> None:
+    """Write readings of the GPUs to stdout; a console over a cluster starts it on each node.
+
+    They are JSON objects, one on each line. It needs neither root nor a state directory, and ends with stdin, or if it
+    reads nothing there for 90 seconds: a reader writes a line now and then.
+    """
+    from gputui.bootstrap.nodes import become_probe
+
+    become_probe(timedelta(seconds=every))
+
+
+@click.command("remote")
+@pass_session
+def remote(session: Session) -> None:
+    """Speak with a console on another machine, over stdin and stdout; `gputui --on` starts it over ssh.
+
+    Messages are JSON objects, one on each line. It acts with your rights, never schedules, and ends with stdin.
+    """
+    from gputui.bootstrap.backend import serve_console
+
+    serve_console(session.options)

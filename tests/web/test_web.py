@@ -14,7 +14,7 @@ import pytest
 from textual_serve.app_service import AppService
 from textual_serve.server import Server
 
-from gputui.cli import web
+from gputui.cli import serve
 from gputui.config import Options
 from gputui.web.auth import AccessControl, is_loopback, url_host
 from gputui.web.server import BadFrameError, ConsoleServer, Viewer, bounded, environment, parse
@@ -101,10 +101,10 @@ def test_loopback_addresses_are_recognised() -> None:
 
 
 def test_the_console_of_a_tab_never_schedules(tmp_path: Path) -> None:
-    words = web.viewer_command(Options(tmp_path), read_only=False)
+    words = serve.viewer_command(Options(tmp_path), read_only=False)
     assert "--view-only" in words
     assert "--read-only" not in words
-    assert "--read-only" in web.viewer_command(Options(tmp_path), read_only=True)
+    assert "--read-only" in serve.viewer_command(Options(tmp_path), read_only=True)
 
 
 def test_a_browser_is_not_the_terminal_of_the_server() -> None:
@@ -117,7 +117,7 @@ def test_a_browser_is_not_the_terminal_of_the_server() -> None:
 
 
 def test_a_missing_extra_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "find_spec", lambda name: name if name == "pip" else None)
+    monkeypatch.setattr(serve, "find_spec", lambda name: name if name == "pip" else None)
     done = run("web")
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("gputui: error: textual-serve is not installed (pip install 'aiohttp")
