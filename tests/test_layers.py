@@ -12,10 +12,12 @@ from pathlib import Path
 import msgspec
 
 import gputui.domain
+import gputui.engine.actions
 
 ROOT = Path(gputui.__path__[0]).parent
 DOMAIN = [module.name for module in pkgutil.walk_packages(gputui.domain.__path__, "gputui.domain.")]
-GROUND = ["gputui.domain", *DOMAIN, "gputui.ports", "gputui.engine.actions.actions"]
+ACTIONS = [module.name for module in pkgutil.walk_packages(gputui.engine.actions.__path__, "gputui.engine.actions.")]
+GROUND = ["gputui.domain", *DOMAIN, "gputui.ports", *ACTIONS]
 
 # Without `site` only the two paths are searched, and everything loaded was loaded by the import itself.
 LOADED = """

@@ -15,7 +15,7 @@ from gputui.domain.action import Action, Cancel, Hold, SetPriority
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.domain.submit_action import Done
-from gputui.engine.actions.actions import Progress
+from gputui.engine.actions.context import Progress
 from gputui.tui import progress
 from gputui.tui.messages import ActionRequested, ExitChoice
 from gputui.tui.progress import LongTask, TaskCancelledError, work_cell

@@ -65,7 +65,7 @@ class MountSource(Struct, frozen=True):
 
 
 def option_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[OptionRefusal]:
-    """Yield why each refused option is refused.
+    """Yield why each refused option, and each named volume, is refused: jobs and containers share volumes by name.
 
     Mounts of host paths are checked separately, since their paths must be resolved.
     """
@@ -83,6 +83,17 @@ def option_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[O
         for text in options.mounts:
             if rules.allow.options.get("mount") is None and _binds_by_driver(text):
                 yield _for_operators("--mount", "a volume with a driver or device of its own ", "mount")
+    if rules.allow.named_volumes is None and not rules.is_restricted:
+        return
+    named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
+    mounts = map(docker_args.mount, options.mounts)
+    named += [("--mount", spec.source) for spec in mounts if spec.kind == "volume"]
+    listed = rules.allow.named_volumes or ()
+    for option, volume in named:
+        if volume and not volume.startswith("/") and volume not in listed:
+            what = f"the volume {volume!a} is not one that jobs may mount"
+            known = ", ".join(listed) or "none yet"
+            yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {known}; -v /PATH makes a new one")
 
 
 def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
@@ -94,21 +105,6 @@ def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
         spec = docker_args.mount(text)
         if spec.kind == "bind":
             yield MountSource("--mount", spec.source)
-
-
-def volume_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[OptionRefusal]:
-    """Yield why each named volume is refused: all jobs and containers of the engine share volumes by their names."""
-    if rules.allow.named_volumes is None and not rules.is_restricted:
-        return
-    named = [("--volume", docker_args.volume_source(text)) for text in options.volumes]
-    mounts = map(docker_args.mount, options.mounts)
-    named += [("--mount", spec.source) for spec in mounts if spec.kind == "volume"]
-    listed = rules.allow.named_volumes or ()
-    for option, name in named:
-        if name and not name.startswith("/") and name not in listed:
-            what = f"the volume {name!a} is not one that jobs may mount"
-            allowed = ", ".join(listed) or "none yet"
-            yield OptionRefusal(option, what, f"policy.allow.named_volumes lists {allowed}; -v /PATH makes a new one")
 
 
 def mount_refusal(

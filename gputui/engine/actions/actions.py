@@ -5,8 +5,7 @@ An action is written into the store and audited in one transaction. Only the sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -24,18 +23,16 @@ from gputui.domain.audit import Actor
 from gputui.domain.job_spec import JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.submit_action import Done, SubmitJobs
-from gputui.engine.actions import admission, job_changes
-from gputui.engine.actions.context import ActionContext, UndoableChange, undone
+from gputui.engine.actions.context import ActionContext, Progress, UndoableChange, undone
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import Clock, JobStore
 
 DEFAULT_SETTINGS = SchedulerSettings()
 DEFAULT_POLICY = PolicySettings()
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Actions:
-    """Actions of one actor. Every method blocks on disk."""
+    """Actions of one actor. Methods block on disk, and import what they need."""
 
     def __init__(
         self,
@@ -53,9 +50,13 @@ class Actions:
         del server
         context = replace(self._context, on_progress=on_progress) if on_progress else self._context
         if isinstance(action, SubmitJobs):
-            return admission.submit(context, action.submissions)
+            from gputui.engine.actions.admission import submit
+
+            return submit(context, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
-            return job_changes.change_jobs(context, action)
+            from gputui.engine.actions.job_changes import change_jobs
+
+            return change_jobs(context, action)
         if isinstance(action, AddRecurring | PauseRecurring | ResumeRecurring | RemoveRecurring):
             from gputui.engine.actions.recurring import change_recurring
 
@@ -67,8 +68,12 @@ class Actions:
     def foresee(self, action: Action) -> Done:
         """Return what `act` would do; of actions about anything else than jobs and reservations nothing is known."""
         if isinstance(action, SubmitJobs):
+            from gputui.engine.actions import admission
+
             return admission.foreseen(self._context, action.submissions)
         if isinstance(action, JobAction | PlaceJobs):
+            from gputui.engine.actions import job_changes
+
             return job_changes.foreseen(self._context, action)
         if isinstance(action, ReserveGpus):
             from gputui.engine.actions import controls
@@ -78,11 +83,12 @@ class Actions:
 
     def submit_run(self, recurring: JobId, submission: Submission) -> tuple[JobId, ...]:
         """Submit a run of a recurring job; return the ids of its jobs."""
-        return admission.submit(self._context, (submission,), recurring).ids
+        from gputui.engine.actions.admission import submit
+
+        return submit(self._context, (submission,), recurring).ids
 
     def undo(
         self, changes: Iterable[UndoableChange], on_progress: Progress | None = None
     ) -> list[tuple[UndoableChange, str]]:
         """Undo the changes, latest first; return each with the reason why it was not undone, empty if it was."""
-        context = replace(self._context, on_progress=on_progress) if on_progress else self._context
-        return undone(context, changes)
+        return undone(replace(self._context, on_progress=on_progress) if on_progress else self._context, changes)

@@ -21,6 +21,7 @@ from gputui.domain.snapshot import Controls
 from gputui.engine.actions.permissions import PriorityCaps, UserPermissions
 from gputui.ports import Clock, JobStore, Transaction
 
+Progress: TypeAlias = Callable[[int, int], None]
 REPORT_EVERY = 100
 """Number of jobs between two reports of progress."""
 
@@ -31,21 +32,26 @@ class ActionContext(Struct, frozen=True):
     store: JobStore
     clock: Clock
     actor: Actor
-    settings: SchedulerSettings
-    policy: PolicySettings
-    permissions: UserPermissions | None
+    settings: SchedulerSettings = SchedulerSettings()
+    policy: PolicySettings = PolicySettings()
+    permissions: UserPermissions | None = None
     """The site's rules; None if everything is allowed."""
-    on_progress: Callable[[int, int], None] | None = None
+    on_progress: Progress | None = None
     """Called now and then with the number of finished jobs and the total; an exception undoes the action."""
-
-    def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
-        """Write an entry of the audit log in the transaction."""
-        transaction.audit(AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, verb, target, before, after))
 
     @property
     def may_operate(self) -> bool:
         """Return whether the actor is an operator; in a private queue every user is."""
         return self.permissions is None or self.permissions.may_operate(self.actor.uid)
+
+    def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        """Write an entry of the audit log in the transaction."""
+        transaction.audit(AuditEntry(self.clock.now(), self.actor.uid, self.actor.user, verb, target, before, after))
+
+    def report(self, number: int, total: int) -> None:
+        """Report the progress now and then."""
+        if self.on_progress is not None and number % REPORT_EVERY == 0:
+            self.on_progress(number, total)
 
     def caps(self, controls: Controls) -> PriorityCaps:
         """Return the highest priorities that the actor may assign."""
@@ -177,8 +183,7 @@ def undone(context: ActionContext, changes: Iterable[UndoableChange]) -> list[tu
     with context.store.transaction() as transaction:
         latest_first = list(changes)[::-1]
         for number, change in enumerate(latest_first):
-            if context.on_progress is not None and number % REPORT_EVERY == 0:
-                context.on_progress(number, len(latest_first))
+            context.report(number, len(latest_first))
             refusal = change.revert(transaction, context.clock.now())
             if not refusal:
                 context.audit(transaction, f"undo {change.verb}", change.target, "", change.done)

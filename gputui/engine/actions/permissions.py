@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui.domain import docker_args
@@ -29,7 +30,6 @@ from gputui.domain.policy.permitted_options import (
     mount_refusal,
     mount_sources,
     option_refusals,
-    volume_refusals,
 )
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls
@@ -37,17 +37,16 @@ from gputui.domain.units import format_duration
 from gputui.engine.actions.mount_sources import AllowedMounts, open_mounts
 
 
-class UserPermissions:
+class UserPermissions(Struct, frozen=True):
     """Rules of the site for one state directory."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
-        self._directory = directory
-        self._settings = settings
+    directory: Path
+    settings: Settings
 
     def check(self, spec: JobSpec, uid: int) -> None:
         """Raise InputError, or InputErrors with all of them, for options that this user may not use."""
         rules = self._rules(uid)
-        found = (*self._refusals(spec, rules), *self._mount_refusals(spec, rules))
+        found = (*option_refusals(spec.options, rules), *self._mount_refusals(spec, rules))
         errors = tuple(InputError(each.what, where=each.option, hint=each.hint) for each in found)
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
@@ -64,7 +63,7 @@ class UserPermissions:
             return
         from gputui.engine.files.leadership import current_leader  # its codec is no business of the ground
 
-        leader = current_leader(self._directory)
+        leader = current_leader(self.directory)
         if leader is None or leader.uid in {None, 0, uid}:
             return
         text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
@@ -93,7 +92,7 @@ class UserPermissions:
                 raise _not_allowed(found.sentence)
 
         try:
-            for each in self._refusals(spec, rules):
+            for each in option_refusals(spec.options, rules):
                 raise _not_allowed(each.sentence)
             if rules.is_restricted and any(mount_sources(spec.options)):
                 return open_mounts(spec, root(), approve, until)
@@ -108,12 +107,8 @@ class UserPermissions:
 
     def _rules(self, uid: int | None) -> OptionRules:
         return OptionRules(
-            self._settings.policy.allow, self.is_shared and not (uid is not None and self.is_operator(uid))
+            self.settings.policy.allow, self.is_shared and not (uid is not None and self.is_operator(uid))
         )
-
-    def _refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
-        yield from option_refusals(spec.options, rules)
-        yield from volume_refusals(spec.options, rules)
 
     def _mount_refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
         for source in mount_sources(spec.options) if rules.limit_mounts else ():
@@ -127,22 +122,18 @@ class UserPermissions:
                     yield found
 
     def _mount_refusal(self, source: MountSource, resolved: str, rules: OptionRules) -> OptionRefusal | None:
-        guarded = [os.path.realpath(path) for path in self._sockets()]
-        return mount_refusal(source, resolved, rules, guarded, os.path.realpath(self._directory))
-
-    def _sockets(self) -> Iterator[str]:
-        yield from SOCKETS
-        address = self._settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
-        if address.startswith("unix://"):
-            yield address.removeprefix("unix://")
+        address = self.settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
+        sockets = (*SOCKETS, *([address.removeprefix("unix://")] if address.startswith("unix://") else ()))
+        guarded = [os.path.realpath(path) for path in sockets]
+        return mount_refusal(source, resolved, rules, guarded, os.path.realpath(self.directory))
 
     @property
     def is_shared(self) -> bool:
         """Return whether users other than its owner may write the queue."""
-        if self._settings.store.group is not None:
+        if self.settings.store.group is not None:
             return True
         try:
-            return bool(self._directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+            return bool(self.directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
         except OSError:
             return False
 
@@ -166,11 +157,11 @@ class UserPermissions:
         if uid == 0:
             return True
         try:
-            if self._directory.stat().st_uid == uid:
+            if self.directory.stat().st_uid == uid:
                 return True
         except OSError:
             pass
-        return self.is_one_of(uid, self._settings.policy.operators)
+        return self.is_one_of(uid, self.settings.policy.operators)
 
 
 def _is(uid: int, name: str) -> bool:
@@ -189,24 +180,18 @@ def _is(uid: int, name: str) -> bool:
 
 def _resolved(spec: JobSpec) -> JobSpec:
     """Return the spec with mount paths without links, as they were checked."""
-    volumes = tuple(_resolved_volume(text) for text in spec.options.volumes)
-    mounts = tuple(_resolved_mount(text) for text in spec.options.mounts)
-    return replace(spec, options=replace(spec.options, volumes=volumes, mounts=mounts))
-
-
-def _resolved_volume(text: str) -> str:
-    source = docker_args.volume_source(text)
-    if not source.startswith("/"):
-        return text
-    real = os.path.realpath(source)
-    if ":" in real:
-        raise ValueError(f"{source} is {real}, which has a colon in it")
-    return real + text[len(source) :]
-
-
-def _resolved_mount(text: str) -> str:
-    spec = docker_args.mount(text)
-    return docker_args.with_source(text, os.path.realpath(spec.source)) if spec.kind == "bind" else text
+    volumes, mounts = [], []
+    for text in spec.options.volumes:
+        source = docker_args.volume_source(text)
+        real = os.path.realpath(source) if source.startswith("/") else source
+        if ":" in real:
+            raise ValueError(f"{source} is {real}, which has a colon in it")
+        volumes.append(real + text[len(source) :])
+    for text in spec.options.mounts:
+        wanted = docker_args.mount(text)
+        is_bind = wanted.kind == "bind"
+        mounts.append(docker_args.with_source(text, os.path.realpath(wanted.source)) if is_bind else text)
+    return replace(spec, options=replace(spec.options, volumes=tuple(volumes), mounts=tuple(mounts)))
 
 
 def _not_allowed(text: str) -> RuntimeFault:
