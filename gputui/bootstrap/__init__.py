@@ -109,14 +109,10 @@ def has_queue(options: Options) -> bool:
 
 
 def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
-    """Return the store of the state directory, which is created if missing; in cluster mode the cluster's queue.
+    """Return the store of the state directory, which is created if missing.
 
     `waiting` is called with a sentence when another process locks the queue for long; by default it is logged.
     """
-    if options.in_cluster:
-        from gputui.bootstrap import clusters
-
-        return clusters.open_store(options)
     from gputui.store import TinyJobStore
 
     migrating = partial(_ask_leader, options.state)
@@ -192,10 +188,6 @@ def open_backend(options: Options, waiting: Callable[[str], None] | None = None)
 
 def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
     """Return the actions of this process's user, within the settings of `options`."""
-    if options is not None and options.in_cluster:
-        from gputui.bootstrap import clusters
-
-        return clusters.actions(store, options)
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.permissions import UserPermissions
 
@@ -205,20 +197,14 @@ def actions(store: JobStore, options: Options | None = None) -> ports.Performer:
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:
-    """Return a snapshot from the store and the leader's last published readings, or the cluster's. Starts nothing."""
-    if options.in_cluster:
-        from gputui.bootstrap import clusters
-
-        return clusters.snapshot(store)
+    """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
     from gputui.engine.tick import snapshot_builder
 
     return snapshot_builder.follower_snapshot(store, options.state, options.settings, clock().now())
 
 
 def is_scheduled(options: Options) -> bool:
-    """Return whether a process schedules in the state directory now, or a cluster's engine does."""
-    if options.in_cluster:
-        return True
+    """Return whether a process schedules in the state directory now."""
     from gputui.engine.files.leadership import current_leader
 
     return current_leader(options.state) is not None

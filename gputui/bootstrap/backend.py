@@ -82,7 +82,7 @@ class StoreBackend:
 
     @cached_property
     def _logs(self) -> Logs:
-        return job_access.logs_of(self._options, self.queue)
+        return job_access.open_logs(self._options, self.queue)
 
     def about(self, server: str = "") -> About:
         del server

@@ -7,7 +7,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -19,16 +19,11 @@ from gputui.config import Options
 from gputui.config.options import user_directory
 from gputui.domain.cluster import Engine, parse_engine
 from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
-from gputui.domain.submit_action import SubmitJobs
 
 if TYPE_CHECKING:
-    from gputui.domain.cluster import Caps, ClusterFault
-    from gputui.domain.container import ExecRequest, ProcessRow, Shell
-    from gputui.domain.job import Job
-    from gputui.domain.job_spec import Submission
+    from gputui.domain.cluster import Caps
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
-    from gputui.domain.telemetry_series import Measured
     from gputui.engine.cluster.backend import EngineBackend
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs
@@ -37,7 +32,8 @@ if TYPE_CHECKING:
     from gputui.engine.feed import Feed
     from gputui.engine.hooks.announcer import RecordEnds
     from gputui.engine.hooks.weekly import WeeklyReport
-    from gputui.ports import Channel, Cluster, JobStore, Monitor, Queue
+    from gputui.ports import Cluster, Monitor
+    from gputui.ports.backend import DirectBackend
 
 DIRECTORY = "clusters"
 """Directory within the state directory for what is kept about clusters."""
@@ -128,12 +124,8 @@ def first_caps(options: Options) -> Caps:
 
 
 def open_backend(options: Options) -> EngineBackend:
-    """Return the queue of the cluster. Asks the engine when it is first used."""
-    return backend_of(open_queue(options), options)
-
-
-def open_queue(options: Options) -> EngineQueue:
-    """Return the reading side of the queue of the cluster."""
+    """Return the queue of the cluster as a backend. Asks the engine when it is first used."""
+    from gputui.engine.cluster.backend import EngineBackend
     from gputui.engine.cluster.queue import EngineQueue
 
     cluster, directory = open_cluster(options), directory_of(options)
@@ -146,27 +138,21 @@ def open_queue(options: Options) -> EngineQueue:
         ends_after = options.settings.scheduler.idle_gpus_end
         return MeasuredJobs(TelemetryRecords(directory), ends_after, lambda: cluster.user)
 
-    return EngineQueue(cluster, directory=directory, measured=measured)
-
-
-def backend_of(queue: EngineQueue, options: Options) -> EngineBackend:
-    """Return the backend of a queue."""
-    from gputui.engine.cluster.backend import EngineBackend
-
     def with_gpus(snapshot: Snapshot) -> Snapshot:
         from gputui.bootstrap import adapters, nodes
 
         adapters.silence_probe_log()
         if not snapshot.gpus:  # then those of this machine, if it has some
-            measured = adapters.measured_snapshot(options, queue)
-            snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
+            here = adapters.measured_snapshot(options, queue)
+            snapshot = replace(here, leader=snapshot.leader, notices=snapshot.notices)
         return nodes.read_once(options, snapshot)
 
+    queue = EngineQueue(cluster, directory=directory, measured=measured)
     user, command = bootstrap.actor().user, (sys.executable, "-P", "-m", "gputui", *options.arguments())
     return EngineBackend(queue, options.settings, user=user, command=command, with_gpus=with_gpus)
 
 
-def make_poll(options: Options, store: Queue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
+def make_poll(options: Options, queue: EngineQueue, feed: Feed, duties: Sequence[Duty] = ()) -> ClusterPoll:
     """Return the poll that feeds a console, and does these duties."""
     from gputui.bootstrap import nodes
     from gputui.domain.idle_gpus import IdleTracker
@@ -174,29 +160,33 @@ def make_poll(options: Options, store: Queue, feed: Feed, duties: Sequence[Duty]
 
     idle = IdleTracker(options.settings)
     every, reader = options.settings.cluster.poll_interval, nodes.make_reader(options)
-    return ClusterPoll(cluster_store(store), feed, bootstrap.clock(), every, reader, duties, idle)
+    return ClusterPoll(queue, feed, bootstrap.clock(), every, reader, duties, idle)
 
 
 def shared_duty(
-    store: Queue, name: str, key: str, begin: Callable[[Snapshot], Duty], waits: Callable[[], object] = lambda: None
+    queue: EngineQueue,
+    name: str,
+    key: str,
+    begin: Callable[[Snapshot], Duty],
+    waits: Callable[[], object] = lambda: None,
 ) -> SharedDuty:
     """Return a duty that one process has for all with the same key; see SharedDuty."""
     from gputui.engine.cluster.poll import SharedDuty, Turn
 
-    directory = cluster_store(store).directory
+    directory = queue.directory
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     turn = Turn(directory / f"{key}.duty")  # no `.lock`: journals beside it have locks of that name
     return SharedDuty(name, turn, begin, waits)
 
 
 def hooks_duty(
-    options: Options, store: Queue, monitor: Monitor, waits: Callable[[], object] = lambda: None
+    options: Options, queue: EngineQueue, monitor: Monitor, waits: Callable[[], object] = lambda: None
 ) -> SharedDuty:
     """Return the duty of telling hooks; deliveries are reported to `monitor`."""
-    return shared_duty(store, "hooks", "hooks", lambda _: _hooks(options, store, monitor), waits)
+    return shared_duty(queue, "hooks", "hooks", lambda _: _hooks(options, queue, monitor), waits)
 
 
-def _hooks(options: Options, store: Queue, monitor: Monitor) -> ClusterHooks:
+def _hooks(options: Options, queue: EngineQueue, monitor: Monitor) -> ClusterHooks:
     from gputui.cluster.records import ToldEnds
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.hooks.announcer import Announcer
@@ -204,7 +194,7 @@ def _hooks(options: Options, store: Queue, monitor: Monitor) -> ClusterHooks:
     from gputui.engine.process.host import DELIVERY_WORKERS
     from gputui.engine.tick.worker_pools import DaemonExecutor
 
-    queue, settings = cluster_store(store), options.settings.hooks
+    settings = options.settings.hooks
     targets = tuple(sinks(settings, socket.gethostname()))
 
     def announcer(record: RecordEnds) -> Announcer:
@@ -227,18 +217,18 @@ def _weekly(options: Options, directory: Path) -> WeeklyReport | None:
     return weekly_of(options.settings, directory, make, worker)
 
 
-def telemetry_duty(options: Options, store: Queue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
+def telemetry_duty(options: Options, queue: EngineQueue, waits: Callable[[], object] = lambda: None) -> SharedDuty:
     """Return the duty of measuring what jobs do with their GPUs, where nodes are read."""
-    return shared_duty(store, "telemetry", "telemetry", lambda _: _telemetry(options, store), waits)
+    return shared_duty(queue, "telemetry", "telemetry", lambda _: _telemetry(options, queue), waits)
 
 
-def _telemetry(options: Options, store: Queue) -> ClusterTelemetry:
+def _telemetry(options: Options, queue: EngineQueue) -> ClusterTelemetry:
     from gputui.cluster.records import TelemetryRecords
     from gputui.engine.cluster.measurements import DIRECTORY, ClusterTelemetry, IdleEnds
     from gputui.engine.files.log_retention import LogSweeper
     from gputui.engine.tick.worker_pools import DaemonExecutor
 
-    queue, worker, settings = cluster_store(store), DaemonExecutor(1, "telemetry"), options.settings
+    worker, settings = DaemonExecutor(1, "telemetry"), options.settings
     records, directory, clock = TelemetryRecords(queue.directory), queue.directory, bootstrap.clock()
     sweep = LogSweeper(directory / DIRECTORY, settings.store, queue).step
     ends = IdleEnds(queue.cluster, records, settings.scheduler.idle_gpus_end, clock, DaemonExecutor(1, "idle-jobs"))
@@ -264,87 +254,6 @@ def check_nodes(
         return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
 
 
-def open_store(options: Options) -> JobStore:
-    """Return the queue of the cluster for faces that ask no backend yet; they only read it."""
-    return cast("JobStore", open_queue(options))
-
-
-def actions(store: Queue, options: Options) -> EngineBackend:
-    """Return the actions of this process's user on the cluster."""
-    return backend_of(cluster_store(store), options)
-
-
-def snapshot(store: Queue) -> Snapshot:
-    """Return a snapshot of the cluster."""
-    return cluster_store(store).read()
-
-
-def caps(store: Queue) -> Caps:
-    """Return the capabilities of the cluster."""
-    return cluster_store(store).cluster.caps
-
-
-def expected_start(store: Queue, submission: Submission) -> datetime | None:
-    """Return when the job would start if it were submitted now; None if the engine cannot tell."""
-    from gputui.domain.settings import Settings
-    from gputui.engine.cluster.backend import EngineBackend
-
-    [at] = EngineBackend(cluster_store(store), Settings()).foresee(SubmitJobs((submission,))).starts
-    return at
-
-
-def measured(store: Queue, job: Job) -> dict[int, Measured]:
-    """Return the telemetry of each attempt of a job, by number. Reads files."""
-    from gputui.engine.cluster.measurements import measured as read
-
-    return read(cluster_store(store).directory, job)
-
-
-def name(store: Queue) -> str:
-    """Return the name of the cluster."""
-    return cluster_store(store).cluster.name
-
-
-def faults(store: Queue) -> Sequence[ClusterFault]:
-    """Return what is in the way of jobs."""
-    return cluster_store(store).cluster.faults()
-
-
-class ClusterAccess:
-    """The backend in the forms in which faces that ask no backend yet open logs and enter jobs."""
-
-    def __init__(self, backend: EngineBackend) -> None:
-        self._backend = backend
-        self.open = backend.log
-
-    def shell(self, job: Job) -> Shell:
-        return self._backend.shell(job.id)
-
-    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
-        return self._backend.processes(job.id)
-
-    def execute(self, job: Job, request: ExecRequest) -> Channel:
-        return self._backend.enter(job.id, request)
-
-    def attach(self, job: Job, detach_keys: str = "") -> Channel:
-
-        from gputui.ports.backend import Attach
-
-        return self._backend.enter(job.id, Attach(detach_keys))
-
-    def close(self) -> None:
-        """Do nothing: the queue closes the cluster."""
-
-
-def access(options: Options, store: Queue) -> ClusterAccess:
-    """Return logs of jobs, and ways into them."""
-    return ClusterAccess(backend_of(cluster_store(store), options))
-
-
-def cluster_store(store: Queue) -> EngineQueue:
-    """Return the store as the queue of a cluster."""
-    from gputui.engine.cluster.queue import EngineQueue
-
-    if not isinstance(store, EngineQueue):
-        raise TypeError(f"{type(store).__name__} is not the queue of a cluster")
-    return store
+def queue_of(backend: DirectBackend) -> EngineQueue:
+    """Return the queue of a backend that is a cluster's."""
+    return cast("EngineQueue", backend.queue)

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.cluster.poll import Duty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
-    from gputui.ports import GpuProbe, JobStore, Monitor, Queue
+    from gputui.ports import GpuProbe, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers
 
@@ -84,14 +85,15 @@ def make_behind(
     made: Callable[[], Adapters] | None = None,
     hand_over: Callable[[], object] | None = None,
     open_monitor: Callable[[str], Callable[[Entries], Monitor] | None] = lambda store_id: None,
-    duties: Callable[[Queue], Iterable[Duty]] = lambda store: (),
+    duties: Callable[[EngineQueue], Iterable[Duty]] = lambda queue: (),
 ) -> Behind:
     """Return the host of a console's scheduler, or the poll of a cluster, which does these duties if it may lead."""
     if options.in_cluster:
         from gputui.bootstrap import clusters  # its imports would delay consoles of one machine
 
         may = may_lead and not options.settings.console.read_only
-        return clusters.make_poll(options, backend.queue, feed, tuple(duties(backend.queue)) if may else ())
+        queue = clusters.queue_of(backend)
+        return clusters.make_poll(options, queue, feed, tuple(duties(queue)) if may else ())
     store = store_of(backend)
     return make_host(
         options,

@@ -18,7 +18,6 @@ from gputui.domain.errors import GputuiError
 if TYPE_CHECKING:
     from socket import socket
 
-    from gputui.bootstrap.clusters import ClusterAccess
     from gputui.domain.attempt import Attempt
     from gputui.domain.container import ExecRequest
     from gputui.domain.job import Job
@@ -34,17 +33,8 @@ if TYPE_CHECKING:
     from gputui.ports.foreign import ForeignContainers, HostProcesses
 
 
-def open_logs(options: Options, store: JobStore) -> Logs | ClusterAccess:
+def open_logs(options: Options, store: JobStore) -> Logs:
     """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
-    if options.in_cluster:
-        from gputui.bootstrap import clusters
-
-        return clusters.access(options, store)
-    return logs_of(options, store)
-
-
-def logs_of(options: Options, store: JobStore) -> Logs:
-    """Return the logs of all attempts on this machine."""
     from gputui.engine.files.logs import Logs
 
     runtimes: dict[str, Runtime] = {}
@@ -59,11 +49,6 @@ def logs_of(options: Options, store: JobStore) -> Logs:
 
 def measured(options: Options, job: Job) -> dict[int, Measured]:
     """Return the telemetry of each attempt of a job, by number. Reads files."""
-    if options.in_cluster:
-        from gputui.bootstrap.clusters import directory_of
-        from gputui.engine.cluster.measurements import measured as measured_there
-
-        return measured_there(directory_of(options), job)
     from gputui.engine.files import telemetry_files
 
     return {attempt.number: telemetry_files.measured(options.state, job, attempt) for attempt in job.attempts}
@@ -166,15 +151,6 @@ def open_entrance(options: Options, store: JobStore) -> Entrance:
     if not is_shared or os.geteuid() in {0, owner}:
         return Entrance(direct, None, record)
     return Entrance(direct, partial(frame_channel.ask_relay, options.state, {0, owner, os.geteuid()}), record)
-
-
-def open_commands(options: Options, store: JobStore) -> Entrance | ClusterAccess:
-    """Return the way to run commands in jobs, for this process's user."""
-    if options.in_cluster:
-        from gputui.bootstrap import clusters
-
-        return clusters.access(options, store)
-    return open_entrance(options, store)
 
 
 def viewer(options: Options, job_id: JobId) -> AttachWait:

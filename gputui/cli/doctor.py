@@ -105,12 +105,13 @@ def _of_cluster(options: Options) -> Iterator[DoctorCheck]:
     from gputui.bootstrap import clusters, nodes
     from gputui.cli.checks import state
 
-    with closing(bootstrap.open_store(options)) as store:
-        found = clusters.faults(store)
+    with closing(clusters.open_backend(options)) as backend:
+        cluster = backend.queue.cluster
+        found = cluster.faults()
         yield from state.of_faults(found)
         if not any(fault.stops_jobs for fault in found):
-            snapshot = bootstrap.current_snapshot(options, store)
-            yield from state.of_snapshot(clusters.name(store), clusters.caps(store), snapshot)
+            snapshot = backend.queue.read()
+            yield from state.of_snapshot(cluster.name, cluster.caps, snapshot)
             yield from state.of_readings(nodes.read_once(options, snapshot).nodes, options.settings.cluster.probe)
             yield from state.of_settings(options.settings)
 

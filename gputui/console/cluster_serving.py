@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gputui import bootstrap
 from gputui.bootstrap import clusters, nodes
 from gputui.console.serving import say
 from gputui.domain.snapshot import Notice
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from gputui.config import Options
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.poll import Duty
+    from gputui.engine.cluster.queue import EngineQueue
     from gputui.metrics.exporter import Exporter
-    from gputui.ports import Queue
 
 Say = Callable[[str], object]
 
@@ -73,19 +72,19 @@ class MetricsDuty:
         self._exporter.close()
 
 
-def duties(options: Options, store: Queue, said: Say = lambda _: None) -> Iterator[Duty]:
+def duties(options: Options, queue: EngineQueue, said: Say = lambda _: None) -> Iterator[Duty]:
     """Yield the duties of a process over a cluster; `said` is called with sentences about them."""
     deliveries = Deliveries()
     if options.settings.metrics.enabled:
         port = re.sub(r"[^\w.:-]", "_", options.settings.metrics.listen)
         key = f"metrics-{port}@{socket.gethostname()}"
         begin = partial(_metrics, options, said, deliveries)
-        yield clusters.shared_duty(store, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics")))
+        yield clusters.shared_duty(queue, "metrics", key, begin, lambda: said(_WAITS.format("serves the metrics")))
     if nodes.is_wanted(options):
         said_waits = _WAITS.format("measures what jobs do with their GPUs")
-        yield clusters.telemetry_duty(options, store, lambda: said(said_waits))
+        yield clusters.telemetry_duty(options, queue, lambda: said(said_waits))
     if options.settings.hooks.has_receivers:
-        yield clusters.hooks_duty(options, store, deliveries, lambda: said(_WAITS.format("runs the hooks")))
+        yield clusters.hooks_duty(options, queue, deliveries, lambda: said(_WAITS.format("runs the hooks")))
 
 
 _WAITS = "another process of yours {}; this one takes over when it ends"
@@ -97,8 +96,8 @@ def _metrics(options: Options, said: Say, deliveries: Deliveries, first: Snapsho
 
 def serve(options: Options) -> int:
     """Do the duties of the cluster that the settings name, until SIGTERM or SIGINT."""
-    with closing(bootstrap.open_store(options)) as store:
-        poll = clusters.make_poll(options, store, Feed(), tuple(duties(options, store, say)))
+    with closing(clusters.open_backend(options)) as backend:
+        poll = clusters.make_poll(options, backend.queue, Feed(), tuple(duties(options, backend.queue, say)))
 
         async def run() -> None:
             loop = asyncio.get_running_loop()
@@ -107,7 +106,7 @@ def serve(options: Options) -> int:
             loop.add_signal_handler(signal.SIGHUP, lambda: None)
             await poll.run()
 
-        say(f"{' and '.join(_served(options))} of {clusters.name(store)}; Ctrl-C ends it")
+        say(f"{' and '.join(_served(options))} of {backend.about().host}; Ctrl-C ends it")
         asyncio.run(run())
     return 0
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from gputui.domain.settings import ServerSettings
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.cluster.poll import Duty
-    from gputui.ports import GpuProbe, Queue
+    from gputui.engine.cluster.queue import EngineQueue
+    from gputui.ports import GpuProbe
 
 
 AGAIN_AFTER = 1.0
@@ -353,10 +354,10 @@ def _make_behind(
     may_lead: bool,
     started: Callable[[], GpuProbe | None] | None,
 ) -> hosting.Behind:
-    def duties(store: Queue) -> Iterable[Duty]:
+    def duties(queue: EngineQueue) -> Iterable[Duty]:
         from gputui.console import cluster_serving  # its imports would delay consoles of one machine
 
-        return cluster_serving.duties(options, store)
+        return cluster_serving.duties(options, queue)
 
     return hosting.make_behind(
         options,

@@ -19,7 +19,6 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from gputui.bootstrap import clusters
 from gputui.config import Options, ProbeSpec
 from gputui.console import cluster_serving
 from gputui.domain.action import DrainGpus, Hold
@@ -162,7 +161,6 @@ def test_serve_serves_metrics_until_it_is_stopped(
             is_open.set()
 
     monkeypatch.setattr(cluster_serving, "say", say)
-    monkeypatch.setattr(clusters, "name", lambda store: "lab")
     pages: list[str] = []
 
     def scrape() -> None:
