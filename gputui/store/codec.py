@@ -290,7 +290,7 @@ class JobCache(Struct):
             with gc_paused():
                 found = ((key, document, self._readable(key, document)) for key, document in table.items())
                 self._entries = {key: (document, job) for key, document, job in found if job is not None}
-                self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
+            self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
         elif touched:
             jobs = dict(self._jobs.items())
             with_runs = {job.id: job for job in self._jobs.with_runs}

@@ -71,6 +71,8 @@ class LoadedQueue(Struct):
     record: FileStamp | None = None
     """Stamp of the lock file when its record was last read."""
     audit: list[tuple[AuditKey, Document]] = field(default_factory=list)
+    touched: set[str] | None = None
+    """Keys of jobs that changed since the reader of jobs last emptied it; None when any may have changed."""
 
 
 class QueueFiles(Struct):
@@ -104,7 +106,6 @@ class Replica:
         self.loaded: LoadedQueue | None = None
         """Queue in memory as of the last refresh; None before the first one."""
         self._store_id: str | None = None
-        self._touched: set[str] | None = None
         self._watched: tuple[FileStamp, Path] | None = None
         self._judged: Fingerprint | None = None
         """Fingerprint of the files in which the loss was found."""
@@ -117,11 +118,6 @@ class Replica:
     def state(self) -> LoadedQueue:
         """Queue in memory as of the last refresh."""
         return self.loaded or self.refresh()
-
-    def take_touched(self) -> set[str] | None:
-        """Return the keys of jobs that changed since the last call; None when any may have changed."""
-        touched, self._touched = self._touched, set()
-        return touched
 
     def refresh(self, record: WriteRecord | None = None, own: OwnLine | None = None) -> LoadedQueue:
         """Read all writes since the last call, and return the queue. Costs four stats if nothing changed.
@@ -170,7 +166,16 @@ class Replica:
             if files.journal is not None:
                 os.close(files.journal)
         else:
-            self._load(files)
+            self._close_journal()
+            snapshot, tables = files.snapshot, files.snapshot.tables
+            before = self.loaded.tables.get(JOBS, {}) if self.loaded is not None else {}
+            with gc_paused():
+                next_id = max(meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
+                self.loaded = state = LoadedQueue(meta, snapshot.stamp, tables, files.journal, next_id)
+                self._apply_lines(state, files.data, files.lines)
+                migrate(tables, meta.schema)
+                jobs = tables[JOBS].items()  # of equal ones the old objects, which decoded jobs refer to
+                tables[JOBS] = {key: old if (old := before.get(key)) == each else each for key, each in jobs}
             self._is_whole, self._is_rescued = files.loss is None, False
         self.loss = files.loss
         if files.loss is not None:
@@ -178,20 +183,6 @@ class Replica:
             self._judged, self._judged_at = self._fingerprint(), time.monotonic()
             self._rescue_memory()
         return self.state
-
-    def _load(self, files: QueueFiles) -> None:
-        """Replace the queue in memory by the contents of the files, reusing equal documents, which jobs refer to."""
-        self._close_journal()
-        self._touched = None
-        snapshot, tables = files.snapshot, files.snapshot.tables
-        before = self.loaded.tables.get(JOBS, {}) if self.loaded is not None else {}
-        with gc_paused():
-            next_id = max(snapshot.meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
-            self.loaded = state = LoadedQueue(snapshot.meta, snapshot.stamp, tables, files.journal, next_id)
-            self._apply_lines(state, files.data, files.lines)
-            migrate(tables, snapshot.meta.schema)
-            jobs = tables[JOBS].items()
-            tables[JOBS] = {key: old if (old := before.get(key)) == document else document for key, document in jobs}
 
     def _distrust(self, generation: int) -> None:
         """Touch a damaged journal whose stamp matches its record, so that the next writer reads it and refuses.
@@ -243,7 +234,7 @@ class Replica:
         """Continue from a snapshot just written from memory, and its empty journal."""
         state = self.state
         self._close_journal()
-        self.loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
+        self.loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id, touched=state.touched)
 
     def close(self) -> None:
         """Close the journal, for good."""
@@ -328,8 +319,8 @@ class Replica:
                         table.pop(key, None)
                     else:
                         table[key] = document
-                if name == JOBS and self._touched is not None:
-                    self._touched.update(changes)
+                if name == JOBS and state.touched is not None:
+                    state.touched.update(changes)
             state.next_id = max(state.next_id, entry.next_id)
             state.audit += (((generation, start, place), document) for place, document in enumerate(entry.audit))
             state.guard_at, state.guard = start, data[start - begin : start - begin + _CRC]

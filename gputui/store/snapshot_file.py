@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -101,8 +101,8 @@ def read_snapshot(path: Path) -> SnapshotFile | None:
     if found is None:
         return None
     data, stamp = found
-    tables = parse_tables(data, path)
-    return SnapshotFile(_meta_of(tables.pop(META, {}), path), tables, stamp)
+    meta, tables = _parsed(data, path, Meta)
+    return SnapshotFile(meta, tables, stamp)
 
 
 def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
@@ -113,7 +113,7 @@ def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
     head, stamp = found
     end = head.find(b"}}")
     if head.startswith(b'{"_meta"') and end > 0:
-        return _meta_of(parse_tables(head[: end + 2] + b"}", path)[META], path), stamp
+        return _parsed(head[: end + 2] + b"}", path, Meta)[0], stamp
     whole = read_snapshot(path)
     return None if whole is None else (whole.meta, whole.stamp)
 
@@ -136,42 +136,38 @@ def write_snapshot(
     return write_whole(path, data, access, place)
 
 
-def parse_tables(data: bytes, path: Path) -> Tables:
-    """Return the tables of a TinyDB file; raises StoreFormatError."""
-    try:
-        return decode_json(data, Tables) if data.strip() else {}
-    except msgspec.DecodeError as error:
-        hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
-        raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
-
-
 class _MonthMeta(Struct):
     schema: int = SCHEMA
 
 
+AnyMeta = TypeVar("AnyMeta", Meta, _MonthMeta)
+
+
 def parse_month(data: bytes, path: Path) -> Tables:
     """Return the tables of a month of history of version 0.1, a TinyDB file, in the current schema."""
-    tables = parse_tables(data, path)
-    try:
-        schema = convert(tables.pop(META, {}).get("1", {}), _MonthMeta).schema
-    except msgspec.ValidationError as error:
-        raise StoreFormatError(f"not a history of gputui: {error}", where=str(path)) from None
-    check_schema(schema, path)
-    migrate(tables, schema)
+    meta, tables = _parsed(data, path, _MonthMeta)
+    migrate(tables, meta.schema)
     return tables
+
+
+def _parsed(data: bytes, path: Path, kind: type[AnyMeta]) -> tuple[AnyMeta, Tables]:
+    """Return the header and the other tables of a TinyDB file; raises StoreFormatError."""
+    try:
+        tables = decode_json(data, Tables) if data.strip() else {}
+    except msgspec.DecodeError as error:
+        hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
+        raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
+    try:
+        meta = convert(tables.pop(META, {}).get("1", {}), kind)
+    except msgspec.ValidationError as error:
+        if kind is _MonthMeta:
+            raise StoreFormatError(f"not a history of gputui: {error}", where=str(path)) from None
+        hint = "name another state directory"
+        raise StoreFormatError(f"not a queue of gputui: {error}", where=str(path), hint=hint) from None
+    check_schema(meta.schema, path)
+    return meta, tables
 
 
 def new_store_id() -> str:
     """Return a random id for a new queue."""
     return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))
-
-
-def _meta_of(table: Table, path: Path) -> Meta:
-    try:
-        meta = convert(table.get("1", {}), Meta)
-    except msgspec.ValidationError as error:
-        raise StoreFormatError(
-            f"not a queue of gputui: {error}", where=str(path), hint="name another state directory"
-        ) from None
-    check_schema(meta.schema, path)
-    return meta

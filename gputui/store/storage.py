@@ -79,12 +79,16 @@ def check_not_orphaned(snapshot: Path) -> None:
         )
 
 
+_NEW = "*.json.*.tmp"
+"""Names of files that are written, to replace others."""
+
+
 def _leftovers(snapshot: Path) -> list[Path]:
     """Return half-written files, and journals that are folded already or were only begun."""
     found = read_meta(snapshot)
     if found is None:
         return []
-    left = [*snapshot.parent.glob("*.json.*.tmp")]
+    left = [*snapshot.parent.glob(_NEW)]
     for generation, path in journals(snapshot).items():
         with suppress(FileNotFoundError):  # its writer has continued meanwhile
             if generation < found[0].generation or (generation > found[0].generation and not path.stat().st_size):
@@ -312,9 +316,9 @@ class JournalStorage(Storage):
 
     # the files
 
-    def remove_leftovers(self) -> None:
-        """Remove files that killed writers left behind."""
-        if not _leftovers(self._path):
+    def remove_leftovers(self, generation: int) -> None:
+        """Remove files that killed writers left behind, if there are others than those of the generation."""
+        if journals(self._path).keys() <= {generation} and not [*self._path.parent.glob(_NEW)]:
             return
         # left to others if this process may only read, or would have to wait
         with suppress(StoreAccessError, StoreBusyError), self.lock.lock_timeout(0), self.lock.held():

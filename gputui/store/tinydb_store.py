@@ -234,7 +234,7 @@ class TinyJobStore:
                     check_not_orphaned(self._path)
                     meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=new_store_id())
                     self.storage.make_first(meta)
-        self.storage.remove_leftovers()
+        self.storage.remove_leftovers(meta.generation)
         return meta.store_id
 
     @property
@@ -293,7 +293,8 @@ class TinyJobStore:
     def jobs(self) -> Entries:
         with self.storage.memory:
             state = self.storage.replica.refresh()
-            return self._cache.updated(state.tables[JOBS], self.storage.replica.take_touched())
+            touched, state.touched = state.touched, set()
+            return self._cache.updated(state.tables[JOBS], touched)
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         with self.storage.memory:
