@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
 
 from gputui.domain.errors import StoreBusyError
 from gputui.store.files import FileAccess, is_same_file, open_file, os_errors
@@ -89,31 +92,25 @@ def log_waiting(sentence: str) -> None:
     logging.getLogger(__name__).warning("%s", sentence)
 
 
-class StoreLock:
+class StoreLock(Struct, eq=False):
     """Re-entrant flock on a side file, not on the data, whose inode changes with every rename.
 
     The kernel releases it when its holder dies. The descriptor is closed on exec: a child that inherited it would
     keep the lock.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        access: FileAccess,
-        patience: float = PATIENCE,
-        waiting: Callable[[str], None] = log_waiting,
-    ) -> None:
-        """`patience` is in seconds; `waiting` is called with a sentence when a wait takes long."""
-        self._path = path
-        self._access = access
-        self._patience = patience
-        self._waiting = waiting
-        self._hurry = threading.local()
-        self._threads = threading.RLock()
-        self._depth = 0
-        self._owner: int | None = None
-        """Identifier of the thread that holds the lock."""
-        self._fd: int | None = None
+    _path: Path
+    _access: FileAccess
+    _patience: float = PATIENCE
+    """Seconds to wait for others."""
+    _waiting: Callable[[str], None] = log_waiting
+    """Called with a sentence when a wait takes long."""
+    _hurry: threading.local = field(default_factory=threading.local)
+    _threads: Any = field(default_factory=threading.RLock)
+    _depth: int = 0
+    _owner: int | None = None
+    """Identifier of the thread that holds the lock."""
+    _fd: int | None = None
 
     @property
     def fd(self) -> int:

@@ -92,27 +92,26 @@ class OwnLine(NamedTuple):
     entry: JournalEntry
 
 
-class Replica:
+class Replica(Struct, eq=False, weakref=True):
     """Replica of the queue, kept up to date without a lock. Callers serialise access between threads."""
 
-    def __init__(self, path: Path, rescue: Callable[[LoadedQueue], None] | None = None) -> None:
-        """`rescue` is called with the complete queue in memory when its files have lost something."""
-        self._path = path
-        self._rescue = rescue
-        self.damage: dict[str, None] = {}
-        """Sentences about unreadable parts, each once."""
-        self.loss: Loss | None = None
-        """Loss found at the last refresh; `state` is then the last complete queue known, or a part of it."""
-        self.loaded: LoadedQueue | None = None
-        """Queue in memory as of the last refresh; None before the first one."""
-        self._store_id: str | None = None
-        self._watched: tuple[FileStamp, Path] | None = None
-        self._judged: Fingerprint | None = None
-        """Fingerprint of the files in which the loss was found."""
-        self._judged_at = 0.0
-        self._is_whole = False
-        """True if the queue in memory was read from undamaged files."""
-        self._is_rescued = False
+    _path: Path
+    _rescue: Callable[[LoadedQueue], None] | None = None
+    """Called with the complete queue in memory when its files have lost something."""
+    damage: dict[str, None] = field(default_factory=dict)
+    """Sentences about unreadable parts, each once."""
+    loss: Loss | None = None
+    """Loss found at the last refresh; `state` is then the last complete queue known, or a part of it."""
+    loaded: LoadedQueue | None = None
+    """Queue in memory as of the last refresh; None before the first one."""
+    _store_id: str | None = None
+    _watched: tuple[FileStamp, Path] | None = None
+    _judged: Fingerprint | None = None
+    """Fingerprint of the files in which the loss was found."""
+    _judged_at: float = 0.0
+    _is_whole: bool = False
+    """True if the queue in memory was read from undamaged files."""
+    _is_rescued: bool = False
 
     @property
     def state(self) -> LoadedQueue:
