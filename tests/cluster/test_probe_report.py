@@ -30,7 +30,7 @@ def faults(text: str) -> list[str]:
 def test_a_right_node() -> None:
     report = report_of(RIGHT, "m")
     assert (report.engine, report.stayed, report.is_whole) == ("28.5.2", 0, True)
-    assert report.looks[0].seen(["GPU-a", "GPU-b"]) == ("GPU-a", "GPU-b")
+    assert listed(report.looks[0].lines, ["GPU-a", "GPU-b"]) == ("GPU-a", "GPU-b")
     assert faults(RIGHT) == []
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +13,7 @@ from gputui.cluster.kubernetes import picture
 from gputui.cluster.kubernetes.api_server import MERGE_PATCH, ApiRefusedError, ApiServer
 from gputui.cluster.kubernetes.jobs import JobParts
 from gputui.cluster.kubernetes.manifest import QUEUE
+from gputui.cluster.kubernetes.mirror import KubeMirror
 from gputui.cluster.kubernetes.objects import KubeJob, KubeList, KubePod, Reader
 from gputui.cluster.kubernetes.submission import LATER_QUEUE, jobs_path
 from gputui.domain.action import DrainGpus, ResumeGpus
@@ -24,35 +25,19 @@ _TRIES = 4
 """Number of further tries for a job that changes at the same time."""
 
 
-class KubeChanger:
-    """Changes jobs one after the other."""
+def cancel(
+    server: ApiServer,
+    mirror: KubeMirror,
+    chosen: Iterable[JobParts],
+    prepare: Callable[[JobParts], Callable[[], None]],
+) -> tuple[JobId, ...]:
+    """Remove jobs with their pods; a job is shown until its pods have ended.
 
-    def __init__(self, put_job: Callable[[bytes], None], put_workload: Callable[[bytes], None]) -> None:
-        """`put_job` and `put_workload` take over what the server answers."""
-        self._put_job = put_job
-        self._put_workload = put_workload
+    `prepare` is called before each, and what it returns afterwards. What the server answers goes into the mirror.
+    """
 
-    def cancel(
-        self, server: ApiServer, chosen: Iterable[JobParts], prepare: Callable[[JobParts], Callable[[], None]]
-    ) -> tuple[JobId, ...]:
-        """Remove jobs with their pods; a job is shown until its pods have ended.
-
-        `prepare` is called before each, and what it returns afterwards.
-        """
-
-        def cancelled(parts: JobParts) -> None:
-            then = prepare(parts)
-            self._delete(server, parts)
-            then()
-
-        return _each(chosen, "cancelled", cancelled)
-
-    def hold(self, server: ApiServer, chosen: Iterable[JobParts], is_on: bool) -> tuple[JobId, ...]:
-        """Suspend waiting jobs, and take those of Kueue out of their queues; or let held jobs start."""
-        return _each(chosen, "held" if is_on else "released", lambda parts: self._set_held(server, parts, is_on))
-
-    def _delete(self, server: ApiServer, parts: JobParts) -> None:
-        meta = parts.job.metadata
+    def cancelled(parts: JobParts) -> None:
+        then, meta = prepare(parts), parts.job.metadata
         body = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -60,41 +45,44 @@ class KubeChanger:
             "preconditions": {"uid": meta.uid},
         }
         try:
-            data = server.send("DELETE", jobs_path(meta.namespace, meta.name), body)
+            mirror.jobs.put(server.send("DELETE", jobs_path(meta.namespace, meta.name), body))
         except ApiRefusedError as error:
             if error.status not in {_GONE, _CHANGED}:  # it is gone, or another job has its name
                 raise
-        else:
-            self._put_job(data)
+        then()
 
-    def _set_held(self, server: ApiServer, parts: JobParts, is_on: bool) -> None:
+    return _each(chosen, "cancelled", cancelled)
+
+
+def hold(server: ApiServer, mirror: KubeMirror, chosen: Iterable[JobParts], is_on: bool) -> tuple[JobId, ...]:
+    """Suspend waiting jobs, and take those of Kueue out of their queues; or let held jobs start."""
+
+    def changed(parts: JobParts) -> None:
         if parts.is_queued and parts.workload is not None:
-            self._set_active(server, parts, not is_on)
+            meta = parts.workload.metadata
+            path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
+            mirror.workloads.put(server.send("PATCH", path, {"spec": {"active": not is_on}}, kind=MERGE_PATCH))
             return
         for is_last in (*[False] * _TRIES, True):
             try:
-                self._put_job(self._suspend(server, _fresh(server, parts, is_on), is_on))
+                mirror.jobs.put(_suspend(server, _fresh(server, parts, is_on), is_on))
                 return
             except ApiRefusedError as error:
                 if error.status != _CHANGED or is_last:
                     raise
 
-    def _suspend(self, server: ApiServer, parts: JobParts, is_on: bool) -> bytes:
-        """Suspend a job or resume it, in the state that was looked at; return it."""
-        meta = parts.job.metadata
-        if not is_on and parts.kueue and (queue := meta.annotation(LATER_QUEUE)):
-            change: dict[str, Any] = {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
-        else:
-            change = {"metadata": {}, "spec": {"suspend": is_on}}
-        change["metadata"]["resourceVersion"] = meta.resource_version
-        return server.send("PATCH", jobs_path(meta.namespace, meta.name), change, kind=MERGE_PATCH)
+    return _each(chosen, "held" if is_on else "released", changed)
 
-    def _set_active(self, server: ApiServer, parts: JobParts, is_on: bool) -> None:
-        if parts.workload is None:
-            return
-        meta = parts.workload.metadata
-        path = f"{parts.kueue}/namespaces/{meta.namespace}/workloads/{meta.name}"
-        self._put_workload(server.send("PATCH", path, {"spec": {"active": is_on}}, kind=MERGE_PATCH))
+
+def _suspend(server: ApiServer, parts: JobParts, is_on: bool) -> bytes:
+    """Suspend a job or resume it, in the state that was looked at; return it."""
+    meta = parts.job.metadata
+    if not is_on and parts.kueue and (queue := meta.annotation(LATER_QUEUE)):
+        change: dict[str, Any] = {"metadata": {"labels": {QUEUE: queue}, "annotations": {LATER_QUEUE: None}}}
+    else:
+        change = {"metadata": {}, "spec": {"suspend": is_on}}
+    change["metadata"]["resourceVersion"] = meta.resource_version
+    return server.send("PATCH", jobs_path(meta.namespace, meta.name), change, kind=MERGE_PATCH)
 
 
 def _fresh(server: ApiServer, parts: JobParts, is_on: bool) -> JobParts:
@@ -133,11 +121,8 @@ def _each(chosen: Iterable[JobParts], done_words: str, change: Callable[[JobPart
             change(parts)
         except ApiRefusedError as error:
             words = "it has changed in the meantime" if error.status == _CHANGED else error.what
-            what = f"not {done_words}: {words}{_so_far(done)}"
+            so_far = f"; done: {', '.join(map(str, done))}" if done else ""
+            what = f"not {done_words}: {words}{so_far}"
             raise ClusterRefusedError(what, where=f"job {parts.number}", hint=error.hint) from error
         done.append(parts.number)
     return tuple(done)
-
-
-def _so_far(done: Sequence[JobId]) -> str:
-    return f"; done: {', '.join(map(str, done))}" if done else ""

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from gputui.cluster.kubernetes import changes, pod_channel, site
 from gputui.cluster.kubernetes.api_server import ApiServer
-from gputui.cluster.kubernetes.changes import KubeChanger
 from gputui.cluster.kubernetes.jobs import JobParts, newest, number_of, state_of
 from gputui.cluster.kubernetes.mirror import KubeMirror
 from gputui.cluster.kubernetes.objects import KubePod
@@ -78,9 +77,6 @@ class KubernetesCluster:
         self._pictures = KubePictures(submissions, settings.cluster.priority_classes)
         self._records = KubeRecords(directory, user)
         self._submitter = KubeSubmitter(settings, submissions, user, lambda data: self._copy().jobs.put(data))
-        self._changer = KubeChanger(
-            lambda data: self._copy().jobs.put(data), lambda data: self._copy().put_workload(data)
-        )
         self._server: ApiServer | None = None
         self._mirror: KubeMirror | None = None
         self._shown: tuple[object, KubePicture] | None = None
@@ -93,23 +89,21 @@ class KubernetesCluster:
 
     @property
     def user(self) -> str:
-        """Name that is written into submitted jobs."""
         return self._user
 
     @property
     def caps(self) -> Caps:
-        """Kubernetes' capabilities for this user."""
         return site.caps_of(self._sites.known)
 
     def snapshot(self) -> Snapshot:
-        """Return all jobs that Kubernetes has, and the nodes."""
         return self._latest().snapshot
 
     def submit(self, submissions: Sequence[Submission], key: str, *, is_new: bool = False) -> tuple[JobId, ...]:
-        """Create jobs."""
         server, site = self._reached()
-        for capability in _needed(submissions):
-            self._need(capability)
+        if any(each.held for each in submissions):
+            self._need(Capability.HOLD)
+        if any(each.spec.after or each.spec.after_any for each in submissions):
+            self._need(Capability.DEPENDENCIES)
         found = self._submitter.submit(server, self._namespace(server), submissions, key, has_kueue=bool(site.kueue))
         parts = self._latest().parts
         uids = [job.metadata.uid for job in found]
@@ -118,7 +112,6 @@ class KubernetesCluster:
         )
 
     def expected_start(self, submission: Submission) -> datetime | None:
-        """Raise CapabilityError: Kubernetes forecasts nothing."""
         raise CapabilityError(self.caps.why_not(Capability.TEST_ONLY))
 
     def act(self, action: EngineAction) -> tuple[JobId, ...]:
@@ -131,17 +124,17 @@ class KubernetesCluster:
         server, picture = self._opened(), self._latest()
         found = self._parts(action.ids, picture)
         if not isinstance(action, Hold | Release):
-            going = [parts for parts in found if not parts.job.has_ended and not _is_going(parts)]
-            of_uid = picture.jobs
-            return self._changer.cancel(
-                server, going, lambda parts: self._records.cancelling(server, parts, of_uid[parts.job.metadata.uid])
-            )
+            living = [each for each in found if not each.job.has_ended and not each.job.metadata.deletion_timestamp]
+
+            def prepare(parts: JobParts) -> Callable[[], None]:
+                return self._records.cancelling(server, parts, picture.jobs[parts.job.metadata.uid])
+
+            return changes.cancel(server, self._copy(), living, prepare)
         is_on = isinstance(action, Hold)
         waiting = [parts for parts in found if state_of(parts.job, parts.pods) is JobState.PENDING]
-        return self._changer.hold(server, [parts for parts in waiting if parts.is_held is not is_on], is_on)
+        return changes.hold(server, self._copy(), [parts for parts in waiting if parts.is_held is not is_on], is_on)
 
     def job(self, job_id: JobId) -> Job:
-        """Return a job that Kubernetes has, else one from our records."""
         snapshot = self.snapshot()
         found, record = snapshot.job(job_id), self._records.of(job_id)
         found = _better(found, record) if found is not None else record
@@ -152,7 +145,6 @@ class KubernetesCluster:
         return found
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Yield jobs that have ended, from the server and from our records."""
         recorded = {job.id: job for job in self._records.all()}
         now = self._latest().jobs.values()
         found = recorded | {job.id: _better(job, recorded.get(job.id)) for job in now}
@@ -161,7 +153,6 @@ class KubernetesCluster:
                 yield job
 
     def log(self, job: Job, *, tail: int | None, follow: bool) -> PodLog | KeptLog:
-        """Return the output of a job's newest pod, or the copy of it."""
         server, _ = self._reached()
         parts = self._known(job.id)
         pod = newest(parts.pods) if parts else None
@@ -173,7 +164,6 @@ class KubernetesCluster:
         return PodLog(server, pod, tail, (lambda: self._pod_to_follow(job.id)) if is_live else None, kept)
 
     def place(self, job: Job) -> str:
-        """Return the job's pod and node."""
         pod = self._running_pod(job, Capability.INSIDE)[1]
         return f"pod {pod.metadata.name} on {pod.spec.node_name or 'its node'}"
 
@@ -196,11 +186,9 @@ class KubernetesCluster:
         return server, pod
 
     def faults(self) -> tuple[ClusterFault, ...]:
-        """Return missing rights, and why the server does not answer."""
         return tuple(site.faults(self._opened, self._settings))
 
     def close(self) -> None:
-        """Close connections."""
         with self._lock:
             if self._mirror is not None:
                 self._mirror.close()
@@ -266,14 +254,6 @@ class KubernetesCluster:
         return server
 
 
-def _needed(submissions: Sequence[Submission]) -> Iterator[Capability]:
-    """Yield the capabilities that these submissions need."""
-    if any(each.held for each in submissions):
-        yield Capability.HOLD
-    if any(each.spec.after or each.spec.after_any for each in submissions):
-        yield Capability.DEPENDENCIES
-
-
 def _better(job: Job, record: Job | None) -> Job:
     """Return the record of a job that has ended if it knows the container's end, and the job's pod is gone."""
     is_known = record is not None and record.state is job.state and record.attempt is not None
@@ -281,7 +261,3 @@ def _better(job: Job, record: Job | None) -> Job:
         assert record is not None
         return record
     return job
-
-
-def _is_going(parts: JobParts) -> bool:
-    return parts.job.metadata.deletion_timestamp is not None

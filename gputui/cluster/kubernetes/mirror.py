@@ -261,7 +261,7 @@ class KubeMirror:
         self._pods = Reflector(server, self._path(core, "pods", calls.ALL_PODS), KubePod, removed=self._remember)
         warnings = {"fieldSelector": "type=Warning"}
         self._events = Reflector(server, self._path(core, "events", calls.ALL_EVENTS), KubeEvent, query=warnings)
-        self._workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
+        self.workloads = Reflector(server, self._path(kueue, "workloads", calls.ALL_WORKLOADS), KubeWorkload)
 
     def refresh(self) -> object:
         """Bring the copy up to date; return a token that changes with it. Raises ClusterError."""
@@ -288,7 +288,7 @@ class KubeMirror:
             self._pods.items(),
             self.nodes.items(),
             self._events.items(),
-            self._workloads.items(),
+            self.workloads.items(),
             self._site.kueue,
             dict(self._gone),
         )
@@ -300,10 +300,6 @@ class KubeMirror:
             self._gone[pod.job_uid] = pod
             while len(self._gone) > _MOST_GONE:
                 del self._gone[next(iter(self._gone))]
-
-    def put_workload(self, data: bytes) -> None:
-        """Take over a workload that the server answered after a change."""
-        self._workloads.put(data)
 
     def close(self) -> None:
         """End the watches."""
@@ -325,16 +321,12 @@ class KubeMirror:
         """Yield the copies that the user may have, each with whether nothing works without it."""
         yield True, self.jobs
         yield True, self._pods
-        for names, reflector in self._optional().items():
-            if any(map(self._site.may, names)):
-                yield False, reflector
-
-    def _optional(self) -> Mapping[tuple[str, ...], Kinds]:
-        return {
+        optional: Mapping[tuple[str, ...], Kinds] = {
             (calls.NODES,): self.nodes,
             (calls.ALL_EVENTS, calls.OWN_EVENTS): self._events,
-            (calls.ALL_WORKLOADS, calls.OWN_WORKLOADS): self._workloads,
+            (calls.ALL_WORKLOADS, calls.OWN_WORKLOADS): self.workloads,
         }
+        yield from ((False, kind) for names, kind in optional.items() if any(map(self._site.may, names)))
 
     def _path(self, group: str, kind: str, wide: str) -> str:
         """Return the path of objects of all namespaces where the user may see them, else of her own."""

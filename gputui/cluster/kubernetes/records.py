@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -30,41 +30,6 @@ class KubeEnded(Struct, frozen=True):
     job: Job
     log: str = ""
     """Name of the file with its output; empty if none was kept."""
-
-
-class KubeEndedJobs:
-    """Jobs that have ended, as long as the file keeps them."""
-
-    def __init__(self, directory: Path) -> None:
-        self._journal = Journal(directory / "ended.jsonl", KubeEnded)
-        self._by_number: dict[JobId, KubeEnded] = {}
-        self._by_uid: dict[str, KubeEnded] = {}
-
-    def add(self, ended: Iterable[KubeEnded]) -> None:
-        """Keep jobs that have ended."""
-        self._journal.append(ended)
-
-    def of(self, number: JobId) -> KubeEnded | None:
-        """Return the record of a job."""
-        self._refresh()
-        return self._by_number.get(number)
-
-    def of_uid(self, uid: str) -> KubeEnded | None:
-        """Return the record of a job."""
-        self._refresh()
-        return self._by_uid.get(uid)
-
-    def all(self) -> Iterator[KubeEnded]:
-        """Yield all records."""
-        self._refresh()
-        yield from list(self._by_number.values())
-
-    def _refresh(self) -> None:
-        is_new, found = self._journal.fresh()
-        if is_new:
-            self._by_number, self._by_uid = {}, {}
-        for each in found:
-            self._by_number[each.job.id] = self._by_uid[each.uid] = each
 
 
 _PATIENCE = 5.0
@@ -109,7 +74,6 @@ class PodLog:
         self._closed = Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines without their ends."""
         number = 0
         try:
             for line in self._lines():
@@ -123,7 +87,6 @@ class PodLog:
             yield from self._kept
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield what the node answers."""
         stream = self._opened()
         if stream is not None:
             try:
@@ -132,7 +95,6 @@ class PodLog:
                 stream.close()
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
         self._closed.set()
         if self._stream is not None:
             self._stream.close()
@@ -146,7 +108,9 @@ class PodLog:
                     return self._open(pod)
             except ApiRefusedError as error:
                 if self._pod_of is None or error.status not in _QUIET:
-                    raise self._without_output(error) from error
+                    raise (
+                        NotFoundError(f"it has no output: {error.what}") if error.status in _QUIET else error
+                    ) from error
             self._closed.wait(_PAUSE)
             pod = self._pod_of() if self._pod_of is not None else None
             if pod is None:
@@ -160,11 +124,6 @@ class PodLog:
         if self._closed.is_set():
             stream.close()
         return stream
-
-    def _without_output(self, error: ApiRefusedError) -> ClusterError | NotFoundError:
-        if error.status in _QUIET:
-            return NotFoundError(f"it has no output: {error.what}")
-        return error
 
 
 class KeptLog:
@@ -181,11 +140,10 @@ class KeptLog:
         self._lines = lines if tail is None else lines[max(0, len(lines) - tail) :]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines without their ends."""
         return iter(self._lines)
 
     def close(self) -> None:
-        """Do nothing: all of it has been read."""
+        pass
 
 
 class LogKeeper:
@@ -245,7 +203,9 @@ class KubeRecords:
 
     def __init__(self, directory: Path, user: str) -> None:
         self._user = user
-        self._ended = KubeEndedJobs(directory)
+        self._journal = Journal(directory / "ended.jsonl", KubeEnded)
+        self._by_number: dict[JobId, KubeEnded] = {}
+        self._by_uid: dict[str, KubeEnded] = {}
         self._logs = LogKeeper(directory / "logs")
         self._living: dict[str, Job] = {}
         self._tries: dict[str, int] = {}
@@ -256,18 +216,35 @@ class KubeRecords:
 
     def of(self, number: JobId) -> Job | None:
         """Return the record of a job."""
-        found = self._ended.of(number)
+        self._refresh()
+        found = self._by_number.get(number)
         return found.job if found is not None else None
 
     def all(self) -> Iterator[Job]:
         """Yield all recorded jobs."""
-        return (each.job for each in self._ended.all())
+        self._refresh()
+        yield from [each.job for each in self._by_number.values()]
 
     def log_of(self, number: JobId) -> Path | None:
         """Return the copy of a job's output; None if there is none."""
-        found = self._ended.of(number)
+        self._refresh()
+        found = self._by_number.get(number)
         path = self._logs.path(found.log) if found is not None and found.log else None
         return path if path is not None and path.exists() else None
+
+    def _of_uid(self, uid: str) -> KubeEnded | None:
+        self._refresh()
+        return self._by_uid.get(uid)
+
+    def _add(self, uid: str, job: Job, log: str = "") -> None:
+        self._journal.append([KubeEnded(uid, job, log)])
+
+    def _refresh(self) -> None:
+        is_new, found = self._journal.fresh()
+        if is_new:
+            self._by_number, self._by_uid = {}, {}
+        for each in found:
+            self._by_number[each.job.id] = self._by_uid[each.uid] = each
 
     def seen(self, server: ApiServer, parts: Mapping[str, JobParts], jobs: Mapping[str, Job]) -> bool:
         """Record jobs submitted from here that have ended; return False if some were left for the next look."""
@@ -276,11 +253,12 @@ class KubeRecords:
         done = 0
         for uid in new[:MOST_AT_ONCE]:
             try:
-                self._ended.add([KubeEnded(uid, jobs[uid], self._copied(server, parts[uid]))])
+                self._add(uid, jobs[uid], self._copied(server, parts[uid]))
             except ClusterUnavailableError:
-                if not self._gives_up(uid):
+                self._tries[uid] = self._tries.get(uid, 0) + 1
+                if self._tries[uid] < _MOST_TRIES:
                     break  # the others may be on the same node, each with its patience
-                self._ended.add([KubeEnded(uid, jobs[uid])])
+                self._add(uid, jobs[uid])
             done += 1
         self._living = {uid: jobs[uid] for uid in ours if not jobs[uid].state.is_terminal}
         for uid in ours:
@@ -297,7 +275,7 @@ class KubeRecords:
         code = exit_code_of(pod)
         if pod is None or (code is None and pod.metadata.deletion_timestamp is None):
             return
-        record, step = self._ended.of_uid(uid), (pod.metadata.uid, code is not None)
+        record, step = self._of_uid(uid), (pod.metadata.uid, code is not None)
         if step in self._copied_steps or (code is None and record is not None):  # `cancel` has copied it
             return
         self._copied_steps.add(step)
@@ -309,7 +287,7 @@ class KubeRecords:
                 self._silent[node] = time.monotonic()
         if record is not None and code is not None and record.job.exit_code is None:
             ended = record.job.with_attempt(exit_code=code) if record.job.attempts else record.job
-            self._ended.add([KubeEnded(uid, ended.evolve(exit_code=code), log or record.log)])
+            self._add(uid, ended.evolve(exit_code=code), log or record.log)
 
     def cancelling(self, server: ApiServer, parts: JobParts, job: Job) -> Callable[[], None]:
         """Copy the output of a job that is about to be deleted; return what records it once it is."""
@@ -317,23 +295,16 @@ class KubeRecords:
             log = self._copied(server, parts)
         except ClusterUnavailableError:
             log = ""
-        return lambda: self._ended.add(
-            [KubeEnded(parts.job.metadata.uid, _cancelled(job, "cancelled", self._user), log)]
-        )
+        return lambda: self._add(parts.job.metadata.uid, _cancelled(job, "cancelled", self._user), log)
 
     def removed(self, job: KubeJob) -> None:
         """Record a job that somebody else deleted while it was watched."""
         living = self._living.pop(job.metadata.uid, None)
-        if living is not None and self._ended.of_uid(job.metadata.uid) is None:
-            self._ended.add([KubeEnded(job.metadata.uid, _cancelled(living, "deleted in Kubernetes", ""))])
-
-    def _gives_up(self, uid: str) -> bool:
-        """Return whether the output of a job was asked for often enough."""
-        self._tries[uid] = self._tries.get(uid, 0) + 1
-        return self._tries[uid] >= _MOST_TRIES
+        if living is not None and self._of_uid(job.metadata.uid) is None:
+            self._add(job.metadata.uid, _cancelled(living, "deleted in Kubernetes", ""))
 
     def _is_recorded(self, uid: str, job: Job) -> bool:
-        found = self._ended.of_uid(uid)
+        found = self._of_uid(uid)
         return found is not None and found.job.state is job.state
 
     def _copied(self, server: ApiServer, parts: JobParts) -> str:

@@ -119,19 +119,12 @@ def _place(server: ApiServer, namespace: str) -> str:
 
 def may(server: ApiServer, call: ApiCall, namespace: str) -> bool:
     """Return whether this user may make a call with all of its verbs."""
-    return all(_is_allowed(server, call, verb, namespace) for verb in call.verbs)
-
-
-def _is_allowed(server: ApiServer, call: ApiCall, verb: str, namespace: str) -> bool:
-    attributes = {"verb": verb, "group": call.group, "resource": call.resource}
+    attributes = {"group": call.group, "resource": call.resource}
     attributes |= {"subresource": call.subresource} if call.subresource else {}
     attributes |= {} if call.is_wide else {"namespace": namespace}
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    return server.decoded(server.send("POST", _REVIEWS, body), KubeReview).status.allowed
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    asked = ({**body, "spec": {"resourceAttributes": attributes | {"verb": verb}}} for verb in call.verbs)
+    return all(server.decoded(server.send("POST", _REVIEWS, each), KubeReview).status.allowed for each in asked)
 
 
 def _kueue(server: ApiServer) -> str:
@@ -253,27 +246,15 @@ def faults(connected: Callable[[], ApiServer], settings: ClusterSettings) -> Ite
         text = f"{error.where}: {error.what}" if error.where else error.what
         yield ClusterFault("server", text, why, hint, stops_jobs=True)
         return
-    yield from _of_rights(site, namespace)
-    yield from _of_settings(site, settings)
-
-
-def _of_rights(site: KubeSite, namespace: str) -> Iterator[ClusterFault]:
-    """Yield a fault for each call that the user may not make, as far as it is worth one."""
     for call in CALLS:
-        is_made = site.kueue or not call.is_kueue
-        if is_made and not call.is_operators and not site.may(call.name) and not _is_wider(call, site):
+        is_made = (site.kueue or not call.is_kueue) and not call.is_operators
+        is_told = call.name in _OWN_OF and not site.may(_OWN_OF[call.name])  # that of the user's own namespace is
+        if is_made and not site.may(call.name) and not is_told:
             where = "" if call.is_wide else f" in namespace {namespace}"
             text = f"this user may not {call.words}{where}"
             hint = "an administrator: gputui cluster rbac --user NAME | kubectl apply -f -"
             yield ClusterFault("rights", text, call.lost, hint, stops_jobs=call.is_needed)
 
-
-def _is_wider(call: ApiCall, site: KubeSite) -> bool:
-    """Return whether that of the user's own namespace is missing too, which is told instead."""
-    return call.name in _OWN_OF and not site.may(_OWN_OF[call.name])
-
-
-def _of_settings(site: KubeSite, settings: ClusterSettings) -> Iterator[ClusterFault]:
     if not site.can_suspend:
         yield ClusterFault(
             "version",

@@ -127,11 +127,20 @@ class KubeSubmitter:
             raise InputError("a key has up to 40 letters, digits, dots, dashes and underscores", where=key[:64])
         keys = [key if index == 0 else f"{key}.{index}" for index in range(len(submissions))]
         drafts = [self._drafts(each, its, has_kueue) for each, its in zip(submissions, keys, strict=True)]
-        if not self._has_begun(keys):
-            self._rehearse(server, namespace, drafts)
+        if self._submissions.of_key(keys[0]) is None and sum(map(len, drafts)) > 1:
+            for documents in drafts:  # the server checks one job of each submission before any is created
+                try:
+                    server.send("POST", jobs_path(namespace), documents[0], {"dryRun": "All"})
+                except ApiRefusedError as error:
+                    if error.status != _EXISTS:
+                        raise _refused(error) from error
         found: list[KubeJob] = []
         for submission, its_key, documents in zip(submissions, keys, drafts, strict=True):
-            found += self._one(server, namespace, submission, its_key, documents)
+            if self._submissions.of_key(its_key) is None:
+                self._submissions.intend(its_key, namespace, submission)
+            created = [self._create(server, namespace, document) for document in documents]
+            self._submissions.settle(its_key, [job.metadata.uid for job in created])
+            found += created
         return tuple(found)
 
     def _drafts(self, submission: Submission, key: str, has_kueue: bool) -> list[dict[str, Any]]:
@@ -151,35 +160,6 @@ class KubeSubmitter:
                 meta["annotations"][LATER_QUEUE] = meta["labels"].pop(QUEUE)
             document["spec"] |= {"ttlSecondsAfterFinished": seconds, "podFailurePolicy": _DISRUPTED}
         return documents
-
-    def _has_begun(self, keys: Sequence[str]) -> bool:
-        return self._submissions.of_key(keys[0]) is not None
-
-    def _rehearse(self, server: ApiServer, namespace: str, drafts: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-        """Have the server check one job of each submission before any is created, unless there is one alone."""
-        if sum(map(len, drafts)) == 1:
-            return
-        for documents in drafts:
-            try:
-                server.send("POST", jobs_path(namespace), documents[0], {"dryRun": "All"})
-            except ApiRefusedError as error:
-                if error.status != _EXISTS:
-                    raise _refused(error) from error
-
-    def _one(
-        self,
-        server: ApiServer,
-        namespace: str,
-        submission: Submission,
-        key: str,
-        documents: Sequence[Mapping[str, Any]],
-    ) -> Iterator[KubeJob]:
-        known = self._submissions.of_key(key)
-        if known is None:
-            self._submissions.intend(key, namespace, submission)
-        found = [self._create(server, namespace, document) for document in documents]
-        self._submissions.settle(key, [job.metadata.uid for job in found])
-        yield from found
 
     def _create(self, server: ApiServer, namespace: str, document: Mapping[str, Any]) -> KubeJob:
         """Create a job, or return the one that an earlier call created."""

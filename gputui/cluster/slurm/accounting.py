@@ -84,17 +84,14 @@ def ended_job(commands: SlurmCommands, job_id: JobId) -> Ended | None:
     found = next((each for each in every if job_id in (each.row.job_id, each.row.owner)), None)
     if found is None or found.row.life is JobState.COMPLETED:
         return found
-    return replace(found, detail=replace(found.detail, exit_code=_whole_code(commands, found)))
-
-
-def _whole_code(commands: SlurmCommands, ended: Ended) -> int | None:
-    """Return the exit code of a job. sacct of 24.11 takes 128 from codes that are not less, except in JSON."""
-    told = commands.run("sacct", "--allocations", "--json", f"--jobs={ended.row.number}")
+    # sacct of 24.11 takes 128 from codes that are not less, except in JSON
+    told = commands.run("sacct", "--allocations", "--json", f"--jobs={found.row.number}")
     try:
-        codes = [job.exit_code.code for job in _JOBS.decode(told.out).jobs if str(job.job_id) == ended.row.number]
+        codes = [job.exit_code.code for job in _JOBS.decode(told.out).jobs if str(job.job_id) == found.row.number]
     except msgspec.MsgspecError:
-        return ended.detail.exit_code  # Slurm was built without JSON
-    return next((code for code in codes if code), ended.detail.exit_code)
+        return found  # Slurm was built without JSON
+    code = next((code for code in codes if code), found.detail.exit_code)
+    return replace(found, detail=replace(found.detail, exit_code=code))
 
 
 def parse_accounts(output: str, mark: str) -> Iterator[Ended]:

@@ -77,10 +77,6 @@ class Look(Struct):
     lines: list[str]
     code: int | None = None
 
-    def seen(self, wanted: Collection[str]) -> tuple[str, ...]:
-        """Return the UUIDs that it listed."""
-        return listed(self.lines, wanted)
-
 
 class ProbeReport(Struct):
     """Facts that a probe job told."""
@@ -193,7 +189,7 @@ def _of_look(look: Look, gpus: dict[str, str]) -> Iterator[str]:
         words = " ".join(look.lines[-2:]) or "it wrote nothing"
         yield f"a container with GPU {numbers} failed with exit code {look.code}: {words}"
         return
-    seen = look.seen(wanted)
+    seen = listed(look.lines, wanted)
     extra = [uuid for uuid in seen if uuid not in wanted]
     lacks = [uuid for uuid in wanted if uuid not in seen]
     if extra:
@@ -242,7 +238,11 @@ class NodeChecker:
         Jobs that have not ended after `patience` are cancelled, also when this is interrupted.
         """
         polled = self._latest()
-        rows = _chosen(polled.nodes, nodes)
+        known = {row.name: row for row in polled.nodes}
+        for name in nodes:
+            if name not in known:
+                raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
+        rows = [known[name] for name in dict.fromkeys(nodes)] or list(polled.nodes)
         skipped = {row.name: why for row in rows if (why := _why_not(row, waits=waits))}
         probes = [NodeProbe(row, _asked(row, waits=waits)) for row in rows if row.name not in skipped]
         run = f"gputui-check-{secrets.token_hex(4)}"
@@ -257,9 +257,10 @@ class NodeChecker:
                 self._commands.run("scancel", f"--name={run}", f"--user={polled.site.user}")
         skipped |= refused
         found = {probe.row.name: self._found(probe, run, polled.site, left, patience) for probe in ran}
-        checks = [found.get(row.name) or _unchecked(row, skipped[row.name]) for row in rows]
         self._forget()
-        return tuple(checks)
+        return tuple(
+            found.get(row.name) or NodeCheck(row.name, len(row.gpus), None, why_not=skipped[row.name]) for row in rows
+        )
 
     def _submit(self, probes: Iterable[NodeProbe], run: str, image: str, site: SlurmSite) -> Iterator[tuple[str, str]]:
         """Submit the jobs, and yield the nodes that Slurm refuses them on, with its words."""
@@ -288,7 +289,7 @@ class NodeChecker:
         """Wait until all jobs have ended, at most this long."""
         deadline = time.monotonic() + patience.total_seconds()
         numbers = {number for probe in probes for number in probe.numbers}
-        while any(_is_alive(row) for number, row in self._rows().items() if number in numbers):
+        while any(not row.life.is_terminal for number, row in self._rows().items() if number in numbers):
             if time.monotonic() > deadline:
                 return
             time.sleep(_LOOK_EVERY)
@@ -302,8 +303,9 @@ class NodeChecker:
         """Return what the jobs found, as far as they came."""
         row = rows.get(probe.numbers[0])
         if row is not None and row.life is JobState.PENDING:
-            return _unchecked(probe.row, _still_waits(row), job=probe.numbers[0])
-        has_ended = row is None or not _is_alive(row)
+            why = f"its probe job still waited: {reason_of(row.reason, '', None, datetime.now(UTC)).text}"
+            return NodeCheck(probe.row.name, len(probe.row.gpus), probe.numbers[0], why_not=why)
+        has_ended = row is None or row.life.is_terminal
         path, text = self._output(probe.numbers, site, f"{run} end", is_late=has_ended)
         report = report_of(text, run)
         faults = list(faults_of(report, site)) if text else []
@@ -315,7 +317,21 @@ class NodeChecker:
             faults.append(f"its probe job ended early: {row.state if row else 'unknown'}")
         elif not has_ended:
             faults.append(f"its probe job had not ended after {format_duration(patience)}")
-        return _checked(probe, report, faults)
+        expected = tuple(report.gpus.values())
+        whole = next((look for look in report.looks if not look.code), None)
+        return NodeCheck(
+            probe.row.name,
+            len(probe.row.gpus),
+            probe.numbers[0],
+            allocated=tuple(report.gpus),
+            expected=expected,
+            host=listed(report.host, expected),
+            seen=listed(whole.lines, expected) if whole else None,
+            user=report.user,
+            container_engine=report.engine,
+            is_cleaned=None if report.stayed is None or not report.has_left else report.stayed == 0,
+            faults=tuple(faults),
+        )
 
     def _output(self, numbers: Sequence[int], site: SlurmSite, end: str, *, is_late: bool) -> tuple[str, str]:
         """Return the path of the first job's output, and the text of all, which are removed."""
@@ -329,14 +345,6 @@ class NodeChecker:
             time.sleep(_LOOK_EVERY)
         self._commands.run("rm", "-f", "--", *paths)
         return paths[0], text.strip()
-
-
-def _chosen(rows: Sequence[NodeRow], names: Sequence[str]) -> list[NodeRow]:
-    known = {row.name: row for row in rows}
-    for name in names:
-        if name not in known:
-            raise NotFoundError(f"there is no node {name}", hint="gputui gpus lists them")
-    return [known[name] for name in dict.fromkeys(names)] or list(rows)
 
 
 def _asked(row: NodeRow, *, waits: bool) -> int:
@@ -355,33 +363,3 @@ def _why_not(row: NodeRow, *, waits: bool) -> str:
     if len(row.gpus) == 1:
         return "its GPU is busy: --wait waits for it"
     return f"all of its {len(row.gpus)} GPUs are busy: --wait waits for them"
-
-
-def _is_alive(row: JobRow) -> bool:
-    return not row.life.is_terminal
-
-
-def _still_waits(row: JobRow) -> str:
-    return f"its probe job still waited: {reason_of(row.reason, '', None, datetime.now(UTC)).text}"
-
-
-def _unchecked(row: NodeRow, why: str, job: int | None = None) -> NodeCheck:
-    return NodeCheck(row.name, len(row.gpus), job, why_not=why)
-
-
-def _checked(probe: NodeProbe, report: ProbeReport, faults: Iterable[str]) -> NodeCheck:
-    expected = tuple(report.gpus.values())
-    whole = next((look for look in report.looks if not look.code), None)
-    return NodeCheck(
-        probe.row.name,
-        len(probe.row.gpus),
-        probe.numbers[0],
-        allocated=tuple(report.gpus),
-        expected=expected,
-        host=listed(report.host, expected),
-        seen=whole.seen(expected) if whole else None,
-        user=report.user,
-        container_engine=report.engine,
-        is_cleaned=None if report.stayed is None or not report.has_left else report.stayed == 0,
-        faults=tuple(faults),
-    )

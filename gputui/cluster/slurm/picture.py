@@ -50,6 +50,7 @@ def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, s
     is_stopped = row.life.is_active and (suspended or row.state in states.SUSPENDED)
     attempt = None if is_waiting else _attempt(row, detail, spec.time_limit, is_stopped)
     held = is_waiting and (states.is_hold(row.reason) or row.state in states.HELD)
+    indices, array = row.indices, int(row.array) if row.indices else 0
     job = Job(
         row.job_id,
         spec,
@@ -66,8 +67,9 @@ def job_of(row: JobRow, detail: JobDetail | None, submitted: Submitted | None, s
         attempts=(attempt,) if attempt else (),
         submitted_by=_printable(row.user),
         suspended=is_stopped,
+        array=ArrayRef(array, indices[0], row.array_limit) if indices else None,
     )
-    return _placed(job, row)
+    return job.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else job
 
 
 def _attempt(row: JobRow, detail: JobDetail, limit: timedelta | None, is_stopped: bool) -> Attempt | None:
@@ -95,16 +97,6 @@ def _cause(row: JobRow, detail: JobDetail, limit: timedelta | None) -> Cause | N
     return states.cause_of(
         row.state, detail.exit_code, detail.signal, nodes=nodes, limit=limit, reason=texts.some(row.reason)
     )
-
-
-def _placed(job: Job, row: JobRow) -> Job:
-    """Return the job with its place in its array."""
-    indices = row.indices
-    if not indices:
-        return job
-    array = int(row.array)
-    placed = replace(job, array=ArrayRef(array, indices[0], row.array_limit))
-    return placed.with_runs(tuple(element_runs(array, indices))) if len(indices) > 1 else placed
 
 
 def _spec(row: JobRow, detail: JobDetail, submitted: Submitted | None) -> JobSpec:

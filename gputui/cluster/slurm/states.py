@@ -168,7 +168,6 @@ _LIMITED = (
 )
 """Parts of Slurm's words for limits of accounts and QOS, in the order of search, and what is limited."""
 _UNAVAILABLE = "ReqNodeNotAvail"
-_SPLIT = "UnavailableNodes:"
 
 
 def is_admin_hold(word: str) -> bool:
@@ -193,7 +192,7 @@ def _timeless(word: str, dependency: str) -> Reason:
     """Return the reason for a word of Slurm's. Cached: thousands of jobs wait for one reason."""
     head = word.split(",")[0].strip()
     if head.startswith(_UNAVAILABLE):
-        nodes = word.partition(_SPLIT)[2].strip()
+        nodes = word.partition("UnavailableNodes:")[2].strip()
         which = f": {nodes}" if nodes else ""
         return Reason(_R.NODE_UNKNOWN, f"nodes that it needs are down, drained or reserved{which} ({_UNAVAILABLE})")
     code, text = _REASONS.get(head) or _guessed(head)

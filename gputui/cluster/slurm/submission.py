@@ -172,7 +172,7 @@ class BatchSubmitter:
         found: list[JobId] = []
         for submission, its_key, script in zip(submissions, keys, scripts, strict=True):
             number = self._one(submission, its_key, script, output, is_new=is_new)
-            found += ids_of(submission, number)
+            found += [element_id(number, index) for index in submission.array] if submission.array else [number]
         return tuple(found)
 
     def expected_start(self, submission: Submission, home: str) -> datetime | None:
@@ -219,13 +219,6 @@ def output_directory(settings: Settings, home: str) -> str:
     """Return the directory for the output of jobs, on the file system of the nodes."""
     directory = settings.cluster.log_directory or DEFAULT_DIRECTORY
     return str(PurePosixPath(home, directory.removeprefix("~").lstrip("/")) if directory[:1] == "~" else directory)
-
-
-def ids_of(submission: Submission, number: int) -> tuple[JobId, ...]:
-    """Return the ids of the jobs that a submission became."""
-    if not submission.array:
-        return (number,)
-    return tuple(element_id(number, index) for index in submission.array)
 
 
 def expanded(pattern: str, job_id: JobId) -> str:
