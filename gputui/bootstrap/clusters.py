@@ -1,17 +1,18 @@
-"""The cluster that the settings name: its backend, and what processes of its user do for it."""
+"""The cluster that the settings name: its backend, duties of processes for it, and jobs on their way to it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gputui import bootstrap
@@ -22,17 +23,19 @@ from gputui.domain.errors import CapabilityError, InputError, StoreAccessError
 
 if TYPE_CHECKING:
     from gputui.domain.cluster import Caps
+    from gputui.domain.job_spec import Submission
     from gputui.domain.node_check import NodeCheck
     from gputui.domain.snapshot import Snapshot
     from gputui.engine.cluster.backend import EngineBackend
     from gputui.engine.cluster.hooks import ClusterHooks
     from gputui.engine.cluster.measurements import ClusterTelemetry, MeasuredJobs
+    from gputui.engine.cluster.migration import Migration
     from gputui.engine.cluster.poll import ClusterPoll, Duty, SharedDuty
     from gputui.engine.cluster.queue import EngineQueue
     from gputui.engine.feed import Feed
     from gputui.engine.hooks.announcer import RecordEnds
     from gputui.engine.hooks.weekly import WeeklyReport
-    from gputui.ports import Cluster, Monitor
+    from gputui.ports import Cluster, JobStore, Monitor
     from gputui.ports.backend import DirectBackend
 
 DIRECTORY = "clusters"
@@ -54,8 +57,11 @@ def open_cluster(options: Options) -> Cluster:
 
 def directory_of(options: Options) -> Path:
     """Return the directory for what this user's processes keep about the cluster that the settings name."""
-    engine = parse_engine(options.settings.cluster.engine)
-    return _own_state(options) / DIRECTORY / (_directory(engine) if engine is not None else "")
+    engine, state = parse_engine(options.settings.cluster.engine), options.state
+    with suppress(OSError):
+        if state.stat().st_uid != os.geteuid():  # this user's own is the default one then
+            state = user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
+    return state / DIRECTORY / (_directory(engine) if engine is not None else "")
 
 
 def _slurm(options: Options, engine: Engine, directory: Path) -> Cluster:
@@ -101,14 +107,6 @@ def _short(text: str) -> str:
     import hashlib  # loads OpenSSL
 
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _own_state(options: Options) -> Path:
-    """Return the state directory, or this user's default one if the named one is shared by another."""
-    with suppress(OSError):
-        if options.state.stat().st_uid != os.geteuid():
-            return user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
-    return options.state
 
 
 def first_caps(options: Options) -> Caps:
@@ -252,6 +250,66 @@ def check_nodes(
             raise CapabilityError(f"gputui checks the nodes of Slurm, not those of {cluster.caps.engine}")
         chosen = image or options.settings.cluster.check_image
         return cluster.checker().check(nodes, chosen, patience, waits=waits, tell=tell)
+
+
+class Exported(Struct, frozen=True):
+    """A file for another scheduler."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    """Requests of the job that the file does not contain, a sentence each."""
+
+
+def slurm_script(options: Options, submission: Submission, key: str) -> Exported:
+    """Return the batch script of a job or an array, held if it waits for others; raises InputError."""
+    from gputui.cluster.slurm.batch_script import batch_script
+
+    spec = submission.spec
+    ignored = {
+        "--idle-timeout: Slurm does not end idle jobs": spec.idle_timeout is not None,
+        "--preemptible: Slurm's settings decide": spec.preemptible,
+    }
+    notes = [sentence for sentence, is_asked in ignored.items() if is_asked]
+    if spec.after or spec.after_any:
+        notes.append("--after: the job is held; release it, or submit it with sbatch --dependency=afterok:ID")
+        submission = replace(submission, held=True, spec=replace(spec, after=(), after_any=()))
+    return Exported(batch_script(submission, key, options.settings), tuple(notes))
+
+
+def kubernetes_manifest(options: Options, submission: Submission, key: str) -> Exported:
+    """Return the manifests of a job, or of each element of an array; raises InputError."""
+    from gputui.cluster.kubernetes import manifest
+
+    classes = options.settings.cluster.priority_classes
+    if classes and len(classes) != 3:
+        hint = "name three PriorityClasses: for low, normal and high"
+        raise InputError("has not three entries", where="cluster.priority_classes", hint=hint)
+    documents = manifest.manifests(submission, key, options.settings)
+    return Exported("---\n".join(map(manifest.as_yaml, documents)), tuple(manifest.left_out(submission)))
+
+
+def kubernetes_rbac(namespace: str, kind: str, name: str, *, is_operator: bool, is_wide: bool) -> str:
+    """Return the manifest of roles and bindings for a `User`, a `Group`, or a `ServiceAccount` `NAMESPACE:NAME`."""
+    from gputui.cluster.kubernetes import calls, manifest
+
+    place, _, account = name.partition(":")
+    if kind == "ServiceAccount":
+        if not (place and account):
+            raise InputError("is not NAMESPACE:NAME", where="--service-account")
+        subject = calls.RbacSubject(kind, account, place)
+    else:
+        subject = calls.RbacSubject(kind, name)
+    documents = calls.rbac(namespace, subject, is_operator=is_operator, is_wide=is_wide)
+    return "---\n".join(map(manifest.as_yaml, documents))
+
+
+@contextmanager
+def migration(options: Options, store: JobStore) -> Iterator[Migration]:
+    """Yield the migration from this server's queue to the configured cluster; raises InputError if there is none."""
+    from gputui.engine.cluster.migration import Migration
+
+    with closing(open_cluster(options)) as cluster:
+        yield Migration(store, cluster, options.settings.cluster.engine, bootstrap.clock(), bootstrap.actor())
 
 
 def queue_of(backend: DirectBackend) -> EngineQueue:

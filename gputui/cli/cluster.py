@@ -162,11 +162,11 @@ def rbac(
     They are made from the list of calls that gputui doctor checks. Users see the jobs of all namespaces and the nodes,
     and submit, cancel, hold and read the output of jobs in their own namespace.
     """
-    from gputui.bootstrap import moving
+    from gputui.bootstrap import clusters
 
     subject = _subject({"User": user, "Group": group, "ServiceAccount": service_account})
     place = namespace or session.options.settings.cluster.namespace or ""
-    click.echo(moving.rbac(place, *subject, is_operator=operator, is_wide=not own_namespace), nl=False)
+    click.echo(clusters.kubernetes_rbac(place, *subject, is_operator=operator, is_wide=not own_namespace), nl=False)
 
 
 def _subject(named: Mapping[str, str | None]) -> tuple[str, str]:

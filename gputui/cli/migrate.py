@@ -22,7 +22,7 @@ from gputui.domain.runs import runs_of
 from gputui.domain.runs import words as run_words
 
 if TYPE_CHECKING:
-    from gputui.bootstrap.moving import Exported
+    from gputui.bootstrap.clusters import Exported
     from gputui.config import Options
     from gputui.engine.cluster.migration import JobMove
 
@@ -52,9 +52,9 @@ def command(
     waits for a job that stays, or that such a job waits for. If the command is interrupted, run it again: no job is
     submitted twice. The exit code is 1 if a job stays.
     """
-    from gputui.bootstrap import moving
+    from gputui.bootstrap import clusters
 
-    with session.local_store() as store, moving.migration(session.options, store) as migration:
+    with session.local_store() as store, clusters.migration(session.options, store) as migration:
         chosen = frozenset(flat(store, ids)) if ids else None
         check_known(store, chosen or ())
         moves = migration.plan(chosen) if dry_run else migration.run(chosen)
@@ -131,9 +131,9 @@ def export(session: Session, target: str, directory: Path | None, ids: tuple[tup
 
 
 def _exported(options: Options, target: str, jobs: tuple[Job, ...], key: str) -> Exported:
-    from gputui.bootstrap import moving
+    from gputui.bootstrap import clusters
 
-    make: Callable[..., Exported] = moving.slurm if target == "slurm" else moving.kubernetes
+    make: Callable[..., Exported] = clusters.slurm_script if target == "slurm" else clusters.kubernetes_manifest
     try:
         return make(options, submission_of(jobs), key)
     except InputError as error:

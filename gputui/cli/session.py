@@ -99,9 +99,7 @@ class Session:
     @contextmanager
     def local_store(self) -> Iterator[JobStore]:
         """Open the existing store of this server, also in cluster mode; otherwise as `store`."""
-        from gputui.bootstrap import moving
-
-        options = moving.local(self.options)
+        options = self.options.local()
         if not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
         with self._opened(options) as store:
@@ -128,9 +126,7 @@ class Session:
 
         With `is_local` it is the queue of this server, also in cluster mode.
         """
-        from gputui.bootstrap import moving
-
-        options = moving.local(self.options) if is_local else self.options
+        options = self.options.local() if is_local else self.options
         if not bootstrap.has_queue(options):
             raise NotFoundError("there is no queue yet", where=str(options.state))
         cluster = options.settings.cluster

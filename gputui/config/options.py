@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.config.settings_file import load_merged, shown
 from gputui.domain.errors import InputError
@@ -64,6 +65,11 @@ class Options(Struct, frozen=True):
     def in_cluster(self) -> bool:
         """Return whether a cluster owns the queue, in place of this machine's scheduler."""
         return bool(self.settings.cluster.engine)
+
+    def local(self) -> Options:
+        """Return the options with which this server's own queue is opened, also in cluster mode."""
+        cluster = replace(self.settings.cluster, engine="")
+        return replace(self, settings=replace(self.settings, cluster=cluster))
 
     def arguments(self) -> list[str]:
         """Return the options with which another gputui process gets the same settings."""
