@@ -17,7 +17,7 @@ from gputui import bootstrap
 from gputui.bootstrap import adapters, job_access
 from gputui.config.options import present_directory
 from gputui.domain.cluster import Caps
-from gputui.ports.backend import About, Attach
+from gputui.ports.backend import About
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gputui.domain.submit_action import Done
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.files.logs import Logs
-    from gputui.engine.job_exec import Entrance, JobExecRouter
+    from gputui.engine.job_exec import Entrance
     from gputui.ports import Channel, GpuProbe, JobStore, LogStream
     from gputui.ports.actions import Performer
     from gputui.ports.backend import Entry
@@ -133,21 +133,14 @@ class StoreBackend:
     def _entrance(self) -> Entrance:
         return job_access.open_entrance(self._options, self.queue)
 
-    @cached_property
-    def _inside(self) -> JobExecRouter:
-        return job_access.open_job_exec(self._options, self.queue)
-
     def enter(self, job_id: JobId, request: Entry) -> Channel:
-        job = self.queue.get(job_id)
-        if isinstance(request, Attach):
-            return self._entrance.attach(job, request.detach_keys)
-        return self._entrance.execute(job, request)
+        return self._entrance.enter(self.queue.get(job_id), request)
 
     def shell(self, job_id: JobId) -> Shell:
-        return self._inside.shell(self.queue.get(job_id))
+        return self._entrance.shell(self.queue.get(job_id))
 
     def processes(self, job_id: JobId) -> tuple[ProcessRow, ...]:
-        return self._inside.processes(self.queue.get(job_id))
+        return self._entrance.processes(self.queue.get(job_id))
 
     def measured(self, job_id: JobId) -> Mapping[int, Measured]:
         return job_access.measured(self._options, self.queue.get(job_id))
@@ -159,9 +152,8 @@ class StoreBackend:
     def close(self) -> None:
         for stream in tuple(self._streams):
             stream.close()
-        for name in ("_entrance", "_inside"):
-            if (opened := self.__dict__.pop(name, None)) is not None:
-                opened.close()
+        if (entrance := self.__dict__.pop("_entrance", None)) is not None:
+            entrance.close()
         if self._queue is not None:  # a thread that is opening it is not waited for
             self._queue.close()
 

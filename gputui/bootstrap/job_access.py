@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from gputui.domain.job_spec import JobId
     from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.foreign_use import ForeignUse
-    from gputui.engine.actions.permissions import UserPermissions
     from gputui.engine.files.console_marks import AttachWait
     from gputui.engine.files.logs import Logs
-    from gputui.engine.job_exec import Entrance, JobExecRouter
-    from gputui.ports import JobExec, JobStore, Permit, Runtime
+    from gputui.engine.job_exec import Entrance
+    from gputui.ports import JobExec, JobStore, Runtime
     from gputui.ports.backend import DirectBackend
     from gputui.ports.foreign import ForeignContainers, HostProcesses
 
@@ -75,82 +74,65 @@ def output_of(options: Options, backend: DirectBackend, job: Job, attempt: Attem
         yield from ((False, line + b"\n") for line in stream)
 
 
-def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = None) -> JobExecRouter:
+def open_entrance(options: Options, store: JobStore, uid: int | None = None) -> Entrance:
     """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
 
-    They are for the user of that uid; None: the user of this process.
+    They are for the user of that uid, whom the relay serves; None: the user of this process. In a shared queue that is
+    served through the scheduler's relay, unless it is root or the owner of the state directory, or no relay runs.
     """
     from gputui.engine.actions.permissions import UserPermissions
     from gputui.engine.files.console_marks import InputMark
-    from gputui.engine.job_exec import JobExecRouter
+    from gputui.engine.job_exec import Entrance
 
     permissions = UserPermissions(options.state, options.settings)
-    rights = _EntryRights(permissions, os.geteuid() if actor_uid is None else actor_uid)
-
-    def note_input(job_id: JobId) -> Callable[[], None]:
-        return InputMark(options.state, job_id).set
-
-    command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
+    user = os.geteuid() if uid is None else uid
 
     def make() -> dict[str, JobExec]:
-        return _job_execs(options, store.store_id)
+        from gputui.runtime.docker.job_exec import DockerExec
+        from gputui.runtime.process.job_exec import ProcessExec
 
-    return JobExecRouter(make, lambda: store.store_id, rights.permit, note_input, command, rights.may_try)
+        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
+        if options.runtime == "docker":
+            found["docker"] = DockerExec(options.settings.runtime)
+        return found
 
+    def refusal(job: Job, submitter: str) -> GputuiError:
+        hint = "only its submitter and operators may enter it"
+        return GputuiError(f"job {job.shown_id} is a job of {submitter}", hint=hint)
 
-def _job_execs(options: Options, store_id: str) -> dict[str, JobExec]:
-    """Return the way into the jobs of each runtime, by its name."""
-    from gputui.runtime.docker.job_exec import DockerExec
-    from gputui.runtime.process.job_exec import ProcessExec
+    def permit(job: Job, submitter: int | None) -> None:
+        if not permissions.may_enter(user, submitter):
+            raise refusal(job, bootstrap.user_name(submitter) if submitter is not None else "somebody else")
 
-    found: dict[str, JobExec] = {"process": ProcessExec(store_id, options.state)}
-    if options.runtime == "docker":
-        found["docker"] = DockerExec(options.settings.runtime)
-    return found
+    def may_try(job: Job) -> None:  # the runtime checks again on entry
+        if not permissions.may_operate(user) and job.submitted_by != bootstrap.user_name(user):
+            raise refusal(job, job.submitted_by)
 
+    def record(job: Job, verb: str, request: ExecRequest | None) -> None:
+        import shlex
 
-class _EntryRights:
-    """Rights of a user to enter jobs: their own, and as an operator those of others."""
+        from gputui.domain.audit import AuditEntry, target_of
 
-    def __init__(self, permissions: UserPermissions, uid: int) -> None:
-        self._permissions = permissions
-        self._uid = uid
+        who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
+        words = shlex.join(request.command)[:1000] if request else ""
+        with store.transaction() as transaction:
+            transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, target_of(job), "", words))
 
-    def permit(self, job: Job) -> Permit:
-        """Return the check of who submitted a job, for the runtime, which knows the uid."""
+    relay = None
+    if uid is None and permissions.is_shared and user not in {0, owner := options.state.stat().st_uid}:
+        from gputui.runtime.frame_channel import ask_relay
 
-        def check(submitter: int | None) -> None:
-            if not self._permissions.may_enter(self._uid, submitter):
-                raise _not_theirs(job, bootstrap.user_name(submitter) if submitter is not None else "somebody else")
-
-        return check
-
-    def may_try(self, job: Job) -> None:
-        """Raise GputuiError where the queue says that the job is another user's; the runtime checks again on entry."""
-        if not self._permissions.may_operate(self._uid) and job.submitted_by != bootstrap.user_name(self._uid):
-            raise _not_theirs(job, job.submitted_by)
-
-
-def _not_theirs(job: Job, submitter: str) -> GputuiError:
-    hint = "only its submitter and operators may enter it"
-    return GputuiError(f"job {job.shown_id} is a job of {submitter}", hint=hint)
-
-
-def open_entrance(options: Options, store: JobStore) -> Entrance:
-    """Return the way into jobs for this process's user: through the scheduler's relay where the queue is shared.
-
-    In a shared queue only root and the owner of the state directory connect directly; others do so where no relay runs.
-    """
-    from gputui.engine.actions.permissions import UserPermissions
-    from gputui.engine.job_exec import Entrance
-    from gputui.runtime import frame_channel
-
-    owner = options.state.stat().st_uid
-    is_shared = UserPermissions(options.state, options.settings).is_shared
-    direct, record = open_job_exec(options, store), partial(record_entry, store)
-    if not is_shared or os.geteuid() in {0, owner}:
-        return Entrance(direct, None, record)
-    return Entrance(direct, partial(frame_channel.ask_relay, options.state, {0, owner, os.geteuid()}), record)
+        relay = partial(ask_relay, options.state, {0, owner, user})
+    return Entrance(
+        make,
+        lambda: store.store_id,
+        permit,
+        lambda job_id: InputMark(options.state, job_id).set,
+        record,
+        relay=relay,
+        command=(sys.executable, "-P", "-m", "gputui", *options.arguments()),
+        may_try=may_try,
+    )
 
 
 def viewer(options: Options, job_id: JobId) -> AttachWait:
@@ -165,20 +147,6 @@ def peer(connection: socket) -> int:
     from gputui.runtime.frame_channel import peer_uid
 
     return peer_uid(connection)
-
-
-def record_entry(
-    store: JobStore, job: Job, verb: str, request: ExecRequest | None = None, uid: int | None = None
-) -> None:
-    """Record in the audit log that a user attached to a job or ran a command in it; `uid` None: this process's user."""
-    import shlex
-
-    from gputui.domain.audit import AuditEntry, target_of
-
-    who = bootstrap.actor() if uid is None else Actor(uid=uid, user=bootstrap.user_name(uid))
-    words = shlex.join(request.command)[:1000] if request else ""
-    with store.transaction() as transaction:
-        transaction.audit(AuditEntry(bootstrap.clock().now(), who.uid, who.user, verb, target_of(job), "", words))
 
 
 def open_foreign_use(options: Options, store: Callable[[], JobStore], *, is_read_only: bool = False) -> ForeignUse:

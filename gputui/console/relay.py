@@ -26,6 +26,7 @@ from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job_spec import JobId
 from gputui.domain.pending_input import PendingInput
 from gputui.ports import Channel, JobStore
+from gputui.ports.backend import Attach
 from gputui.ports.channel import wait_for
 
 REQUEST_WITHIN = 10.0
@@ -105,15 +106,10 @@ def _entered(options: Options, store: JobStore, user: _Connection, uid: int) -> 
     """Return the stream that the user asked for. Raises GputuiError."""
     asked = user.request()
     job = store.get(asked.job)
-    entrance = job_access.open_job_exec(options, store, uid)
-    if asked.verb == "attach":
-        channel = entrance.attach(job, asked.detach_keys)
-    elif asked.verb == "exec" and asked.request is not None:
-        channel = entrance.execute(job, asked.request)
-    else:
+    request = {"attach": Attach(asked.detach_keys), "exec": asked.request}.get(asked.verb)
+    if request is None:
         raise GputuiError(f"the relay knows no {asked.verb!a}")
-    job_access.record_entry(store, job, asked.verb, asked.request, uid)
-    return channel
+    return job_access.open_entrance(options, store, uid).enter(job, request)
 
 
 class _Stream:

@@ -13,8 +13,9 @@ from gputui.domain.errors import GputuiError, RuntimeUnavailableError
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive
 from gputui.domain.state import JobState
-from gputui.engine.job_exec import Entrance, JobExecRouter, RelayRequest
+from gputui.engine.job_exec import Entrance, RelayRequest
 from gputui.ports import Channel, JobExec, Permit
+from gputui.ports.backend import Attach
 from tests.factories import NOW, job, running
 
 TERMINAL = Interactive(stdin=True, tty=True)
@@ -88,7 +89,7 @@ class FakeExec:
 
 
 class Door:
-    """A router with its runtimes, and an entrance through it."""
+    """An entrance with its runtimes."""
 
     def __init__(self, relay: RelayRequest | None = None, error: GputuiError | None = None, **missing: None) -> None:
         self.docker, self.process = FakeExec(error), FakeExec(error)
@@ -102,15 +103,14 @@ class Door:
             self.made += 1
             return {name: runtime for name, runtime in runtimes.items() if name not in missing}
 
-        self.router = JobExecRouter(
+        self.entrance = Entrance(
             make,
             lambda: "store",
-            lambda job: lambda uid: self.permitted.append((job.id, uid)),
+            lambda job, uid: self.permitted.append((job.id, uid)),
             lambda job_id: lambda: self.typed.append(job_id),
+            lambda job, verb, request: self.recorded.append((job.id, verb, request)),
+            relay=relay,
             may_try=self.may_try,
-        )
-        self.entrance = Entrance(
-            self.router, relay, lambda job, verb, request: self.recorded.append((job.id, verb, request))
         )
 
     def may_try(self, job: Job) -> None:
@@ -125,13 +125,13 @@ def interactive(**changes: Any) -> Job:
 def test_the_runtime_of_the_job_is_asked_by_the_name_of_the_launch() -> None:
     """Members may write the container id in the queue, so it proves nothing."""
     door = Door()
-    door.router.execute(running(7), LS)
-    door.router.attach(interactive(), "ctrl-a")
+    door.entrance.enter(running(7), LS)
+    door.entrance.enter(interactive(), Attach("ctrl-a"))
     assert door.docker.asked == [
         ("execute", "gputui-store-7-1", LS),
         ("attach", "gputui-store-7-1", TERMINAL, "ctrl-a"),
     ]
-    door.router.execute(running(8, image=None), LS)
+    door.entrance.enter(running(8, image=None), LS)
     assert door.process.asked == [("execute", "gputui-store-8-1", LS)]
     assert door.made == 1
     assert door.permitted == [(7, SUBMITTER), (7, SUBMITTER), (8, SUBMITTER)]
@@ -142,23 +142,23 @@ def test_the_runtime_of_the_job_is_asked_by_the_name_of_the_launch() -> None:
 
 def test_processes_are_those_of_the_container() -> None:
     door = Door()
-    assert [row.pid for row in door.router.processes(running(7))] == [7]
+    assert [row.pid for row in door.entrance.processes(running(7))] == [7]
     assert door.docker.asked == [("processes", "c7")]
 
 
 def test_a_shell_is_a_command_of_gputui_that_says_where_it_opens() -> None:
     door = Door()
-    shell = door.router.shell(running(7))
+    shell = door.entrance.shell(running(7))
     assert shell.arguments[:5] == ("gputui", "exec", "-it", "7", "sh")
     assert shell.where == "container c7"
-    assert "this host" in door.router.shell(running(7, image=None)).where
+    assert "this host" in door.entrance.shell(running(7, image=None)).where
     with pytest.raises(GputuiError, match="it is bob's"):
-        door.router.shell(running(7, tenant="bob"))
+        door.entrance.shell(running(7, tenant="bob"))
 
 
 def test_an_interactive_job_can_be_attached_to_while_it_starts() -> None:
     door = Door()
-    door.router.attach(interactive().evolve(state=JobState.CONFIGURING))
+    door.entrance.enter(interactive().evolve(state=JobState.CONFIGURING), Attach())
     assert door.docker.asked == [("attach", "gputui-store-7-1", TERMINAL, "")]
 
 
@@ -173,38 +173,38 @@ def test_an_interactive_job_can_be_attached_to_while_it_starts() -> None:
 )
 def test_other_jobs_cannot_be_attached_to(one: Job, said: str) -> None:
     with pytest.raises(GputuiError, match=said):
-        Door().router.attach(one)
+        Door().entrance.enter(one, Attach())
 
 
-@pytest.mark.parametrize("how", ["shell", "processes", "execute"])
+@pytest.mark.parametrize("how", ["shell", "processes", "enter"])
 @pytest.mark.parametrize("one", [job(7), running(7).with_attempt(container_id=None)])
 def test_only_a_running_job_can_be_entered(how: str, one: Job) -> None:
     door = Door()
-    arguments = (LS,) if how == "execute" else ()
+    arguments = (LS,) if how == "enter" else ()
     with pytest.raises(GputuiError, match="only available while it is RUNNING"):
-        getattr(door.router, how)(one, *arguments)
+        getattr(door.entrance, how)(one, *arguments)
     assert door.docker.asked == []
 
 
 def test_without_a_container_engine_host_jobs_can_be_entered() -> None:
     door = Door(docker=None)
     with pytest.raises(GputuiError, match="job 7 runs in a container, and this console was started without"):
-        door.router.execute(running(7), LS)
-    door.router.execute(running(8, image=None), LS)
+        door.entrance.enter(running(7), LS)
+    door.entrance.enter(running(8, image=None), LS)
 
 
 def test_input_counts_as_a_sign_of_life_where_idleness_ends_the_job() -> None:
     door = Door()
-    door.router.execute(running(7), LS).send(b"x")
+    door.entrance.enter(running(7), LS).send(b"x")
     assert door.typed == []
-    door.router.execute(running(8, idle_timeout=timedelta(hours=1)), LS).send(b"x")
+    door.entrance.enter(running(8, idle_timeout=timedelta(hours=1)), LS).send(b"x")
     assert door.typed == [8]
 
 
 def test_what_enters_directly_is_recorded() -> None:
     door = Door()
-    door.entrance.attach(interactive())
-    door.entrance.execute(running(8), LS)
+    door.entrance.enter(interactive(), Attach())
+    door.entrance.enter(running(8), LS)
     assert door.recorded == [(7, "attach", None), (8, "exec", LS)]
 
 
@@ -216,8 +216,8 @@ def test_a_relay_is_asked_first_and_records_by_itself() -> None:
         return Streams()
 
     door = Door(relay)
-    door.entrance.attach(interactive(), "ctrl-a")
-    door.entrance.execute(running(8), LS)
+    door.entrance.enter(interactive(), Attach("ctrl-a"))
+    door.entrance.enter(running(8), LS)
     assert [(each["verb"], each["job"]) for each in asked] == [("attach", 7), ("exec", 8)]
     assert asked[0]["detach_keys"] == "ctrl-a"
     assert asked[1]["request"]["command"] == ("ls", "-l")
@@ -227,10 +227,10 @@ def test_a_relay_is_asked_first_and_records_by_itself() -> None:
 def test_an_engine_that_cannot_be_reached_has_the_relay_as_advice() -> None:
     error = RuntimeUnavailableError("/var/run/docker.sock: Permission denied")
     with pytest.raises(GputuiError, match=r"no scheduler is running here that could relay, and .*denied") as told:
-        Door(lambda _: None, error).entrance.execute(running(7), LS)
+        Door(lambda _: None, error).entrance.enter(running(7), LS)
     assert told.value.hint is not None
     assert "gputui serve" in told.value.hint
     door = Door(None, error)
     with pytest.raises(RuntimeUnavailableError):
-        door.entrance.execute(running(7), LS)
+        door.entrance.enter(running(7), LS)
     assert door.recorded == []
