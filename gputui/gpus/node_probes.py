@@ -250,7 +250,6 @@ class NodeOutput:
         return self._readings.reading(self.status)
 
     def begin(self) -> None:
-        """Expect the output of another process."""
         self.has_begun, self._buffer, self._garbled, self._bytes = False, b"", 0, 0
 
     def take(self, data: bytes, now: datetime, seconds: float) -> bool:
@@ -374,11 +373,9 @@ class SshNodeProbes:
 
     @property
     def interval(self) -> timedelta:
-        """Time between two readings of a node."""
         return interval_of(self._least, len(self._wanted))
 
     def follow(self, nodes: Iterable[str]) -> None:
-        """Read these nodes, and no others."""
         wanted = tuple(dict.fromkeys(nodes))
         with self._lock:
             if self._closed or (wanted == self._wanted and self._thread is not None):
@@ -394,12 +391,10 @@ class SshNodeProbes:
         self._wake()
 
     def readings(self) -> Mapping[str, ProbeReading]:
-        """Return the latest reading of each node that is followed."""
         with self._lock:
             return MappingProxyType({name: self._latest[name] for name in self._wanted})
 
     def want_pcie(self, node: str | None, uuid: str | None) -> None:
-        """Read details of this GPU of a node; None: of no GPU."""
         with self._lock:
             if (node, uuid) == self._focus:
                 return
@@ -410,7 +405,6 @@ class SshNodeProbes:
                 process.send(f"pcie {uuid or '-'}" if name == node else "pcie -")
 
     def close(self) -> None:
-        """End all probes, at most within seconds."""
         with self._lock:
             if self._closed:
                 return

@@ -334,7 +334,6 @@ class ReadingAssembler:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs in the registry."""
         return self._registry.gpus
 
     def ingest(self, line: Facts | Sweep, now: datetime) -> None:
@@ -486,7 +485,6 @@ class GpuRegistry:
         return tuple(sorted(self._gpus.values(), key=lambda gpu: (gpu.index, gpu.mig_parent is not None)))
 
     def get(self, uuid: str) -> Gpu | None:
-        """Return the GPU with that UUID."""
         return self._gpus.get(uuid)
 
     def known_uuid(self, uuid: str) -> str:

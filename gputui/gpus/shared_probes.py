@@ -101,12 +101,10 @@ class SharedNodeProbes:
 
     @property
     def interval(self) -> timedelta:
-        """Time between two readings of a node."""
         return interval_of(self._least, len(self._wanted))
 
     @property
     def are_mine(self) -> bool:
-        """Return whether this process has the nodes read."""
         return self._mine is not None
 
     def follow(self, nodes: Iterable[str]) -> None:
@@ -178,7 +176,6 @@ class _Files:
         """Readings of another process, by node."""
 
     def look(self) -> None:
-        """Tell the process that has the nodes read that this one looks."""
         self._touch("looks")
 
     def publish(self, readings: Mapping[str, ProbeReading]) -> None:

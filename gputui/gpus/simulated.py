@@ -178,7 +178,6 @@ class SimulatedProbe:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start publishing readings in the background, once."""
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="gpu-simulation", daemon=True)
@@ -189,26 +188,21 @@ class SimulatedProbe:
         return self._latest or self.reading_at(self._clock.now())
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
-        """Call `on_reading`, from the probe's thread, with each new reading."""
         with self._lock:
             self._subscribers = (*self._subscribers, on_reading)
 
     def refresh(self) -> None:
-        """Take the next reading at once."""
         if self._thread is not None and not self._closed:
             self._read()
             self._wake.set()
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Add throughput and shares of processes to readings of this GPU only."""
         self._pcie = uuid
 
     def watch_disks(self, paths: Mapping[str, str]) -> None:
-        """Add simulated disks with these roles to the readings."""
         self._roles = tuple(paths)
 
     def forgive(self, resumed: Mapping[str, datetime]) -> None:
-        """Ignore fatal Xids of these GPUs before the given times."""
         self._resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
@@ -222,7 +216,6 @@ class SimulatedProbe:
             self.refresh()
 
     def close(self) -> None:
-        """Stop publishing readings."""
         self._closed = True
         self._wake.set()
         thread = self._thread
@@ -447,7 +440,6 @@ def power(model: Model, utilization: float, jitter: float) -> float:
 
 
 def temperature(warmth: float, jitter: float) -> float:
-    """Return degrees Celsius at that load."""
     return float(round(31 + 41 * warmth + 1.5 * jitter))
 
 
@@ -539,7 +531,6 @@ def ticks_of(at: datetime | None) -> int | None:
 
 
 def started_at(process: GpuProcess) -> datetime | None:
-    """Return the start time of a simulated process."""
     return None if process.ticks is None else datetime.fromtimestamp(process.ticks / _TICKS, UTC)
 
 
@@ -577,18 +568,15 @@ class SimulatedProcesses:
         self._clock = clock
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
-        """Return the processes that are on GPUs, by pid; none has a parent."""
         del with_parents
         samples, now = self._latest().samples.values(), self._clock.now()
         listed = {each.pid: (each, sample) for sample in samples for each in sample.processes or ()}
         return {pid: _row(*listed[pid], now) for pid in pids if pid in listed}
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:
-        """Raise GputuiError."""
         raise GputuiError(f"pid {target.pid} is simulated: it has no environment")
 
     def signal(self, target: ProcessTarget, number: int, patience: float, before: Callable[[], None]) -> SignalOutcome:
-        """Raise GputuiError."""
         del number, patience, before
         raise GputuiError(f"pid {target.pid} is simulated: it gets no signals")
 

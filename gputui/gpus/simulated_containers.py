@@ -36,11 +36,9 @@ class SimulatedContainers:
 
     @property
     def running(self) -> tuple[ForeignContainer, ...]:
-        """Containers that were not stopped."""
         return tuple(each for each in self._running if each.id not in self._stopped)
 
     def inspect(self, name: str) -> ContainerDetail:
-        """Return the container with that name or id; raises NotFoundError."""
         found = next((each for each in self._running if name in {each.name, each.id}), None)
         if found is None:
             raise NotFoundError(f"there is no container {name[:64]}", hint="the demo has only simulated ones")
@@ -68,7 +66,6 @@ class SimulatedContainers:
         return detail
 
     def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool) -> SimulatedOutput:
-        """Return the container's output."""
         began = self.inspect(container_id).started_at or self._began
         return SimulatedOutput(began, tail=tail, follow=follow, is_stamped=stamped)
 
@@ -87,7 +84,6 @@ class SimulatedOutput:
         self._closed = threading.Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines, without line ends."""
         for number, line in enumerate(_LINES[self._first :], self._first):
             at = f"{self._began + number * _APART:%Y-%m-%dT%H:%M:%SZ} " if self.is_stamped else ""
             yield f"{at}{line}".encode()
@@ -95,5 +91,4 @@ class SimulatedOutput:
             self._closed.wait()
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
         self._closed.set()

@@ -40,7 +40,6 @@ _UNANSWERED = "the driver does not answer"
 
 
 def is_unanswered(note: str) -> bool:
-    """Return whether a note is about a call that is skipped."""
     return note.startswith(_UNANSWERED)
 
 
@@ -148,12 +147,10 @@ class ProbeProcess:
 
     @property
     def pid(self) -> int:
-        """Process id."""
         return self._process.pid
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether it was killed and is still alive."""
         return self._closed and self._process.returncode is None
 
     @property
@@ -255,7 +252,6 @@ class NvmlProbe:
         self._wake_out, self._wake_in = -1, -1
 
     def start(self) -> None:
-        """Start reading in the background, once."""
         with self._lock:
             if self._thread is not None or self._closed.is_set():
                 return
@@ -264,11 +260,9 @@ class NvmlProbe:
             self._thread.start()
 
     def latest(self) -> ProbeReading:
-        """Return the latest reading."""
         return self._latest
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
-        """Call `on_reading`, from the probe's thread, with each new reading."""
         with self._lock:
             self._subscribers = (*self._subscribers, on_reading)
 
@@ -278,13 +272,11 @@ class NvmlProbe:
             child.send("refresh")
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read the details of this GPU only; None: of no GPU."""
         self._pcie = uuid
         if child := self._process:
             child.send(f"pcie {uuid or '-'}")
 
     def watch_disks(self, paths: Mapping[str, str]) -> None:
-        """Read the file systems of these paths, by role."""
         self._disks = dict(paths)
         if child := self._process:
             child.send(f"disks {json.dumps(self._disks)}")

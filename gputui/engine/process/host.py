@@ -142,7 +142,6 @@ class _Abstention:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Return all of them."""
         return (*((self.outcome,) if self.outcome else ()), *self.barred)
 
 
@@ -191,7 +190,6 @@ class Host:
 
     @property
     def leads(self) -> bool:
-        """Return whether this process schedules."""
         return self._leadership.is_mine
 
     def want_pcie(self, uuid: str | None) -> None:
@@ -533,5 +531,4 @@ class MonitoredRuntime:
 
 
 def monitored(runtime: Runtime, monitor: Monitor) -> Runtime:
-    """Return the runtime with its calls recorded."""
     return cast("Runtime", MonitoredRuntime(runtime, monitor))

@@ -343,7 +343,6 @@ class Waker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self) -> None:
-        """Bind the event to the running loop."""
         self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:

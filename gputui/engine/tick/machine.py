@@ -127,12 +127,10 @@ class Disk:
 
     @property
     def is_low(self) -> bool:
-        """Return whether the free space is below the floor."""
         return self.free is not None and self.free < self._floor
 
     @property
     def words(self) -> str:
-        """Sentence about the free space."""
         return f"{format_size(self.free)} left on the disk of {self.path}: queue and logs need room"
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:

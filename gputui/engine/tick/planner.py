@@ -128,11 +128,9 @@ class Planner:
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
-        """GPUs of the last snapshot."""
         return self._snapshot.gpus
 
     def snapshot(self, now: datetime) -> Snapshot:
-        """Return the last snapshot with its plan."""
         return with_plan(replace(self._snapshot, taken_at=now), self.plan)
 
     def _take_snapshot(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:

@@ -199,7 +199,6 @@ class IdleGpus:
 
     @property
     def notices(self) -> tuple[Notice, ...]:
-        """Notices of the jobs that leave GPUs idle now."""
         return tuple(Notice("information", spell.words, since=spell.since) for spell in self._spells)
 
     def enforce(self, now: datetime, boot: BootTime) -> None:

@@ -87,7 +87,6 @@ class DockerLog:
         self._response = self._open(self._query)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield lines. Raises RuntimeFault if the rest cannot be read."""
         self._is_read = True
         try:
             messages = self._followed() if self._query.follow else self._messages(self._query)
@@ -104,7 +103,6 @@ class DockerLog:
             self._close_all()
 
     def close(self) -> None:
-        """End the iteration, from any thread."""
         self._closed.set()
         if client := self._client:
             client.shut_down()

@@ -42,7 +42,6 @@ class FoundLines:
         return self._lines.items()
 
     def clear(self) -> None:
-        """Drop all lines."""
         self._lines, self._size, self._is_cut = {}, 0, False
 
     def add(self, lines: Iterable[tuple[int, bytes]]) -> None:
@@ -114,7 +113,6 @@ class PackedPiece:
 
     @property
     def end(self) -> int:
-        """Number of the line after the last."""
         return self.first + len(self._ends) - 1 - self._gone
 
     @property
@@ -330,7 +328,6 @@ class LogBuffer:
 
     @property
     def end(self) -> int:
-        """Number of the next line."""
         return self._lines.end
 
     @property
@@ -380,15 +377,12 @@ class LogBuffer:
         self._lines.drop(count)
 
     def holds(self, number: int) -> bool:
-        """Return whether the line is here."""
         return self.first <= number < self.end or self.is_in_region(number) or number in self.found
 
     def holds_around(self, number: int) -> bool:
-        """Return whether the line and its neighbours are here."""
         return self.first <= number < self.end or self.is_in_region(number)
 
     def is_in_region(self, number: int) -> bool:
-        """Return whether the line is in the loaded region."""
         return self.region is not None and self.region.first <= number < self.region.end
 
     def style_before(self, number: int) -> Style:

@@ -237,12 +237,10 @@ class Finder:
 
     @property
     def count(self) -> int:
-        """Number of known hits, in memory and before."""
         return len(self.hits) + (self.outside.count if self.outside is not None else 0)
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more will be found before the lines in memory."""
         return self.outside is None or self.outside.is_over
 
     def next_hit(self, buffer: LogBuffer, start: int, step: int) -> tuple[int | None, bool]:

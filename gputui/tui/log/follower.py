@@ -409,7 +409,6 @@ class Pinned:
 
 
 def last_attempts(job: Job) -> list[LogOf]:
-    """Return the logs of the job's last two attempts."""
     return [LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]]
 
 

@@ -42,7 +42,6 @@ class ShownLines:
         return len(self._numbers)
 
     def number(self, index: int) -> int:
-        """Return the number of the shown line at that index."""
         return self._numbers[index]
 
     def index(self, number: int) -> int:
@@ -54,11 +53,9 @@ class ShownLines:
 
     @property
     def end(self) -> int:
-        """Number of the next line of the log."""
         return self._buffer.end
 
     def leave_region(self) -> None:
-        """Show the lines in memory again."""
         self._buffer.region = None
 
     def is_gap_before(self, index: int) -> bool:
@@ -194,12 +191,10 @@ class LogWindow:
 
     @property
     def is_at_first(self) -> bool:
-        """Return whether nothing is above the window."""
         return self._index == 0 and self.part == 0
 
     @property
     def is_at_last(self) -> bool:
-        """Return whether nothing is below."""
         return (self._index, self.part) >= self._last_page()
 
     @property
@@ -239,7 +234,6 @@ class LineSelection:
         self.head = 0
 
     def begin(self, number: int) -> None:
-        """Start the selection at a line."""
         self.start = self.head = number
 
     def extend(self, number: int) -> None:
@@ -249,16 +243,13 @@ class LineSelection:
         self.head = number
 
     def drop(self) -> None:
-        """End the selection."""
         self.start = None
 
     @property
     def is_on(self) -> bool:
-        """Return whether any line is selected."""
         return self.start is not None
 
     def has(self, number: int) -> bool:
-        """Return whether the line is selected."""
         return self.start is not None and min(self.start, self.head) <= number <= max(self.start, self.head)
 
     def numbers(self, lines: ShownLines) -> list[int]:
@@ -355,7 +346,6 @@ class LogSearch:
             self._buffer.found.add((number, lines[number - first]) for number in gone)
 
     def widen(self, step: int) -> None:
-        """Show more lines around matching ones, or fewer."""
         self._lines.context = max(0, min(MOST_CONTEXT, self._lines.context + step))
 
     def go(self, step: int) -> None:
@@ -374,7 +364,6 @@ class LogSearch:
 
     @property
     def is_on(self) -> bool:
-        """Return whether there is a search or a filter to end."""
         return self.pattern is not None or self.at is not None or self.narrowed is not None
 
     def clear(self) -> bool:

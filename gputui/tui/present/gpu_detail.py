@@ -208,7 +208,6 @@ _LEAST_JOBS = 3
 
 
 def is_in_trouble(view: GpuView) -> bool:
-    """Return whether the GPU is lost or sick."""
     return fault_of(view) in {LOST, SICK}
 
 
@@ -273,7 +272,6 @@ def job_lines(view: GpuView, jobs: Iterable[Job], now: datetime, room: int, most
 
 
 def _names(room: int) -> int:
-    """Return the cells of a job's name."""
     return 28 if room >= _WIDE else 14
 
 

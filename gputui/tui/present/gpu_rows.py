@@ -445,7 +445,6 @@ _TONES = {ERROR: Tone(RED, ALARM), WARNING: Tone(AMBER, WATCH)}
 
 
 def tone_of_kind(kind: str) -> Tone:
-    """Return the judgement on a condition of that kind."""
     return _TONES.get(severity_of(kind), QUIET)
 
 
@@ -567,7 +566,6 @@ def most_of(row: GpuRow, name: str) -> float:
 
 
 def tone(row: GpuRow, name: str) -> Tone:
-    """Return the judgement on a reading."""
     return tone_of(row, name, share_of(row, name))
 
 

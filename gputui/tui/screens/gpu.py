@@ -70,7 +70,6 @@ class GpuDetailScreen(OverlayScreen):
         self.tick()
 
     def on_screen_resume(self) -> None:
-        """Catch up after another screen was closed."""
         self.tick()
 
     @on(Page.Scrolled)

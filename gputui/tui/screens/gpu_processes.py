@@ -86,11 +86,9 @@ class GpuProcessTable(LineTable[str]):
 
     @property
     def row(self) -> GpuProcessRow | None:
-        """Row under the cursor."""
         return None if self.cursor is None else self._rows.get(self.cursor)
 
     def columns(self) -> tuple[Column, ...]:
-        """Return all possible columns."""
         return self._shown_columns
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
@@ -189,7 +187,6 @@ class GpuProcessesScreen(JobScreen):
         self.call_after_refresh(self._draw)
 
     def on_resize(self) -> None:
-        """Draw for the new size, once all widgets have theirs."""
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
@@ -200,7 +197,6 @@ class GpuProcessesScreen(JobScreen):
         self._read = ProcessesRead((), {})
 
     def row(self) -> GpuProcessRow | None:
-        """Return the selected row."""
         return self.query_one(GpuProcessTable).row if self.is_mounted else None
 
     def subject(self) -> Job | None:
@@ -219,7 +215,6 @@ class GpuProcessesScreen(JobScreen):
             self.ask()
 
     def on_screen_resume(self) -> None:
-        """Catch up after another screen was closed."""
         self.ask()
 
     def ask(self) -> None:
@@ -301,7 +296,6 @@ class GpuProcessesScreen(JobScreen):
         self._draw()
 
     def action_sort_processes(self) -> None:
-        """Sort by the next column."""
         self._sort(self.order.next())
 
     @on(TitleClicked)
@@ -418,7 +412,6 @@ class GpuProcessesScreen(JobScreen):
             ask_stop(self, use, row.container_id, row.what)
 
     def action_back(self) -> None:
-        """Close the screen."""
         self.dismiss()
 
 

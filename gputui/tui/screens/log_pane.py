@@ -28,8 +28,7 @@ from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.model import copied_text
 from gputui.tui.progress import IsWanted, LatestWorker, LongTask, TaskCancelledError, TaskStarted
 from gputui.tui.screens.dialog import Leavable
-from gputui.tui.widgets.log_loader import EarlierLoaded, LogLoader, RegionLoaded, ScanDone, ScanProgressed
-from gputui.tui.widgets.log_view import LogView
+from gputui.tui.widgets.log_view import EarlierLoaded, LogView, RegionLoaded, ScanDone, ScanProgressed
 from gputui.tui.widgets.mouse import RIGHT, MenuAsked
 from gputui.tui.widgets.status_bars import Hints
 
@@ -241,7 +240,6 @@ class LogPane(LogView):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.loader = self.lines_beyond = LogLoader(self)
         self._saver = LogSaver(self)
         self._waits_for_error = False
         """True while lines are still arriving in which to search for an error."""
@@ -250,17 +248,14 @@ class LogPane(LogView):
 
     @property
     def is_loading(self) -> bool:
-        """Return whether lines are being loaded."""
         return self._waits_for_error or self.loader.is_loading_earlier
 
     def follow(self, follower: LogFollower, name: str) -> None:
-        """Show another log."""
         self._waits_for_error = False
         self.loader.reset()
         super().follow(follower, name)
 
     def on_unmount(self) -> None:
-        """End the threads."""
         self.loader.close()
         self._saver.close()
 
@@ -376,34 +371,28 @@ class LogPane(LogView):
     # messages of loader and saver
 
     def on_earlier_loaded(self, message: EarlierLoaded) -> None:
-        """Show the earlier lines."""
         if self.loader.take_earlier(message):
             self.repaint()
             self.search_further()
 
     def on_scan_progressed(self, message: ScanProgressed) -> None:
-        """Show the progress of the search."""
         if self.loader.take_progress(message):
             self.repaint()
 
     def on_scan_done(self, message: ScanDone) -> None:
-        """Show the hits, or go to one."""
         if self.loader.take_scan(message):
             self.reading.painter.forget()
             self.search_further()
             self.repaint()
 
     def on_region_loaded(self, message: RegionLoaded) -> None:
-        """Show the part of the log with the jump's target."""
         self.reading.note = self.loader.take_region(message)
         self.repaint()
 
     def action_save_log(self) -> None:
-        """Ask for a file name, and save the whole log there."""
         self._saver.ask()
 
     def on_log_saved(self, message: LogSaved) -> None:
-        """Show the result of saving."""
         self._saver.report(message)
 
     # selection
@@ -425,13 +414,11 @@ class LogPane(LogView):
             self.repaint()
 
     def on_mouse_up(self) -> None:
-        """End the drag."""
         if self._selects:
             self._selects = False
             self.release_mouse()
 
     def on_mouse_release(self) -> None:
-        """End the selection when another screen covers the log."""
         self._selects = False
 
     async def on_click(self, event: events.Click) -> None:

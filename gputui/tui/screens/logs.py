@@ -253,7 +253,6 @@ class LogsScreen(JobScreen):
         yield self._keys
 
     def on_mount(self) -> None:
-        """Open the logs."""
         self.show_snapshot(self._snapshot)
         for number in self._logs:
             self._open(number)
@@ -261,7 +260,6 @@ class LogsScreen(JobScreen):
         self.query_one(LogPane).focus()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the snapshot."""
         self._snapshot = snapshot
         wanted = {log.job_id for log in self._logs.values()}
         self._jobs |= {job.id: job for job in snapshot.jobs if job.id in wanted}
@@ -291,7 +289,6 @@ class LogsScreen(JobScreen):
         pane.follow(follower, log.heading(self._jobs.get(log.job_id)))
 
     def on_resize(self) -> None:
-        """Arrange the panes for the new size."""
         self._arrange()
 
     def _arrange(self) -> None:
@@ -305,7 +302,6 @@ class LogsScreen(JobScreen):
             panes[-1].styles.column_span = columns - (len(panes) - 1) % columns
 
     def on_descendant_focus(self) -> None:
-        """Show the keys of the focused pane."""
         self._show_keys()
 
     def _show_keys(self) -> None:
@@ -324,7 +320,6 @@ class LogsScreen(JobScreen):
         return None if job is None or number is None else self._logs[number].beside(job, step)
 
     def action_attempt(self, step: int) -> None:
-        """Show another attempt of the job in this pane."""
         log, number = self._beside(step), self._focused_number
         if log is not None and number is not None:
             self._logs[number] = log
@@ -378,7 +373,6 @@ class LogsScreen(JobScreen):
         self.app.call_later(self.dismiss)  # when any screen on top is closed
 
     def action_back(self) -> None:
-        """Close the screen."""
         self.dismiss()
 
 

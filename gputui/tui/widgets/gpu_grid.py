@@ -89,7 +89,6 @@ class GpuCards(Widget, can_focus=True):
 
     @property
     def head(self) -> int:
-        """Number of lines above the tiles."""
         return 1 if self._arrangement.kind == "compact" else 0
 
     @property
@@ -121,11 +120,9 @@ class GpuCards(Widget, can_focus=True):
             self.move_to(row)
 
     def action_beside(self, step: int) -> None:
-        """Select the next GPU, or the previous one."""
         self.move_to(self._row + step)
 
     def action_page(self, step: int) -> None:
-        """Move the cursor by a page."""
         self.move_to(self._row + step * max(1, self.height - 1))
 
     def action_first(self) -> None:
@@ -133,7 +130,6 @@ class GpuCards(Widget, can_focus=True):
         self.move_to(0)
 
     def action_last(self) -> None:
-        """Select the last GPU."""
         self.move_to(len(self.keys) - 1)
 
     def on_click(self, event: events.Click) -> None:
@@ -145,11 +141,9 @@ class GpuCards(Widget, can_focus=True):
             tell_click(self, event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll down; the cursor stays."""
         self._scroll(1, event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll up; the cursor stays."""
         self._scroll(-1, event)
 
     def _scroll(self, step: int, event: events.MouseEvent) -> None:
@@ -182,11 +176,9 @@ class GpuCards(Widget, can_focus=True):
     # drawing
 
     def on_resize(self) -> None:
-        """Draw everything again."""
         self.lay_out()
 
     def on_focus(self) -> None:
-        """Show the focus."""
         self.lay_out()
 
     on_blur = on_focus
@@ -287,18 +279,15 @@ class GpuGrid(Vertical):
         self.cards.display = False
 
     def compose(self) -> ComposeResult:
-        """Yield table and cards."""
         yield self.table
         yield self.cards
 
     @property
     def shown(self) -> GpuTable | GpuCards:
-        """The displayed widget."""
         return self.cards if self.has_tiles else self.table
 
     @property
     def has_tiles(self) -> bool:
-        """Return whether GPUs are drawn as tiles, several side by side."""
         return self.arrangement.kind != "rows"
 
     def show(self, picture: GpuPicture, empty: tuple[Cell, ...], room: GridRoom) -> None:
@@ -338,12 +327,10 @@ class GpuGrid(Vertical):
 
     @property
     def is_on_node(self) -> bool:
-        """Return whether the line of a node is selected."""
         return self.has_nodes and self.cursor in self.table.folds.rows
 
     @property
     def has_nodes(self) -> bool:
-        """Return whether GPUs are grouped by node."""
         return not self.has_tiles and bool(self.table.folds.rows)
 
     def fold(self) -> None:
@@ -372,7 +359,6 @@ class GpuGrid(Vertical):
         return self.table.folds.by_idleness
 
     def focus(self, scroll_visible: bool = True) -> GpuGrid:
-        """Focus the displayed widget."""
         self.shown.focus(scroll_visible)
         return self
 
@@ -380,12 +366,10 @@ class GpuGrid(Vertical):
 
     @property
     def keys(self) -> Sequence[str]:
-        """UUIDs of the GPUs."""
         return self.shown.keys
 
     @property
     def cursor(self) -> str | None:
-        """UUID of the selected GPU."""
         return self.shown.cursor
 
     @property
@@ -395,16 +379,13 @@ class GpuGrid(Vertical):
 
     @property
     def height(self) -> int:
-        """Number of GPUs that fit."""
         return self.shown.height
 
     @property
     def head(self) -> int:
-        """Number of lines above the GPUs."""
         return self.shown.head
 
     def move_to(self, row: int) -> None:
-        """Select a GPU by its number."""
         self.shown.move_to(row)
 
 

@@ -49,11 +49,9 @@ class NodeFolds:
 
     @property
     def are_closed(self) -> bool:
-        """Return whether no node is open."""
         return bool(self.rows) and not any(map(self.is_open, self.rows))
 
     def is_open(self, key: str) -> bool:
-        """Return whether the GPUs of that node are shown."""
         return self._chosen.get(key, self._are_open)
 
     def node_of(self, key: str | None) -> str | None:
@@ -68,7 +66,6 @@ class NodeFolds:
         return tuple(node.uuids) if node is not None and self.is_open(node.key) else ()
 
     def toggle(self, key: str) -> None:
-        """Open or close a node."""
         self._chosen[key] = not self.is_open(key)
 
     def toggle_all(self) -> None:
@@ -111,7 +108,6 @@ class GpuTable(LineTable[str]):
         return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
 
     def _titled(self) -> tuple[int, str, int]:
-        """Return what titles tell."""
         return self._span(), self._picture.model, len(self._picture.rows)
 
     def _span(self) -> int:
@@ -135,7 +131,6 @@ class GpuTable(LineTable[str]):
             super().redraw()
 
     def action_beside(self, step: int) -> None:
-        """Select the next GPU, or the previous one."""
         self.move_to(self._row + step)
 
     def _titles(self) -> Strip:
