@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from msgspec.structs import replace
 from textual import events
+from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.reactive import var
@@ -25,7 +26,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.tui.actions import ActionThread
-from gputui.tui.commands.command import bindings, place_of
+from gputui.tui.commands.command import bindings, doer_of, place_of
 from gputui.tui.commands.places import CHANGING, READ_ONLY_HINT, why_key_does_nothing
 from gputui.tui.commands.table import ANYWHERE_COMMANDS, APP_COMMANDS, WORK_COMMANDS
 from gputui.tui.input_queue import InputQueue, KeyDone
@@ -180,6 +181,10 @@ class Gputui(HookedApp[ExitChoice], inherit_bindings=False):
         from gputui.tui.screens.themes import Themes
 
         self.push_screen(Themes(self.theming.kept, self.theming.try_on, self.theming.keep))
+
+    def doer(self, node: DOMNode, action: str) -> Any:
+        """Return what carries out an action of a node."""
+        return doer_of(node, action)
 
     async def before_end(self) -> None:
         """Wait for the terminal if a screen failed while another program uses it."""

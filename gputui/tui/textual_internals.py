@@ -97,6 +97,15 @@ class HookedApp(App[T]):
     async def before_end(self) -> None:
         """Wait for tasks that must end before the app's loop does."""
 
+    def doer(self, node: DOMNode, action: str) -> Any:
+        """Return what has the method of an action: the node, or a part of it that need not be a widget."""
+        del action
+        return node
+
+    async def _dispatch_action(self, namespace: DOMNode, action_name: str, params: Any) -> bool:
+        """Textual runs actions only of widgets, screens and the app: a screen would have to forward to its parts."""
+        return await super()._dispatch_action(self.doer(namespace, action_name), action_name, params)
+
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
         self.prepare(child)
         super()._register_child(parent, child, before, after)

@@ -16,8 +16,11 @@ from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.log_pane import LogPane
-from gputui.tui.screens.main import Main
+from gputui.tui.screens.logs import LogController
+from gputui.tui.screens.main import Main, ServerChoice
+from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog
+from gputui.tui.screens.queue_pane import QueueController, QueueEditor
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
@@ -37,6 +40,11 @@ def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> 
         hasattr(place, f"action_{command.action_name}")
         for place in (
             Main,
+            QueueController,
+            QueueEditor,
+            LogController,
+            Panes,
+            ServerChoice,
             Detail,
             GpuDetailScreen,
             WhatIf,

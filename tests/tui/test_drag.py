@@ -15,7 +15,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.messages import ExitChoice
 from gputui.tui.proposals import JobProposal
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.queue_editor import Drag
+from gputui.tui.screens.queue_pane import Drag
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
 from tests.tui import plans
@@ -80,7 +80,7 @@ async def test_keys_pressed_before_the_forecast_all_count() -> None:
         main = console.app.screen
         assert isinstance(main, Main)
         for _ in range(3):
-            main.action_move(-1)
+            main.editor.action_move(-1)
         panel = await panel_of(console, pilot)
         assert "past job 112 and 2 more jobs" in console.screen_text
         for step in (1, 1, -1):

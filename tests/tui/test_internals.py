@@ -132,3 +132,15 @@ def test_an_event_that_a_selector_waits_for_works_again_after_it_was_closed() ->
     event.set()
     event.clear()
     assert not event.is_set()
+
+
+async def test_a_part_of_a_screen_carries_out_its_own_actions() -> None:
+    console = Console()
+    async with console.app.run_test() as pilot:
+        await console.begin(pilot)
+        main = console.app.screen
+        assert not hasattr(main, "action_grid")
+        assert await console.app.run_action("grid", default_namespace=main)
+        assert console.told == ["GPU layout: cards"]
+        assert await console.app.run_action("graph_span", default_namespace=console.app)
+        assert not await console.app.run_action("no_such_action", default_namespace=main)

@@ -11,10 +11,13 @@ from gputui.tui.app import Gputui
 from gputui.tui.commands.places import MENUS
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
 from gputui.tui.screens.notices import Notices
+from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.questions import Prompt
+from gputui.tui.screens.queue_pane import QueueController, QueueEditor
 from gputui.tui.widgets.status_bars import StatusBar
 from tests.factories import uuid
 from tests.tui.every import eyes
@@ -64,7 +67,17 @@ def test_the_menu_lists_commands_of_the_main_screen_each_once() -> None:
         assert len({command.name for command in commands}) == len(commands)
         assert all(
             any(
-                hasattr(place, f"action_{command.action_name}") for place in (Main, LogPane, GpuProcessesScreen, Gputui)
+                hasattr(place, f"action_{command.action_name}")
+                for place in (
+                    Main,
+                    QueueController,
+                    QueueEditor,
+                    LogController,
+                    Panes,
+                    LogPane,
+                    GpuProcessesScreen,
+                    Gputui,
+                )
             )
             for command in commands
         )

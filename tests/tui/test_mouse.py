@@ -67,7 +67,7 @@ async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
 async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> None:
     async with opened(many_gpus(120), (240, 40)) as hand:
         while hand.main.panes.layout.grid != view:
-            hand.main.action_grid()
+            hand.main.panes.action_grid()
         await hand.breathe()
         for name in ("queue", "log"):
             hand.main.panes.pane(name).focus()

@@ -104,7 +104,7 @@ class Command(Struct, frozen=True, eq=False):
 
     def is_known_to(self, place: DOMNode) -> bool:
         """Return whether that widget, screen or app has such an action at all."""
-        return hasattr(place, f"action_{self.action_name}")
+        return hasattr(doer_of(place, self.action_name), f"action_{self.action_name}")
 
     def works_at(self, place: DOMNode) -> bool:
         """Return whether it can be used there now."""
@@ -147,6 +147,12 @@ def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> l
 def bound_to(action: str, *commands: Command) -> list[BindingType]:
     """Return the keys of these commands, bound to another action than declared."""
     return [Binding(",".join(command.keys), action, command.title, id=command.name) for command in commands]
+
+
+def doer_of(place: object, action: str) -> object:
+    """Return what carries out an action of a widget, screen or app: that itself, or one of its `parts`."""
+    doers = (place, *getattr(place, "parts", ()))
+    return next((doer for doer in doers if hasattr(doer, f"action_{action}")), place)
 
 
 def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:

@@ -155,13 +155,13 @@ class LogController:
         elif job is not None and not job.attempts:
             self._pane.wait_for(log.heading(job), self._why_none(job))
 
-    def show_error(self, step: int) -> None:
+    def action_error(self, step: int) -> None:
         """Follow the subject's log, and go to its first error."""
         if job := self._screen.subject():
             self.open(job.id)
             self._pane.action_error(step)
 
-    def show_attempt(self, step: int) -> None:
+    def action_attempt(self, step: int) -> None:
         """Show the log of the previous attempt, or of the next."""
         if (log := self._other_attempt(step)) is not None:
             self.follow(log.job_id, log.attempt)
@@ -174,7 +174,7 @@ class LogController:
         shown = self.followed if self.followed and self.followed.job_id == job.id else LogOf(job.id)
         return shown.beside(job, step)
 
-    def toggle_pin(self) -> None:
+    def action_pin_log(self) -> None:
         """Pin or unpin the subject's log. The pane shows a pinned log regardless of the cursor."""
         if job := self._screen.subject():
             shown = self.followed
@@ -190,13 +190,13 @@ class LogController:
             hint = f"{keymap_of(self._screen).key('logs')} shows pinned logs together"
             self._screen.app.notify(f"{words}. {hint}")
 
-    def show_pinned(self) -> None:
+    def action_logs(self) -> None:
         """Show the pinned logs together; without any, the logs of the first running jobs."""
         jobs = self._screen.snapshot.jobs
         running = (LogOf(job.id) for job in jobs if job.started_at and job.state.is_active)
         self._show_together(self._services.pinned.logs or list(running)[:MOST_PINNED])
 
-    def show_attempts(self) -> None:
+    def action_attempts(self) -> None:
         """Show the last two attempts of the subject side by side."""
         if job := self._screen.subject():
             self._show_together(last_attempts(job))

@@ -1,56 +1,237 @@
-"""Main screen: GPUs, queue and a log."""
+"""Main screen: GPUs, queue, a log, and the lines around them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, ClassVar
 
+from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.screen import Screen
 from textual.widgets import Input
 
+from gputui.domain.action import Pause, Unpause
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
+from gputui.domain.notices import pressing
+from gputui.domain.server_ids import server_of
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.steady import Steady
 from gputui.tui.commands.command import Command, bindings
 from gputui.tui.commands.table import (
+    APP_COMMANDS,
     EDIT_COMMANDS,
+    GPU,
+    GPU_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     MAIN_COMMANDS,
     PANE_COMMANDS,
     QUEUE_COMMANDS,
+    SUBMIT,
 )
+from gputui.tui.keymap import keymap_of
 from gputui.tui.pace import Repaints
 from gputui.tui.present.gpu_rows import Labels, holder
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words
+from gputui.tui.present.status import no_gpu_words, status_line, summary_line
 from gputui.tui.queue.loaders import HistoryRead, ScoreLoader, ScoresMade
-from gputui.tui.screens.grid_nodes import GridNodes
-from gputui.tui.screens.job_screen import GpuScreen
+from gputui.tui.screens.job_screen import GpuScreen, Predicate
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogController
 from gputui.tui.screens.panes import Panes
-from gputui.tui.screens.queue_controller import QueueController, chosen_columns, queue_rows
-from gputui.tui.screens.queue_editor import MoveFound, QueueEditor
-from gputui.tui.screens.server_choice import ServerChoice
-from gputui.tui.screens.status_controller import StatusController, footer
+from gputui.tui.screens.queue_pane import MoveFound, QueueController, QueueEditor, chosen_columns, queue_rows
 from gputui.tui.services import Services
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved
+from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.mouse import Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
-from gputui.tui.widgets.status_bars import KeyBar
+from gputui.tui.widgets.status_bars import KeyBar, StatusBar, SummaryBar, line_of
+
+
+class GridNodes:
+    """Carries out keys of the queue on nodes, while the grid has the focus."""
+
+    def __init__(self, screen: Screen[Any], grid: GpuGrid, redraw: Callable[[], None]) -> None:
+        self._screen = screen
+        self._grid = grid
+        self._redraw = redraw
+
+    @property
+    def has_focus(self) -> bool:
+        """Return whether the focus is on GPUs that are grouped by node."""
+        return self._grid.has_focus_within and self._grid.has_nodes
+
+    @property
+    def chosen(self) -> str | None:
+        """Name of the node whose line is selected while the grid has the focus."""
+        return self._grid.node if self.has_focus and self._grid.is_on_node else None
+
+    def conditions(self, of_queue: Mapping[str, Predicate]) -> dict[str, Predicate]:
+        """Return the conditions of the queue's actions that nodes have too."""
+        return {name: self._or_here(of_queue[name]) for name in ("fold", "fold_all", "sort")}
+
+    def _or_here(self, may: Predicate) -> Predicate:
+        return lambda argument: self.has_focus or may(argument)
+
+    def action_sort(self) -> None:
+        """Show the idlest nodes first, or nodes in their own order."""
+        order = "the idlest first" if self._grid.sort() else "in the order of the cluster"
+        self._redraw()
+        self._grid.move_to(0)
+        self._screen.notify(f"Nodes: {order}")
+
+    def action_fold(self) -> None:
+        """Open the node of the selected line, or close it."""
+        self._grid.fold()
+        self._redraw()
+        self._grid.show_whole_node()
+
+    def action_fold_all(self) -> None:
+        """Open all nodes, or close them."""
+        self._grid.fold_all()
+        self._redraw()
+
+
+class ServerChoice:
+    """Chooses the server under the cursor; where there is one queue, nothing is asked and its name is empty."""
+
+    def __init__(self, screen: GpuScreen, services: Services) -> None:
+        self._screen = screen
+        self._services = services
+
+    @property
+    def name(self) -> str:
+        """Return the server of the selected GPU or job, else the first."""
+        snapshot = self._screen.snapshot
+        if not snapshot.servers:
+            return ""
+        view, job = self._screen.gpu(), self._screen.subject()
+        found = snapshot.server_of_gpu(view.gpu.uuid) if view else server_of(job.id) if job else ""
+        return found or snapshot.servers[0].name
+
+    @property
+    def scope(self) -> tuple[Services, Snapshot]:
+        """Return the services and the snapshot of that server."""
+        return self._services.scoped(self._screen.snapshot, self.name)
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether that server's scheduler is paused."""
+        return self._screen.snapshot.of_server(self.name).controls.paused
+
+    def ask(self, question: str, chosen: Callable[[Services, Snapshot], object]) -> None:
+        """Ask for a server, the one under the cursor first."""
+        names = [server.name for server in self._screen.snapshot.servers]
+        if len(names) < 2:
+            chosen(*self.scope)
+            return
+        from gputui.tui.screens.questions import Choose
+
+        first = self.name
+        names.sort(key=lambda name: name != first)
+
+        def answered(place: int | None) -> None:
+            if place is not None:
+                chosen(*self._services.scoped(self._screen.snapshot, names[place]))
+
+        self._screen.app.push_screen(Choose(question, names, none=""), answered)
+
+    def action_pause(self) -> None:
+        """Ask for a reason, then pause the scheduler."""
+        from gputui.tui.screens.questions import Prompt
+
+        server = self.name
+
+        def answered(reason: str | None) -> None:
+            if reason is not None:
+                self._screen.request(Pause(reason), server=server)
+
+        title = f"Pause {server or 'the scheduler'}"
+        self._screen.app.push_screen(Prompt(title, "Reason", "Running jobs continue; no new starts."), answered)
+
+    def action_unpause(self) -> None:
+        """Resume the scheduler's starts."""
+        self._screen.request(Unpause(), server=self.name)
+
+
+class StatusController:
+    """Shows each snapshot in the lines above and between the panes."""
+
+    def __init__(self, services: Services, log: LogView) -> None:
+        self._services = services
+        self._log = log
+        self.bar = StatusBar(id="status")
+        self.summary = SummaryBar(id="summary")
+        self._steady: Steady[tuple[str, str]] = Steady()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that they take."""
+        return 3 + self.summary.rows
+
+    def show(self, snapshot: Snapshot, now: datetime) -> None:
+        """Show the snapshot; on a low screen a few words of the summary join the status line."""
+        self._show_status(snapshot, now, f"{now.astimezone():{self._services.pace.clock}}")
+        self._show_summary(snapshot, now)
+        line_of(self.bar.screen).show(pressing(snapshot, now), self._services.hint.text)
+
+    def _show_status(self, snapshot: Snapshot, now: datetime, time: str) -> None:
+        read_only = self._services.is_read_only
+        found = self._services.conditions.look(snapshot, now)
+        key = keymap_of(self.bar).key("notices")
+        words = status_line(
+            snapshot, self._services.about.host, self.bar.room, found=found, read_only=read_only, key=key
+        )
+        self.bar.show(words, time)
+
+    def _show_summary(self, snapshot: Snapshot, now: datetime) -> None:
+        """Show the summary in its row, or on a low screen at the end of the log's title, which has room."""
+        has_room = self.summary.has_room
+        room = self.summary.room if has_room else self.summary.room // 2
+        line = summary_line(snapshot, now, room, self._steady)
+        self.summary.show(line if has_room else ())
+        self._log.show_aside(() if has_room else line)
+
+
+_BY_NAME = {
+    command.name: command
+    for command in (*EDIT_COMMANDS, *PANE_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, *MAIN_COMMANDS)
+}
+_OF_LOG = (
+    *map(_BY_NAME.__getitem__, ("log_next", "clear_log", "log_search", "error", "log_only", "pause_log")),
+    replace(_BY_NAME["follow"], title="queue"),
+    *(command for command in LOG_COMMANDS if command.in_footer),
+    _BY_NAME["pin_log"],
+)
+"""Commands of the log: those of a search, which exist only during one, come first."""
+_OF_GPUS = (GPU, *GPU_COMMANDS, _BY_NAME["follow"], _BY_NAME["reserve"], _BY_NAME["gpu_view"])
+_FIRST = {"gpus": _OF_GPUS, "log": tuple(dict.fromkeys(_OF_LOG))}
+"""Commands of each pane that come first; in the queue, those about jobs do anyway."""
+_OTHERS = tuple(c for c in (*MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS) if c.in_footer and c is not SUBMIT)
+_ALWAYS = tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer)
+
+
+def footer(pane: str | None, works: Callable[[Command], bool]) -> tuple[tuple[Command, ...], tuple[Command, ...]]:
+    """Return the commands available while a pane has the focus, and the permanent ones at the right end."""
+    wanted: dict[str, Command] = {}
+    for command in (*_FIRST.get(pane or "", ()), *_OTHERS):
+        wanted.setdefault(command.name, command)
+    return tuple(filter(works, wanted.values())), tuple(filter(works, _ALWAYS))
 
 
 class Main(GpuScreen):
     """Overview of everything. Commands act on the selection of the focused pane.
 
-    The screen owns the widgets and the snapshot. Its parts carry out the commands: `panes` the sizes, `jobs` the queue,
-    `editor` the changes made in the queue, `scores` the score column, `logs` the followed log.
+    The screen owns the widgets and the snapshot. Its parts have the actions: `panes` the sizes, `jobs` the queue,
+    `editor` the changes made in the queue, `logs` the followed log, `nodes` those of a cluster, `server` what is for
+    one of several.
     """
 
     BINDINGS: ClassVar = bindings(  # in one list, since some share a key
@@ -129,6 +310,12 @@ class Main(GpuScreen):
         self.jobs.close()
         self.editor.close()
         self.scores.close()
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """Objects that carry out commands; the nodes of a cluster come first while they have the focus."""
+        nodes = (self.nodes,) if self.nodes.has_focus else ()
+        return (*nodes, self.jobs, self.editor, self.logs, self.panes, self.server)
 
     # what is shown
 
@@ -251,7 +438,7 @@ class Main(GpuScreen):
 
     @on(TabClicked)
     def _tab_clicked(self, message: TabClicked) -> None:
-        self.action_tab(message.name)
+        self.jobs.action_tab(message.name)
 
     @on(GripMoved)
     def _edge_dragged(self, message: GripMoved) -> None:
@@ -295,9 +482,9 @@ class Main(GpuScreen):
     def action_detail(self) -> None:
         """Open the page of the job or of the GPU, or the row that ended jobs share."""
         if self.nodes.chosen:
-            self.nodes.fold()
+            self.nodes.action_fold()
         elif self.jobs.is_on_fold:
-            self.jobs.toggle_finished()
+            self.jobs.action_finished()
         elif job := self.subject():
             self.jobs.look_at(job)
             from gputui.tui.screens.detail import Detail
@@ -323,14 +510,6 @@ class Main(GpuScreen):
 
             self.app.push_screen(GpuDetailScreen(self._services, self._snapshot, uuid, self.logs.open))
 
-    def action_pause(self) -> None:
-        """Ask for a reason, then pause the scheduler."""
-        self.server.pause()
-
-    def action_unpause(self) -> None:
-        """Resume the scheduler's starts."""
-        self.server.unpause()
-
     def action_submit(self) -> None:
         """Open the form of a new job."""
         from gputui.tui.screens.submit import Submit
@@ -351,124 +530,11 @@ class Main(GpuScreen):
         job = self.subject()
         self.app.push_screen(TimelineScreen(*self.server.scope, self.logs.open, job.id if job else None))
 
-    # panes
+    # log
 
     def show_log_pane(self) -> None:
         """Show the log pane, even if it is hidden or another one is zoomed, and focus it."""
         self.panes.show("log")
-
-    def action_pane(self, step: int) -> None:
-        """Focus the next pane."""
-        self.panes.focus_next(step)
-
-    def action_grow(self, step: int) -> None:
-        """Give the focused pane more or fewer rows."""
-        self.panes.grow(step)
-
-    def action_hide(self) -> None:
-        """Hide the focused pane."""
-        self.panes.hide()
-
-    def action_all_panes(self) -> None:
-        """Show every pane in its default size."""
-        self.panes.show_all()
-
-    def action_log_place(self) -> None:
-        """Put the log beside the queue, or below it."""
-        self.panes.move_log()
-
-    def action_grid(self) -> None:
-        """Change the GPU layout."""
-        self.panes.change_grid()
-
-    def action_zoom(self) -> None:
-        """Give the focused pane the whole screen, or end that."""
-        self.panes.zoom()
-
-    # queue
-
-    def action_mark(self) -> None:
-        """Mark or unmark the jobs of the row."""
-        self.jobs.mark()
-
-    def action_mark_all(self) -> None:
-        """Mark all jobs that are shown, or unmark them."""
-        self.jobs.mark_all()
-
-    def action_clear_marks(self) -> None:
-        """Remove all marks."""
-        self.jobs.clear_marks()
-
-    def action_sort(self) -> None:
-        """Sort by the next column; nodes by their idleness."""
-        if not self.nodes.sort():
-            self.jobs.sort_next()
-
-    def action_fold(self) -> None:
-        """Unfold the row or the node, or fold it."""
-        if not self.nodes.fold():
-            self.jobs.fold()
-
-    def action_fold_all(self) -> None:
-        """Unfold all rows or nodes, or fold them."""
-        if not self.nodes.fold_all():
-            self.jobs.fold_all()
-
-    def action_columns(self) -> None:
-        """Choose the columns of the queue."""
-        self.jobs.choose_columns()
-
-    def action_tab(self, name: str) -> None:
-        """Show another tab of the queue."""
-        self.jobs.turn_to(name)
-        self._update_tabs()
-        self.refresh_time()
-
-    def action_finished(self) -> None:
-        """Show ended jobs, or hide them."""
-        self.jobs.toggle_finished()
-
-    def action_failures_seen(self) -> None:
-        """Acknowledge all failures."""
-        self.jobs.look_at_all()
-
-    def action_filter(self) -> None:
-        """Open the filter line."""
-        self.jobs.open_filter()
-
-    def action_clear_filter(self) -> None:
-        """Remove the filter."""
-        self.jobs.clear_filter()
-
-    def action_move(self, step: int) -> None:
-        """Move the job past its neighbour."""
-        self.editor.move(step)
-
-    def action_edit(self) -> None:
-        """Edit the job's request."""
-        self.editor.edit()
-
-    def action_clone(self) -> None:
-        """Submit a job like this one."""
-        self.editor.clone()
-
-    def action_recur(self) -> None:
-        """Submit a job like this one by a schedule."""
-        self.editor.recur()
-
-    def action_pause_recurring(self) -> None:
-        """Pause the recurring job."""
-        self.editor.pause_recurring()
-
-    def action_resume_recurring(self) -> None:
-        """Resume the recurring job."""
-        self.editor.resume_recurring()
-
-    def action_remove(self) -> None:
-        """Remove the recurring job or the reservation."""
-        self.editor.remove()
-
-    # log
 
     def action_follow(self) -> None:
         """Go to the job's log; from the log back to the queue."""
@@ -476,23 +542,3 @@ class Main(GpuScreen):
             self.panes.show("queue")
         elif job := self.subject():
             self.logs.open(job.id)
-
-    def action_error(self, step: int) -> None:
-        """Go to the first error in the job's log."""
-        self.logs.show_error(step)
-
-    def action_attempt(self, step: int) -> None:
-        """Show the log of another attempt."""
-        self.logs.show_attempt(step)
-
-    def action_pin_log(self) -> None:
-        """Pin the job's log, or unpin it."""
-        self.logs.toggle_pin()
-
-    def action_logs(self) -> None:
-        """Show the pinned logs together."""
-        self.logs.show_pinned()
-
-    def action_attempts(self) -> None:
-        """Show the last two attempts side by side."""
-        self.logs.show_attempts()

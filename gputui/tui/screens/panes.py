@@ -224,10 +224,10 @@ class Panes:
         if name in self.layout.hidden:
             self._become(replace(self.layout, hidden=self.layout.hidden - {name}))
         if self.is_zoomed and self.focused != name:
-            self.zoom()
+            self.action_zoom()
         self.focus(name)
 
-    def focus_next(self, step: int) -> None:
+    def action_pane(self, step: int) -> None:
         """Focus the next pane; a zoom moves along."""
         shown = self.layout.shown
         here = shown.index(self.focused) if self.focused in shown else 0
@@ -236,7 +236,7 @@ class Panes:
         if self.is_zoomed:
             self._screen.call_after_refresh(self._redraw)
 
-    def grow(self, step: int) -> None:
+    def action_grow(self, step: int) -> None:
         """Move rows from the other panes to the focused one, or back."""
         pane = self.focused
         if pane is None or self.is_zoomed:
@@ -250,7 +250,7 @@ class Panes:
         """Make the queue wider by that many columns of the log beside it."""
         self._become(self.layout.widened(columns, self._screen.size.width))
 
-    def move_log(self) -> None:
+    def action_log_place(self) -> None:
         """Put the log beside the queue, or below it."""
         width = self._screen.size.width
         if width < BESIDE_FROM:
@@ -268,7 +268,7 @@ class Panes:
             above = shown[shown.index(name) - 1]
             self._become(self.layout.grown(above, rows, self._heights()))
 
-    def hide(self) -> None:
+    def action_hide(self) -> None:
         """Hide the focused pane, and focus the next one."""
         if (pane := self.focused) is not None and len(self.layout.shown) > 1:
             self._screen.remove_class("-zoomed")
@@ -276,17 +276,17 @@ class Panes:
             self._become(self.layout.without(pane))
             self.pane(next(name for name in following if name in self.layout.shown)).focus()
 
-    def show_all(self) -> None:
+    def action_all_panes(self) -> None:
         """Show every pane in its default size."""
         self._screen.remove_class("-zoomed")
         self._become(self.layout.with_all())
 
-    def change_grid(self) -> None:
+    def action_grid(self) -> None:
         """Switch to the next GPU layout."""
         self._become(self.layout.with_next_grid())
         self._screen.notify(f"GPU layout: {self.layout.grid}")
 
-    def zoom(self) -> None:
+    def action_zoom(self) -> None:
         """Give the focused pane the whole screen, or end that."""
         self._screen.toggle_class("-zoomed")
         self._redraw()

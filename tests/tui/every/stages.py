@@ -18,7 +18,7 @@ from tests.tui.sample import many_jobs
 
 async def queue(hand: Hand) -> None:
     """Leave the queue focused, as at the start."""
-    hand.main.action_tab("queue")
+    hand.main.jobs.action_tab("queue")
     await hand.breathe()
 
 
@@ -49,7 +49,7 @@ def at_job(job_id: int) -> Step:
 async def failed_job(hand: Hand) -> None:
     """Open the ended jobs, and move to one that failed."""
     await queue(hand)
-    hand.main.action_finished()
+    hand.main.jobs.action_finished()
     await hand.until(lambda: 92 in hand.queue.keys)
     await at_job(92)(hand)
 
@@ -70,7 +70,7 @@ def at_tab(name: str) -> Step:
     """Show that tab in the queue's pane."""
 
     async def at(hand: Hand) -> None:
-        hand.main.action_tab(name)
+        hand.main.jobs.action_tab(name)
         await hand.until(lambda: name == "finished" or hand.queue.cursor is not None)
 
     at.__name__ = f"tab_{name}"
@@ -102,7 +102,7 @@ async def paused(hand: Hand) -> None:
 async def marked(hand: Hand) -> None:
     """Mark a job."""
     await at_job(107)(hand)
-    hand.main.action_mark()
+    hand.main.jobs.action_mark()
     await hand.breathe()
 
 
@@ -124,7 +124,7 @@ async def log_hidden(hand: Hand) -> None:
     """Hide the log."""
     hand.log.focus()
     await hand.breathe()
-    hand.main.action_hide()
+    hand.main.panes.action_hide()
     await hand.breathe()
 
 

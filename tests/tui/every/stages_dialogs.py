@@ -76,7 +76,7 @@ async def themes(hand: Hand) -> None:
 async def reason(hand: Hand) -> None:
     """Open the prompt for the reason of a pause."""
     await stages.queue(hand)
-    hand.main.action_pause()
+    hand.main.server.action_pause()
     await hand.opened(Prompt)
 
 

@@ -21,7 +21,7 @@ from tests.tui.every.row import Step
 
 async def columns(hand: Hand) -> None:
     """Open the dialog of columns."""
-    hand.main.action_columns()
+    hand.main.jobs.action_columns()
     table = (await hand.opened(ColumnChooser)).table
     await hand.until(lambda: len(table.keys) > 1)
     table.move_to(1)
@@ -88,7 +88,7 @@ async def container(hand: Hand) -> None:
 async def logs(hand: Hand) -> None:
     """Open the logs of both attempts of job 101 side by side."""
     await stages.at_job(101)(hand)
-    hand.main.action_attempts()
+    hand.main.logs.action_attempts()
     await hand.opened(LogsScreen)
 
 

@@ -106,7 +106,7 @@ async def tidy(hand: Hand, stored: Stored) -> None:
     hand.checked = len(hand.console.audited())
     hand.app.clear_notifications()
     hand.app.copy_to_clipboard("")
-    hand.main.action_tab("queue")
+    hand.main.jobs.action_tab("queue")
     if hand.app.snapshot is not hand.console.snapshot:
         await hand.console.show(hand.pilot, hand.console.snapshot)
     hand.queue.move_to(0)
