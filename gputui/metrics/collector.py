@@ -49,7 +49,6 @@ class SnapshotCollector(Collector):
 
     @property
     def snapshot(self) -> Snapshot:
-        """Newest snapshot."""
         return self._latest[0]
 
     def begin(self, jobs: Iterable[Job]) -> None:

@@ -152,11 +152,9 @@ class MetricsRecorder:
         self._gauges[families.LAST_TICK].set_to_current_time()
 
     def failed(self, part: str) -> None:
-        """Record a fault."""
         self._counters[families.FAILURES].labels(part).inc()
 
     def wrote(self, seconds: float) -> None:
-        """Record a write to the journal."""
         self._histograms[families.WRITE].observe(seconds)
 
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
@@ -351,7 +349,6 @@ class Exporter:
         return tuple(Notice("warning", text, short="no metrics") for text in faults)
 
     def close(self) -> None:
-        """Close the port."""
         self._is_closed = True
         self._woken.set()
         self._thread.join(CLOSE_WITHIN)

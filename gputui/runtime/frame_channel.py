@@ -34,15 +34,12 @@ class FrameChannel:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether there is output that arrived with the greeting."""
         return bool(self._early)
 
     def fileno(self) -> int:
-        """Return the socket's descriptor."""
         return self._connection.fileno()
 
     def input_fileno(self) -> int:
-        """Return the socket's descriptor."""
         return self._connection.fileno()
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
@@ -80,17 +77,14 @@ class FrameChannel:
             self._connection.sendall(frames.frame(frames.INPUT, data[at : at + _MOST]))
 
     def end_input(self) -> None:
-        """End the input."""
         with suppress(OSError):
             self._connection.sendall(frames.frame(frames.END_OF_INPUT))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Send the size of the terminal."""
         with suppress(OSError):
             self._connection.sendall(frames.size_frame(rows, columns))
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the other side sent."""
         return self._exit_code
 
     def keep_exit_code(self, code: int | None) -> None:
@@ -98,7 +92,6 @@ class FrameChannel:
         self._exit_code = code
 
     def close(self) -> None:
-        """Close the socket."""
         self._connection.close()
 
 

@@ -271,7 +271,6 @@ class LocalProcesses:
         self._sampler = ProcessSampler()
 
     def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> dict[int, ProcessRow]:
-        """Return the live processes by pid, and with `with_parents` their parents."""
         return {row.pid: row for row in self._sampler.sample(pids, with_parents=with_parents)}
 
     def environment(self, target: ProcessTarget) -> tuple[str, ...]:

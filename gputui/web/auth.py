@@ -36,7 +36,6 @@ class AccessControl:
         return session
 
     def knows(self, session: str) -> bool:
-        """Return whether this is the secret of a session."""
         return sum(_same(session, known) for known in self._sessions) > 0  # all are compared: no sooner for any
 
     def is_for_us(self, host: str) -> bool:

@@ -283,7 +283,6 @@ class ConsoleServer(Server):
 
     @property
     def link(self) -> str:
-        """Return the link that admits the next browser."""
         return f"http://{url_host(self.host)}:{self.port}/?token={self._door.token}"
 
     @property

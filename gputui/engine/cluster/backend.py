@@ -218,11 +218,9 @@ class WithoutTimes:
         self._stream = stream
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines as the job wrote them."""
         return (line.partition(b" ")[2] for line in self._stream)
 
     def close(self) -> None:
-        """End the iteration."""
         self._stream.close()
 
 

@@ -200,7 +200,6 @@ class ClusterHooks:
             self._announcer.announce(stuck, now)
 
     def notices(self) -> tuple[Notice, ...]:
-        """Return notices of failing targets, and of dropped deliveries."""
         return self._announcer.notices(self._clock.now())
 
     def close(self) -> None:

@@ -293,7 +293,6 @@ class ClusterTelemetry:
         return self._ends.notices() if self._ends is not None else ()
 
     def close(self) -> None:
-        """Save the sums for the next process."""
         self._tallies.save()
         self._worker.shutdown(wait=False)
         if self._ends is not None:

@@ -186,7 +186,6 @@ class NodeReader:
         self._probes.want_pcie(node, drivers)
 
     def close(self) -> None:
-        """End the probes."""
         self._probes.close()
 
     def _names_of(self, node: Node, reading: ProbeReading) -> Mapping[str, Gpu]:
@@ -268,7 +267,6 @@ class SharedDuty:
 
     @property
     def is_mine(self) -> bool:
-        """Return whether this process does it."""
         return self._duty is not None
 
     def update(self, snapshot: Snapshot) -> None:

@@ -77,7 +77,6 @@ class EngineQueue:
         self.on_refresh()
 
     def jobs(self) -> Entries:
-        """Return all jobs that the engine still knows, by id."""
         return self._read()[1]
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
@@ -150,7 +149,6 @@ class EngineQueue:
         return ()
 
     def close(self) -> None:
-        """Close the connections to the cluster."""
         self.cluster.close()
 
 

@@ -74,7 +74,6 @@ class Announcer:
         self._views: tuple[GpuView, ...] | None = None
 
     def notices(self, now: datetime) -> tuple[Notice, ...]:
-        """Return notices of failing targets, and of dropped deliveries."""
         return tuple(Notice("warning", text) for outbox in self._outboxes for text in outbox.notices(now))
 
     def update(self, jobs: Entries, views: tuple[GpuView, ...], now: datetime) -> None:

@@ -137,7 +137,6 @@ class Connection:
 
     @property
     def where(self) -> str:
-        """Address of the engine, for messages."""
         return self._endpoint.url if self._endpoint else (self._settings.docker_host or "its address")
 
     @property
@@ -193,7 +192,6 @@ class Connection:
         self._give_back(client, era)
 
     def open(self, *, patient: bool = False) -> EngineClient:
-        """Return a client for a stream, which the caller closes."""
         return self._borrow(patient)
 
     @contextmanager

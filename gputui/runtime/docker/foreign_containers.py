@@ -29,7 +29,6 @@ class DockerContainers:
         self._connection = Connection(settings)
 
     def inspect(self, name: str) -> ContainerDetail:
-        """Return the container with that name or id."""
         return self._connection.call(lambda client: _inspected(client, name))
 
     def stop(self, container_id: str, patience: int) -> ContainerDetail:
@@ -46,7 +45,6 @@ class DockerContainers:
         return DockerLog(self._connection, LogQuery(container_id, tail, follow, stamped))
 
     def close(self) -> None:
-        """Close the connections."""
         self._connection.close()
 
 

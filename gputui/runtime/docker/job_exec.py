@@ -67,11 +67,9 @@ class ContainerChannel:
         return bool(self._rest) or (isinstance(self._connection, ssl.SSLSocket) and self._connection.pending() > 0)
 
     def fileno(self) -> int:
-        """Return the connection's descriptor."""
         return self._connection.fileno()
 
     def input_fileno(self) -> int:
-        """Return the connection's descriptor."""
         return self._connection.fileno()
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
@@ -130,13 +128,11 @@ class ContainerChannel:
         self._is_resizing = False
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the engine reports."""
         with suppress(RuntimeFault):
             return self._exit_code()
         return None
 
     def close(self) -> None:
-        """Close the connection."""
         self._closed.set()
         self._connection.close()
 
@@ -284,7 +280,6 @@ class DockerExec:
         return self._runs_here
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

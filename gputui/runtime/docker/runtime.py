@@ -87,7 +87,6 @@ class DockerRuntime:
     # status
 
     def status(self) -> RuntimeStatus:
-        """Return the status as of the last call."""
         return self._status
 
     def check(self) -> RuntimeStatus:
@@ -156,7 +155,6 @@ class DockerRuntime:
     # images
 
     def has_image(self, image: str) -> bool:
-        """Return whether the engine has the image."""
         return self._call(lambda client: _has_image(client, image))
 
     def images(self) -> tuple[str, ...]:
@@ -252,7 +250,6 @@ class DockerRuntime:
         self._call_unless_over(lambda client: client.kill(container_id, signal=number))
 
     def kill(self, container_id: str) -> None:
-        """Send SIGKILL to the container."""
         try:
             self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))
         except RuntimeFault as error:  # Podman does not kill paused containers
@@ -289,7 +286,6 @@ class DockerRuntime:
     # listings
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return all containers of this store."""
         return self._call(self._cache.containers)
 
     def inspect(self, container_id: str) -> ContainerRecord | None:
@@ -302,7 +298,6 @@ class DockerRuntime:
         raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, f"there is no container {container_id}"))
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
-        """Return running foreign containers that requested GPUs."""
         facts = self._current_facts()
         if not facts.gpus.is_local:
             return ()  # their GPUs belong to another machine
@@ -316,7 +311,6 @@ class DockerRuntime:
     # output
 
     def save_log(self, container_id: str, path: Path) -> None:
-        """Write all of its output to the file."""
         self._call(lambda client: save(client, container_id, path), is_long=True)
 
     def logs(

@@ -282,7 +282,6 @@ class PipesChannel:
         """Do nothing: there is no terminal."""
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the wrapper sent or recorded."""
         return self._exit_code
 
     def close(self) -> None:

@@ -269,11 +269,9 @@ class OpenFolder(AttemptFolder, frozen=True):
         return cls(path, AttemptFolder(path).open_directory())
 
     def open_directory(self) -> int:
-        """Return another descriptor of the directory."""
         return os.dup(self.place)
 
     def status(self) -> os.stat_result:
-        """Return owner and mode of the directory."""
         return os.fstat(self.place)
 
     def submitter(self) -> int | None:
@@ -282,7 +280,6 @@ class OpenFolder(AttemptFolder, frozen=True):
         return manifest.submitter if manifest is not None and reach is None else None
 
     def close(self) -> None:
-        """Close the directory."""
         os.close(self.place)
 
 

@@ -49,7 +49,6 @@ class ExitWatch:
             self._ring()
 
     def has(self, pid: int) -> bool:
-        """Return whether this process is watched."""
         return pid in self._pids
 
     def close(self) -> None:

@@ -87,11 +87,9 @@ class HostExecution:
 
     @property
     def has_pending(self) -> bool:
-        """Return whether all output has ended."""
         return not self._sources
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when one of the streams is."""
         return self._ready.fileno()
 
     def input_fileno(self) -> int:
@@ -135,7 +133,6 @@ class HostExecution:
             self._input = None
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal."""
         if self.is_tty and self._input is not None:
             with suppress(OSError):
                 fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

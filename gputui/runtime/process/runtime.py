@@ -81,7 +81,6 @@ class ProcessRuntime:
         self._status = self._current_status()
 
     def status(self) -> RuntimeStatus:
-        """Return the status as of the last check."""
         return self._status
 
     def check(self) -> RuntimeStatus:
@@ -136,7 +135,6 @@ class ProcessRuntime:
         self.unsuspend(container_id)
 
     def signal(self, container_id: str, number: int) -> None:
-        """Send a signal to all processes of the attempt."""
         self._send(container_id, number)
 
     def kill(self, container_id: str) -> None:
@@ -165,7 +163,6 @@ class ProcessRuntime:
             folder.set_suspended(is_suspended=False)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return all attempts of this store."""
         with self._disk():
             records = self._index.all()
         for record in records:
@@ -194,7 +191,6 @@ class ProcessRuntime:
         return ()
 
     def save_log(self, container_id: str, path: Path) -> None:
-        """Copy its kept output to a file."""
         from gputui.runtime.process.attach import save_marks  # with all of attaching, so not before a job has ended
 
         self._there(container_id)
@@ -271,7 +267,6 @@ class ProcessRuntime:
         return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
 
     def _is_stale(self, name: str) -> bool:
-        """Return whether a name is of an attempt of this store that is gone."""
         return parse_name(name, self._store_id) is not None and self._root.is_dir() and not (self._root / name).exists()
 
     def _may_run(self, container_id: str) -> bool:
@@ -442,5 +437,4 @@ class DemoRuntime(ProcessRuntime):
             wake()
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
-        """Return the simulated containers."""
         return self._others()
