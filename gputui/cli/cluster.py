@@ -178,7 +178,6 @@ def _subject(named: Mapping[str, str | None]) -> tuple[str, str]:
 
 
 def epilog() -> str:
-    """Return the program that nodes run after each job."""
     return (files("gputui") / "cluster" / "slurm" / "epilog.sh").read_text(encoding="utf-8")
 
 

@@ -116,7 +116,6 @@ class Signals:
         os.close(self._told)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable after a signal."""
         return self._heard
 
     def take(self) -> list[int]:
@@ -157,7 +156,6 @@ class Output:
         """Bytes of standard output and error that come again."""
 
     def repeat(self) -> None:
-        """Expect all output from its beginning."""
         self._repeated = dict(self._shown)
 
     def show(self, is_error: bool, piece: bytes) -> None:

@@ -119,7 +119,6 @@ def scheduler_command(options: Options) -> list[str]:
 
 
 def allows_host_jobs(options: Options) -> bool:
-    """Return whether the scheduler of these options runs host jobs."""
     return options.runtime == "process" or options.settings.scheduler.host_jobs
 
 

@@ -39,7 +39,6 @@ class Named(Struct, frozen=True):
 
     @property
     def is_one(self) -> bool:
-        """Return whether the name stands for exactly one job."""
         return len(self.ids) == 1 and len(self.indices) < 2
 
 
@@ -217,12 +216,10 @@ class OneJobId(JobIds):
 
 
 def ids_argument(function: Callable[..., R]) -> Callable[..., R]:
-    """Add an argument of one or more ids to a command function."""
     return click.argument("ids", nargs=-1, required=True, type=JobIds(), metavar="ID...")(function)
 
 
 def is_live(job: Job) -> bool:
-    """Return whether the job has not ended."""
     return not job.state.is_terminal
 
 

@@ -171,7 +171,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _is_limit(error: Exception) -> bool:
-    """Return whether the system refused memory or a thread."""
     return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 

@@ -95,7 +95,6 @@ def settings_json(settings: PolicySettings, keys: Iterable[str]) -> dict[str, An
 
 
 def replayed() -> list[str]:
-    """Return the names of the settings that affect a replay."""
     return [name for name in PolicySettings.__struct_fields__ if name not in NOT_REPLAYED]
 
 

@@ -55,7 +55,6 @@ class Report(Struct, frozen=True):
     gpus: GpuIndices
 
     def grouped(self, by: str) -> UsageAccounts:
-        """Return the accounts with another grouping."""
         return self.accounts if by == self.by else account(self.jobs, self.period, by, self.now)
 
     def name_of(self, by: str, group: str) -> str:
@@ -176,7 +175,6 @@ class FigureColumn(Struct, frozen=True):
     """Returns whether the column has anything to show, given the sums of all jobs."""
 
     def cell(self, sums: UsageAccount, rates: ReportSettings) -> str:
-        """Return the figure as shown."""
         return self.show(self.value(sums, rates))
 
 
@@ -186,7 +184,6 @@ def hours(seconds: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """Return a price."""
     return UNKNOWN if value is None else f"{value:,.2f}"
 
 
@@ -196,7 +193,6 @@ def wait(seconds: float | None) -> str:
 
 
 def energy(sums: UsageAccount) -> str:
-    """Return kilowatt-hours."""
     return _decimal(_kwh(sums))
 
 
@@ -255,7 +251,6 @@ COLUMNS = (
 
 
 def shown_columns(found: Report) -> list[FigureColumn]:
-    """Return the columns that have anything to show."""
     return [column for column in COLUMNS if column.is_shown(found.accounts.total, found.rates)]
 
 

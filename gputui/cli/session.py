@@ -29,7 +29,6 @@ _COMPLETING = "_GPUTUI_COMPLETE"
 
 
 def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
-    """Return the sentence that names settings which the site does not let this source change."""
     return f"{source}: ignored {', '.join(keys)}: the site's {options.site} decides about that"
 
 
@@ -137,7 +136,6 @@ class Session:
 
 
 def _tell(sentence: str) -> None:
-    """Print on stderr why the command waits."""
     click.echo(f"gputui: {plain(sentence)}", err=True)
 
 

@@ -49,5 +49,4 @@ def discard_stdout() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """Discard all further output on that descriptor."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

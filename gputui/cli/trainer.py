@@ -102,11 +102,9 @@ class TrainingRun:
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
 
     def save_soon(self) -> None:
-        """Write a checkpoint after the current step."""
         self.must_save = True
 
     def say(self, text: str) -> None:
-        """Print a line and flush it."""
         print(f"{DIM}{self.clock(self.step)}{END} {text}", flush=True)
 
 
@@ -207,7 +205,6 @@ def evaluate(run: TrainingRun) -> None:
 
 
 def checkpoint(run: TrainingRun) -> str:
-    """Return the name of the checkpoint of the current step."""
     return f"checkpoints/{run.options.name}/step-{run.step:06}.pt"
 
 

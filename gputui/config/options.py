@@ -168,7 +168,6 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def templates_path() -> Path:
-    """Return the directory of this user's job templates."""
     return _config_directory() / "templates"
 
 

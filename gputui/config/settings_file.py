@@ -179,7 +179,6 @@ def check_removed(names: Iterable[str], where: str) -> None:
 
 
 def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
-    """Return the error for a key that is not a setting."""
     return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
 
 

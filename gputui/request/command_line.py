@@ -79,7 +79,6 @@ class _Reader:
 
     @staticmethod
     def is_option(word: str) -> bool:
-        """Return whether the word is an option rather than the image."""
         return word.startswith("-") and word not in {"-", "--"}
 
     def take(self, word: str, rest: Sequence[str]) -> int:

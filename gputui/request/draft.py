@@ -166,7 +166,6 @@ def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:
 
 
 def env_names(draft: Draft) -> tuple[str, ...]:
-    """Return the names of the environment variables."""
     return tuple(word.partition("=")[0] for word in _env_words(draft))
 
 

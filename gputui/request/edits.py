@@ -80,7 +80,6 @@ class Editor:
 
     @staticmethod
     def cannot_run(words: Sequence[str], error: OSError) -> GputuiError:
-        """Return the error of an editor that could not be started."""
         return GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR")
 
     def _forget(self, path: Path) -> None:
@@ -172,7 +171,6 @@ def locked(job: Job) -> dict[str, str]:
 
 
 def changed(before: Draft, after: Draft) -> tuple[str, ...]:
-    """Return the names of the texts that differ."""
     return tuple(name for name in NAMES if drafts.text_of(before, name) != drafts.text_of(after, name))
 
 

@@ -15,7 +15,6 @@ NAMES = draft.FURTHER_NAMES
 
 
 def folded(whole: Draft) -> str:
-    """Return the text of a draft."""
     return " ".join(word for name in NAMES if (text := draft.text_of(whole, name)) for word in _words(name, text))
 
 

@@ -63,7 +63,6 @@ def job_name(text: str, where: str) -> str:
 
 
 def tenant_name(text: str, where: str) -> str:
-    """Return a tenant's name."""
     return one_line(text, where, MAX_TENANT)
 
 
@@ -112,7 +111,6 @@ def cpus(text: str, where: str) -> float:
 
 
 def cpus_text(number: float) -> str:
-    """Return the text of a number of processors."""
     return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
@@ -135,7 +133,6 @@ def duration(text: str, where: str) -> timedelta:
 
 
 def time_span(text: str, where: str) -> timedelta:
-    """A duration above 0."""
     return parse_time_span(text, where=where)
 
 
@@ -180,7 +177,6 @@ MAX_ARRAY = 100_000
 
 
 def gpu_model(text: str, where: str) -> str:
-    """Return a part of a model's name."""
     return one_line(text, where, 80)
 
 

@@ -46,7 +46,6 @@ class _Text(NamedTuple):
     """Hint for errors without a specific one."""
 
     def refused(self, what: str, hint: str | None = None) -> InputError:
-        """Return the error about this text."""
         return InputError(f"{quoted(self.text)} {what}", where=self.where, hint=hint or self.hint)
 
     @property

@@ -34,12 +34,10 @@ class DoctorCheck(Struct, frozen=True):
 
 
 def ok(name: str, text: str) -> DoctorCheck:
-    """Return the finding that nothing is wrong."""
     return DoctorCheck(name, CheckLevel.OK, text)
 
 
 def warn(name: str, text: str, why: str, hint: str) -> DoctorCheck:
-    """Return a finding that needs attention but stops no job."""
     return DoctorCheck(name, CheckLevel.WARN, text, hint, why)
 
 

@@ -57,12 +57,10 @@ class EngineHost(Struct, frozen=True):
 
     @property
     def hook(self) -> str | None:
-        """Return the path of the hook."""
         return next((path for path in self.toolkit if Path(path).name == HOOK), None)
 
     @property
     def knows_hook(self) -> bool:
-        """Return whether the engine found the hook when it started."""
         return self.hook is not None and not self.hook_is_new
 
     @property
@@ -376,7 +374,6 @@ def look(gpus: EngineGpus) -> EngineHost | None:
 
 
 def toolkit_of(process: EngineProcess) -> tuple[str, ...]:
-    """Return the paths of those parts of NVIDIA's Container Toolkit that the engine would find."""
     return tuple(_find(process, TOOLKIT))
 
 

@@ -194,7 +194,6 @@ def of_leader(leader: Leader | None) -> DoctorCheck:
 
 
 def of_older_leader(sentence: str, hint: str) -> DoctorCheck:
-    """Report a scheduler that could not read what this gputui writes."""
     return fail("scheduler", sentence, "No command and no console of this gputui can change the queue.", hint)
 
 
