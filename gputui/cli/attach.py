@@ -12,8 +12,6 @@ from gputui.cli.exec import check_terminal
 from gputui.cli.job_ids import Named, OneJobId, resolve_one
 from gputui.cli.logs import print_log, wait_until_started
 from gputui.cli.session import Session, pass_session
-from gputui.domain.job_spec import JobId
-from gputui.ports.backend import DirectBackend
 
 
 @click.command("attach", short_help="attach to a job again")
@@ -33,18 +31,13 @@ def command(session: Session, keys: str, ids: tuple[Named, ...]) -> int:
         job = backend.job(resolve_one(backend.queue, ids[0]))
         interactive = job.spec.interactive
         if interactive is None:
-            return _follow(backend, job.id)
+            wait_until_started(backend.queue, job.id)
+            try:
+                if backend.job(job.id).attempts:
+                    print_log(backend.log(job.id, follow=True))
+                return max(map(wait.exit_code, wait.wait_for(backend.queue, (job.id,))))
+            except KeyboardInterrupt:
+                click.echo(f"gputui: job {job.id} keeps running", err=True)
+                return 128 + signal.SIGINT
         check_terminal(stdin=interactive.stdin, is_tty=interactive.tty)
         return Attendance(session, backend, job.id, keys, is_owner=False).run()
-
-
-def _follow(backend: DirectBackend, job_id: JobId) -> int:
-    """Print the output of a job to its end; return its exit code."""
-    wait_until_started(backend.queue, job_id)
-    try:
-        if backend.job(job_id).attempts:
-            print_log(backend.log(job_id, follow=True))
-        return max(map(wait.exit_code, wait.wait_for(backend.queue, (job_id,))))
-    except KeyboardInterrupt:
-        click.echo(f"gputui: job {job_id} keeps running", err=True)
-        return 128 + signal.SIGINT

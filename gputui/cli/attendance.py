@@ -30,7 +30,6 @@ from gputui.cli.logs import print_log, was_started
 from gputui.cli.session import Session
 from gputui.cli.streams import discard, discard_stdout
 from gputui.domain.action import Cancel
-from gputui.domain.attempt import Attempt
 from gputui.domain.errors import CapabilityError, ClusterError, GputuiError, RuntimeFault
 from gputui.domain.job import Job
 from gputui.domain.job_spec import Interactive, JobId
@@ -127,26 +126,27 @@ class Attendance:
         """
         with self._cleared(), Signals(SIGNALS) as signals, wait.changes_of(self._backend.queue) as changes:
             try:
-                return self._run(signals, changes, attached)
+                while True:
+                    job = self._wait_for_start(signals, changes)
+                    if wait.has_ended(job):
+                        attached()
+                        return self._ended(job)
+                    attempt = job.attempts[-1]
+                    channel = self._attached(job)
+                    if channel is None:
+                        pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
+                        changes.wait(time.monotonic() + pause, signals.fileno())
+                        self._obey(signals)
+                        continue
+                    attached()
+                    self._was_attached.add(attempt.number)
+                    if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
+                        return code
+                    # forget an attempt that never started: the next one gets its number
+                    if all(each.number != attempt.number for each in self._job().attempts):
+                        self._was_attached.discard(attempt.number)
             except Leaving as leaving:
                 return leaving.exit_code
-
-    def _run(self, signals: Signals, changes: wait.Changes, attached: Callable[[], None]) -> int:
-        while True:
-            job = self._wait_for_start(signals, changes)
-            if wait.has_ended(job):
-                attached()
-                return self._ended(job)
-            attempt = job.attempts[-1]
-            channel = self._attached(job)
-            if channel is None:
-                self._pause(signals, changes)
-                continue
-            attached()
-            self._was_attached.add(attempt.number)
-            if (code := self._attend(attempt.number, channel, signals, changes)) is not None:
-                return code
-            self._forget_given_back(attempt.number)
 
     @contextmanager
     def _cleared(self) -> Iterator[None]:
@@ -166,7 +166,17 @@ class Attendance:
             job = self._job()
             if wait.has_ended(job) or (self._may_attach(job) and self._is_new(job)):
                 return job
-            self._show(job)
+            snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
+            start = snapshot.expected_starts.get(job.id)
+            if job.state is JobState.PENDING and start is None and self._backend.about().caps.runs_jobs:
+                from gputui.domain.policy.timeline import timeline
+
+                start = timeline(snapshot, self._session.options.settings, now).starts.get(job.id)
+            words = waiting_words(snapshot, job, start, now)
+            is_passing = words in _PASSING
+            if not ("no scheduler is running" in words or self._backend.is_scheduled()):
+                words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
+            self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
             changes.wait(time.monotonic() + _SHOWN_EVERY, signals.fileno())
             self._obey(signals)
 
@@ -179,11 +189,6 @@ class Attendance:
         attempt = job.attempt
         return attempt is not None and not attempt.is_over and attempt.number not in self._was_attached
 
-    def _forget_given_back(self, number: int) -> None:
-        """Forget an attempt that never started: the next one gets its number."""
-        if all(each.number != number for each in self._job().attempts):
-            self._was_attached.discard(number)
-
     def _obey(self, signals: Signals) -> None:
         """Leave on a signal while the job waits, and cancel the job if this command submitted it. Raises Leaving."""
         number = next((number for number in signals.take() if number not in SHOWING), None)
@@ -193,20 +198,6 @@ class Attendance:
             self._backend.act(Cancel((self._id,)))
             self._status.say(f"job {self._id} is cancelled")
         raise Leaving(number)
-
-    def _show(self, job: Job) -> None:
-        """Show why the job waits, and until when."""
-        snapshot, now = self._backend.snapshots().read(), bootstrap.clock().now()
-        start = snapshot.expected_starts.get(job.id)
-        if job.state is JobState.PENDING and start is None and self._backend.about().caps.runs_jobs:
-            from gputui.domain.policy.timeline import timeline
-
-            start = timeline(snapshot, self._session.options.settings, now).starts.get(job.id)
-        words = waiting_words(snapshot, job, start, now)
-        is_passing = words in _PASSING
-        if not ("no scheduler is running" in words or self._backend.is_scheduled()):
-            words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
-        self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
 
     # attaching
 
@@ -242,11 +233,6 @@ class Attendance:
             return False
         self._status.show(f"job {job.shown_id} cannot be reached: {error.what}; trying again", is_passing=True)
         return True
-
-    def _pause(self, signals: Signals, changes: wait.Changes) -> None:
-        pause = _TRY_EVERY if self._unreached_until is None else _AGAIN_EVERY
-        changes.wait(time.monotonic() + pause, signals.fileno())
-        self._obey(signals)
 
     def _attend(self, number: int, channel: Channel, signals: Signals, changes: wait.Changes) -> int | None:
         """Talk to one attempt until it is over; return this command's exit code if the user left or it was lost.
@@ -357,17 +343,14 @@ class Attendance:
         self._status.clear()
         attempt = job.attempt
         if attempt is not None and attempt.number not in self._was_attached and attempt.started_at is not None:
-            self._print_output(job, attempt)
+            try:
+                for is_error, piece in job_access.output_of(self._session.options, self._backend, job, attempt):
+                    write_all(2 if is_error else 1, piece)
+            except GputuiError as error:
+                self._status.say(str(error))
         if job.state is not JobState.COMPLETED and not self._is_quiet:
             self._status.say(wait.sentence(job))
         return wait.exit_code(job)
-
-    def _print_output(self, job: Job, attempt: Attempt) -> None:
-        try:
-            for is_error, piece in job_access.output_of(self._session.options, self._backend, job, attempt):
-                write_all(2 if is_error else 1, piece)
-        except GputuiError as error:
-            self._status.say(str(error))
 
 
 def waiting_words(snapshot: Snapshot, job: Job, start: datetime | None, now: datetime) -> str:
@@ -393,7 +376,21 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
     """Show why the job waits, then its output; return its exit code. Ctrl-C cancels the job, a second one leaves."""
     status = Status(is_quiet=is_quiet)
     try:
-        _follow(backend, job_id, status)
+        job = backend.job(job_id)
+        while not was_started(job):
+            snapshot = backend.snapshots().read()
+            words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
+            status.show(f"job {job.shown_id} {words}", is_passing=job.state is not JobState.PENDING)
+            time.sleep(_LOOK_EVERY)
+            job = backend.job(job_id)
+        status.clear()
+        if job.attempt is not None:
+            try:
+                stream = backend.log(job_id, follow=True)
+            except CapabilityError:  # the output is there at the end
+                [_] = wait.wait_for(backend.queue, (job_id,))
+                stream = backend.log(job_id)
+            print_log(stream)
         return _end(backend, job_id, status, is_quiet=is_quiet)
     except KeyboardInterrupt:
         name = backend.job(job_id).shown_id
@@ -404,25 +401,6 @@ def follow_output(backend: DirectBackend, job_id: JobId, *, is_quiet: bool) -> i
     except KeyboardInterrupt:
         status.say(f"job {name} is still stopping: `gputui show {name}`")
     return INTERRUPTED
-
-
-def _follow(backend: DirectBackend, job_id: JobId, status: Status) -> None:
-    """Wait until the job has started, and print its output until its end, where the cluster shows it meanwhile."""
-    job = backend.job(job_id)
-    while not was_started(job):
-        snapshot = backend.snapshots().read()
-        words = waiting_words(snapshot, job, snapshot.expected_starts.get(job_id), bootstrap.clock().now())
-        status.show(f"job {job.shown_id} {words}", is_passing=job.state is not JobState.PENDING)
-        time.sleep(_LOOK_EVERY)
-        job = backend.job(job_id)
-    status.clear()
-    if job.attempt is not None:
-        try:
-            stream = backend.log(job_id, follow=True)
-        except CapabilityError:  # the output is there at the end
-            [_] = wait.wait_for(backend.queue, (job_id,))
-            stream = backend.log(job_id)
-        print_log(stream)
 
 
 def _end(backend: DirectBackend, job_id: JobId, status: Status, *, is_quiet: bool) -> int:

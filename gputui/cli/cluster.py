@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -58,7 +58,7 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
     patience = job_values.duration(timeout, "--timeout")
     checks = clusters.check_nodes(session.options, nodes, patience, image=image, waits=waits, tell=_tell)
     if as_json:
-        print_json([_json(check) for check in checks])
+        print_json([{"node": check.node, "result": str(check.verdict), **asdict(check)} for check in checks])
     else:
         sys.stdout.write("\n".join(_check_lines(checks)) + "\n")
     verdicts = {check.verdict for check in checks}
@@ -67,10 +67,6 @@ def check(session: Session, image: str | None, waits: bool, timeout: str, as_jso
 
 def _tell(sentence: str) -> None:
     click.echo(f"gputui: {plain(sentence)}", err=True)
-
-
-def _json(check: NodeCheck) -> dict[str, Any]:
-    return {"node": check.node, "result": str(check.verdict), **asdict(check)}
 
 
 def _check_lines(checks: Sequence[NodeCheck]) -> list[str]:
@@ -164,17 +160,12 @@ def rbac(
     """
     from gputui.bootstrap import clusters
 
-    subject = _subject({"User": user, "Group": group, "ServiceAccount": service_account})
-    place = namespace or session.options.settings.cluster.namespace or ""
-    click.echo(clusters.kubernetes_rbac(place, *subject, is_operator=operator, is_wide=not own_namespace), nl=False)
-
-
-def _subject(named: Mapping[str, str | None]) -> tuple[str, str]:
-    """Return kind and name of the one who gets the rights."""
+    named = {"User": user, "Group": group, "ServiceAccount": service_account}
     given = [(kind, name) for kind, name in named.items() if name]
     if len(given) != 1:
         raise click.UsageError("name one of --user, --group and --service-account")
-    return given[0]
+    place = namespace or session.options.settings.cluster.namespace or ""
+    click.echo(clusters.kubernetes_rbac(place, *given[0], is_operator=operator, is_wide=not own_namespace), nl=False)
 
 
 def epilog() -> str:

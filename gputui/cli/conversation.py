@@ -199,29 +199,26 @@ class Conversation:
                     self._channel.resize(rows + 1, columns)
                 self._channel.resize(rows, columns)
             try:
-                return self._converse()
+                while True:
+                    ready = self._wait()
+                    outcome = self._obey_signals() if self._signals.fileno() in ready else None
+                    if outcome is not None:
+                        return outcome
+                    if self._channel.has_pending or self._has_output(ready):
+                        parts = self._channel.receive()
+                        if parts is None:
+                            return Ending.ENDED
+                        for is_error, piece in parts:
+                            self._show(is_error, piece)
+                    if self._pending_input.is_waiting:
+                        self._send(ready)
+                    if self._input in ready and (outcome := self._type()) is not None:
+                        return outcome
             except Leaving as leaving:
                 self.exit_code = leaving.exit_code
                 return Ending.LEFT
             except _TerminalGoneError:
                 return Ending.HUNG_UP
-
-    def _converse(self) -> Ending:
-        while True:
-            ready = self._wait()
-            outcome = self._obey_signals() if self._signals.fileno() in ready else None
-            if outcome is not None:
-                return outcome
-            if self._channel.has_pending or self._has_output(ready):
-                parts = self._channel.receive()
-                if parts is None:
-                    return Ending.ENDED
-                for is_error, piece in parts:
-                    self._show(is_error, piece)
-            if self._pending_input.is_waiting:
-                self._send(ready)
-            if self._input in ready and (outcome := self._type()) is not None:
-                return outcome
 
     def _wait(self) -> dict[int, int]:
         """Wait until a descriptor is ready for reading or sending; return the ready ones."""
@@ -246,19 +243,15 @@ class Conversation:
     def _obey_signals(self) -> Ending | None:
         for number in self._signals.take():
             if number in SHOWING:
-                self._show_anew()
+                if self._is_raw:
+                    with suppress(termios.error):
+                        tty.setraw(0, termios.TCSANOW)
+                self._channel.resize(*terminal_size())
             elif number == signal.SIGHUP:
                 return Ending.HUNG_UP
             else:
                 self._on_signal(number)
         return None
-
-    def _show_anew(self) -> None:
-        """Send the terminal's size to the job and set raw mode again: a shell may have changed the modes meanwhile."""
-        if self._is_raw:
-            with suppress(termios.error):
-                tty.setraw(0, termios.TCSANOW)
-        self._channel.resize(*terminal_size())
 
     def _type(self) -> Ending | None:
         """Read typed input and pass it on."""

@@ -50,7 +50,11 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     after which the engine knows them; it restarts nothing. Then the exit code is 0 when the runtime is registered.
     """
     if fix or yes:
-        return _fix(session, as_json, fix, yes)
+        if not fix:
+            raise click.UsageError("--yes is for --fix")
+        if as_json:
+            raise click.UsageError("--fix writes no JSON")
+        return register(session.options, ask=not yes)
     adapters.silence_probe_log()
     found = list(examine(session.options))
     if as_json:
@@ -58,14 +62,6 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     else:
         sys.stdout.writelines(map(lines, found))
     return 1 if any(check.level is CheckLevel.FAIL for check in found) else 0
-
-
-def _fix(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
-    if not fix:
-        raise click.UsageError("--yes is for --fix")
-    if as_json:
-        raise click.UsageError("--fix writes no JSON")
-    return register(session.options, ask=not yes)
 
 
 def lines(check: DoctorCheck) -> str:
@@ -165,19 +161,6 @@ def _strangers(options: Options) -> str:
     return ""
 
 
-def _of_units(options: Options) -> Iterator[DoctorCheck]:
-    """Judge the installed units and what they have done."""
-    service, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
-    here, text = f"--state {options.state} ", _text(service)
-    if here in text and options.settings.store.group and (found := state.of_unit(str(service), text)):
-        yield found
-    daily_since = None
-    if here in _text(timer.with_suffix(".service")) and timer.exists():
-        daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
-    if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
-        yield found
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text()
@@ -193,7 +176,15 @@ def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield from state.of_unreadable(store.unreadable())
     yield from _of_history(store)
     yield from (state.of_kept(data, bootstrap.clock().now()) for data in upkeep.kept_data(options))
-    yield from _of_units(options)
+    service, timer = (Path(UNITS) / name for name in (SERVICE, "gputui-backup.timer"))
+    here, text = f"--state {options.state} ", _text(service)
+    if here in text and options.settings.store.group and (found := state.of_unit(str(service), text)):
+        yield found
+    daily_since = None
+    if here in _text(timer.with_suffix(".service")) and timer.exists():
+        daily_since = datetime.fromtimestamp(timer.stat().st_mtime, UTC)
+    if found := state.of_backup(upkeep.last_backup(options), bootstrap.clock().now(), daily_since):
+        yield found
     yield state.of_clock(bootstrap.clock().now(), latest)
     snapshot = bootstrap.current_snapshot(options, store)
     yield state.of_leader(snapshot.leader)

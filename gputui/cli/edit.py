@@ -33,7 +33,6 @@ from gputui.ports import Queue
 from gputui.ports.backend import DirectBackend
 from gputui.request import draft as drafts
 from gputui.request import edits
-from gputui.request import submitter as request
 from gputui.request.draft import YES, Draft
 from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.submitter import Submitter, unsigned
@@ -137,8 +136,20 @@ class _Changes(Struct, frozen=True):
         after |= {"image": self.image} if self.image is not None else {}
         after |= {"command": shlex.join(self.words)} if self.words else {}
         if self.in_editor:
-            after = _edited(job, after, by)
-        return _read(job, before, after, by)
+            from gputui.request.edits import Editor
+
+            hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
+            head = (
+                f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
+            )
+            found = Editor(head).edit(drafts.masked(after), by)
+            after = drafts.revealed(found, hidden) if found is not None else dict(after)
+        try:
+            return edits.read(job, before, after, by)
+        except InputError as error:
+            where = error.where or ""
+            shown = BY_NAME[where].option if where in BY_NAME else f"--{where}" if where == "image" else where.upper()
+            raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
 def _edit_all(
@@ -157,15 +168,10 @@ def _report(queue: Queue, before: Job, ids: Sequence[JobId], by: Submitter, *, a
     """Print what was changed, as JSON or as a sentence."""
     after = queue.get(before.id)
     if as_json:
-        _print_changed(before, after, by)
+        names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
+        print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
     else:
         confirm(_confirmation(before, after, by, named(jobs_of(queue, ids))))
-
-
-def _print_changed(before: Job, after: Job, by: Submitter) -> None:
-    """Print the id and the names of the changed options as JSON."""
-    names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
-    print_done(json_text({"id": before.id, "changed": list(names)}), f"job {before.id} is changed")
 
 
 def _chosen(queue: Queue, name: Named) -> list[Job]:
@@ -242,28 +248,8 @@ def _text(key: JobOption, value: Any, before: str) -> str:
     return shlex.join(listed)
 
 
-def _edited(job: Job, after: Draft, by: Submitter) -> dict[str, str]:
-    """Return the draft as saved in the user's editor, which shows no values of the environment."""
-    from gputui.request.edits import Editor
-
-    hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
-    head = f"Job {job.id} takes over the changes that you save in this file; leave it as it is to change nothing."
-    found = Editor(head).edit(drafts.masked(after), by)
-    return drafts.revealed(found, hidden) if found is not None else dict(after)
-
-
 def _env(draft: Draft) -> tuple[str, ...]:
     return tuple(word for word in drafts.split_words(draft.get("env", ""), "--env") if "=" in word)
-
-
-def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
-    """Return the edit; raise InputError that names the invalid option."""
-    try:
-        return edits.read(job, before, after, by)
-    except InputError as error:
-        where = error.where or ""
-        shown = BY_NAME[where].option if where in BY_NAME else f"--{where}" if where == "image" else where.upper()
-        raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
 def _show(session: Session, backend: DirectBackend, jobs: Sequence[Job], edit: Edit) -> None:

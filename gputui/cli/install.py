@@ -44,32 +44,24 @@ def command(session: Session, dry_run: bool, yes: bool, backups: str | None, uni
     if changed and not agreed(changed, "install", yes=yes):
         return 1
     if place is not None:
-        _make(place)
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise GputuiError(f"cannot be made: {error.strerror}", where=str(place)) from error
     if not _is_made_by_systemd(session.options):  # systemd starts no service whose ReadWritePaths are missing
         upkeep.make_directory(session.options)
     if not changed:
         click.echo(f"the units in {plain(unit_dir)} are up to date")
         return 0
     write(changed, option="--unit-dir")
-    _say_what_is_next(session, with_backups=place is not None)
-    return 0
-
-
-def _make(place: Path) -> None:
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise GputuiError(f"cannot be made: {error.strerror}", where=str(place)) from error
-
-
-def _say_what_is_next(session: Session, *, with_backups: bool) -> None:
-    timer = " gputui-backup.timer" if with_backups else ""
+    timer = " gputui-backup.timer" if (place is not None) else ""
     click.echo(f"now: systemctl daemon-reload && systemctl enable --now {SERVICE}{timer}")
     if allows_host_jobs(session.options):
         click.echo(
             "host jobs are on: they are processes of the service, so it is hardly hardened. If nobody needs them, set\n"
             "host_jobs = false under [scheduler] in /etc/gputui/config.toml, and run gputui install again"
         )
+    return 0
 
 
 SERVICE = "gputui.service"
@@ -126,7 +118,16 @@ def _service(options: Options) -> str:
     """Return the scheduler's unit, without the restrictions that conflict with the settings."""
     settings = options.settings
     left_out: set[str] = set()
-    further = _writable(options)
+    paths = [] if _is_made_by_systemd(options) else [str(options.state)]
+    logs, mapping = options.state / "logs", options.settings.metrics.hpc_job_mapping_dir
+    with suppress(PermissionError):  # a preview by a user who may not look into it
+        if logs.is_symlink() and logs.lstat().st_uid == 0:  # on another disk
+            paths.append(f"-{logs.resolve()}")
+    if mapping is not None:
+        paths.append(f"-{mapping}")
+    if options.settings.hooks.mail_to:
+        paths.append(_MAIL_PLACES)
+    further = [f"ReadWritePaths={path}" for path in paths]
     changed: dict[str, str] = {}
     if _has_other_users(options):
         # to open members' mounts below the engine's root directory, which /proc shows, takes CAP_SYS_PTRACE
@@ -177,20 +178,6 @@ def _is_made_by_systemd(options: Options) -> bool:
 
 def _is_temporary(*paths: str) -> bool:
     return any(path.startswith(_PRIVATE) for path in paths)
-
-
-def _writable(options: Options) -> list[str]:
-    """Return lines that name what the scheduler writes beside a state directory of systemd's."""
-    paths = [] if _is_made_by_systemd(options) else [str(options.state)]
-    logs, mapping = options.state / "logs", options.settings.metrics.hpc_job_mapping_dir
-    with suppress(PermissionError):  # a preview by a user who may not look into it
-        if logs.is_symlink() and logs.lstat().st_uid == 0:  # on another disk
-            paths.append(f"-{logs.resolve()}")
-    if mapping is not None:
-        paths.append(f"-{mapping}")
-    if options.settings.hooks.mail_to:
-        paths.append(_MAIL_PLACES)
-    return [f"ReadWritePaths={path}" for path in paths]
 
 
 def _relaxed(name: str, left_out: Collection[str], changed: Mapping[str, str], further: Iterable[str]) -> str:

@@ -37,7 +37,16 @@ def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
 def write(changed: Mapping[Path, str], *, option: str, mode: int = 0o644) -> None:
     """Write the files; `option` names their place."""
     for path, text in changed.items():
-        _write(path, text, mode, option)
+        # replace the file atomically, because others may read it at any time
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.chmod(mode)
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            hint = f"run it as root, or name another directory by {option}"
+            raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
         click.echo(f"wrote {plain(str(path))}")
 
 
@@ -64,19 +73,6 @@ def _agrees(command: str) -> bool:
     if not sys.stdin.isatty():
         raise InputError("there is no terminal to ask on", where=command, hint="look at this, then add --yes")
     return click.confirm("Write this?", default=False)
-
-
-def _write(path: Path, text: str, mode: int, option: str) -> None:
-    """Replace the file atomically, because others may read it at any time."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.chmod(mode)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        hint = f"run it as root, or name another directory by {option}"
-        raise GputuiError(f"cannot be written: {error.strerror}", where=str(path), hint=hint) from error
 
 
 @click.command("schema")

@@ -64,7 +64,12 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
     found = servers.chosen_servers(wanted, session.options.settings)
     if len(found) == 1:
         return _on_one(found[0], words)
-    _check_several(words, found)
+    names = ", ".join(server.name for server in found)
+    if words[0] not in _READING:
+        hint = f"name one of {names}; on several run {', '.join(_READING)}"
+        raise InputError(f"gputui {words[0]} is for one server", where="--on", hint=hint)
+    if form := next((word for word in words if word.rpartition("=")[2] in {"csv", "html"}), ""):
+        raise InputError(f"{form} is for one server", where="--on", hint=f"name one of {names}")
     with ThreadPoolExecutor(len(found)) as pool:
         parts = list(pool.map(lambda server: _part(server, words), found))
     return _shown(parts, as_json=_asks_for_json(words))
@@ -125,16 +130,6 @@ def _ssh_words(server: ServerSettings) -> str:
     from gputui.domain.ssh_address import parse_ssh_address
 
     return parse_ssh_address(server.address, server.name).command
-
-
-def _check_several(words: Sequence[str], found: Sequence[ServerSettings]) -> None:
-    """Raise InputError for a command that is for one server."""
-    names = ", ".join(server.name for server in found)
-    if words[0] not in _READING:
-        hint = f"name one of {names}; on several run {', '.join(_READING)}"
-        raise InputError(f"gputui {words[0]} is for one server", where="--on", hint=hint)
-    if form := next((word for word in words if word.rpartition("=")[2] in {"csv", "html"}), ""):
-        raise InputError(f"{form} is for one server", where="--on", hint=f"name one of {names}")
 
 
 class _ServerOutput:

@@ -16,7 +16,7 @@ from gputui.domain import arrays
 from gputui.domain.attempt import Attempt
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
-from gputui.domain.gpu import GpuView, Holder
+from gputui.domain.gpu import GpuView
 from gputui.domain.host import HostSample
 from gputui.domain.job import ArrayRef, Job
 from gputui.domain.job_spec import JobSpec
@@ -275,7 +275,7 @@ def gpu_json(view: GpuView) -> Json:
         "trespassers": list(view.trespassers),
         "sharers": [asdict(sharer) for sharer in view.sharers],
         "closed": view.closed or None,
-        "holders": [_holder(holder) for holder in view.holders],
+        "holders": [(asdict(holder) | {"since": _time(holder.since)}) for holder in view.holders],
         "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
         "memory_used": sample.memory_used if sample else None,
         "unified": gpu.unified,
@@ -295,10 +295,6 @@ def host_json(host: HostSample | None) -> Json | None:
         return None
     disks = [{**asdict(disk), "full_in": _seconds(disk.full_in)} for disk in host.disks]
     return {**asdict(host), "sampled_at": _time(host.sampled_at), "disks": disks}
-
-
-def _holder(holder: Holder) -> Json:
-    return asdict(holder) | {"since": _time(holder.since)}
 
 
 def _time(at: datetime | None) -> str | None:

@@ -117,22 +117,19 @@ def _variant(settings: PolicySettings, changes: Mapping[str, str], option: str) 
 def _with(settings: PolicySettings, key: str, text: str, option: str) -> PolicySettings:
     where = f"{option} {plain(key, _SHOWN)}"
     if key.startswith(_TENANT):
-        return _with_tenant(settings, key, text, where)
+        name, _, field = key.removeprefix(_TENANT).rpartition(".")
+        if not name or field not in _OF_TENANT:
+            raise InputError(
+                "is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running"
+            )
+        known = {tenant.name: tenant for tenant in settings.tenants}
+        value = value_of_text(TenantSettings, field, text, where)
+        known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
+        return replace(settings, tenants=tuple(known.values()))
     if key in NOT_REPLAYED:
         hint = "those that do: " + ", ".join([*replayed(), f"{_TENANT}NAME.weight"])
         raise InputError("changes nothing in a replay", where=where, hint=hint)
     return replace(settings, **{key: value_of_text(PolicySettings, key, text, where, replayed())})
-
-
-def _with_tenant(settings: PolicySettings, key: str, text: str, where: str) -> PolicySettings:
-    """Return the policy with `tenants.NAME.weight`, `.gpus` or `.running` changed; the tenant need not be set yet."""
-    name, _, field = key.removeprefix(_TENANT).rpartition(".")
-    if not name or field not in _OF_TENANT:
-        raise InputError("is not a setting of a tenant", where=where, hint=f"{_TENANT}NAME.weight, .gpus or .running")
-    known = {tenant.name: tenant for tenant in settings.tenants}
-    value = value_of_text(TenantSettings, field, text, where)
-    known[name] = replace(known.get(name, TenantSettings(name)), **{field: value})
-    return replace(settings, tenants=tuple(known.values()))
 
 
 def _setting(settings: PolicySettings, key: str) -> Any:
@@ -393,11 +390,7 @@ def _shown(found: Figures, figure: str) -> str:
         return "-"
     if figure in _FORMATS:
         return _FORMATS[figure](value)
-    return _hours(value)
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else format_duration(timedelta(seconds=seconds))
+    return f"{value / 3600:.1f}h" if value >= 3600 else format_duration(timedelta(seconds=value))
 
 
 def wrapped(told: Sequence[str]) -> list[str]:

@@ -95,7 +95,15 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
         told = as_json(found)
         return json_text(told | ({"what_if": replayed.as_json()} if replayed else {})) + "\n"
     if form == "csv":
-        return _csv(found)
+        rows = as_json(found)["groups"]
+        empty = {"group": "", "name": "", **row(found.accounts.total, found.rates)}
+        file = io.StringIO()
+        writer = csv.DictWriter(file, [found.by if key == "group" else key for key in empty], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(
+            {found.by if key == "group" else key: _safe(value) for key, value in row.items()} for row in rows
+        )
+        return file.getvalue()
     if form == "html":
         from gputui.cli import report_page
 
@@ -104,17 +112,6 @@ def _text(found: Report, form: str, replayed: Replayed | None, total: int | None
         return report_page.page(found, replayed)
     shown = [*lines(found, total), *(replayed.lines() if replayed else [])]
     return "\n".join(shown) + "\n"
-
-
-def _csv(found: Report) -> str:
-    """Return a line for each group, with the keys of the JSON; unknown values are empty."""
-    rows = as_json(found)["groups"]
-    empty = {"group": "", "name": "", **row(found.accounts.total, found.rates)}
-    file = io.StringIO()
-    writer = csv.DictWriter(file, [found.by if key == "group" else key for key in empty], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({found.by if key == "group" else key: _safe(value) for key, value in row.items()} for row in rows)
-    return file.getvalue()
 
 
 def _safe(value: object) -> object:

@@ -63,7 +63,17 @@ def chart(bars: Bars, title: str) -> str:
     drawn.x_labels = [day for day, _ in bars]
     for name in OUTCOMES:
         drawn.add(name, [_value(day, hours[name], name) for day, hours in bars])
-    return _plain(drawn.render(), title)
+    root = ElementTree.fromstring(drawn.render())
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    for element in [*root.iter()]:
+        for child in [*element]:
+            if child.tag in {"desc", "script"} or (child.get("class") == "bar" and child.find("title") is None):
+                element.remove(child)
+    for own in root.findall("title"):
+        own.text = title
+    root.set("role", "img")
+    return ElementTree.tostring(root, encoding="unicode")
 
 
 def _library() -> Any:
@@ -99,21 +109,6 @@ def _style(pygal: Any) -> Any:
 
 def _value(day: str, hours: float, name: str) -> dict[str, object] | None:
     return {"value": hours, "tooltip": f"{day}: {hours:,.1f} GPU-hours {name}"} if hours else None
-
-
-def _plain(svg: bytes, title: str) -> str:
-    """Return the SVG for a page: without namespaces, comments, script, and what cannot be seen without a script."""
-    root = ElementTree.fromstring(svg)
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-    for element in [*root.iter()]:
-        for child in [*element]:
-            if child.tag in {"desc", "script"} or (child.get("class") == "bar" and child.find("title") is None):
-                element.remove(child)
-    for own in root.findall("title"):
-        own.text = title
-    root.set("role", "img")
-    return ElementTree.tostring(root, encoding="unicode")
 
 
 MOST_BARS = 120

@@ -80,13 +80,17 @@ def add(session: Session, /, dry_run: bool, quiet: bool, **given: Any) -> None:
     window, names = _window(given), _names(given["named"])
     with session.backend() as backend:
         gpus = [view.gpu for view in readings.picture(backend).gpus]
-        window = _with_gpus(window, names, gpus)
+        uuids = [find_gpu([gpu.uuid for gpu in gpus], name) for name in names]
+        window = replace(window, gpus=tuple(dict.fromkeys(uuids)))
         action = ReserveGpus(window, tuple(gpus))
         done = backend.foresee(action) if dry_run else backend.act(action)
         made = done.window or window
         confirm(_words(made, gpus), quiet=quiet)
         if dry_run:
-            _show(session, backend, made)
+            from gputui.cli import start_times  # the forecast is not needed without --dry-run
+            from gputui.domain.policy.reservations import with_reservation
+
+            start_times.print_shifts(session, backend, with_reservation(made))
         else:
             print_done(made.name, f"added reservation {made.name}")
         _warn(session, backend, window)
@@ -99,7 +103,11 @@ def list_(session: Session, as_json: bool) -> None:
     """List current and future reservations, from the settings file and from `reserve add`."""
     with session.backend() as backend:
         snapshot = backend.snapshots().read()
-        found = _views(session, snapshot)
+        from gputui.domain.policy.reservations import reservation_views
+
+        told = reservation_views(session.options.settings.policy, snapshot.controls, bootstrap.clock().now())
+        planned = {view.window.key: view for view in snapshot.windows}
+        found = tuple(planned.get(view.window.key, view) for view in told)
     if as_json:
         print_json([_json(view) for view in found])
         return
@@ -151,12 +159,6 @@ def _names(named: Sequence[str]) -> list[str]:
     return [name.strip() for some in named for name in some.split(",") if name.strip()]
 
 
-def _with_gpus(window: Window, names: Sequence[str], gpus: Sequence[Gpu]) -> Window:
-    """Return the window with the UUIDs of the GPUs named."""
-    uuids = [find_gpu([gpu.uuid for gpu in gpus], name) for name in names]
-    return replace(window, gpus=tuple(dict.fromkeys(uuids)))
-
-
 def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     """Return `reservation r1: any 4 GPUs from 20:00 to Tue 2026-03-03 04:00 CET, 8h00m, for alice`."""
     from gputui.engine.actions.controls import beneficiary
@@ -166,13 +168,6 @@ def _words(window: Window, gpus: Sequence[Gpu]) -> str:
     start, end = (local_time(at, bootstrap.clock().now()) for at in (window.start, window.end))
     lasting = format_duration(window.end - window.start)
     return f"reservation {window.name}: {which} from {start} to {end}, {lasting}, for {beneficiary(window)}"
-
-
-def _show(session: Session, backend: DirectBackend, window: Window) -> None:
-    from gputui.cli import start_times  # the forecast is not needed without --dry-run
-    from gputui.domain.policy.reservations import with_reservation
-
-    start_times.print_shifts(session, backend, with_reservation(window))
 
 
 def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
@@ -185,15 +180,6 @@ def _warn(session: Session, backend: DirectBackend, window: Window) -> None:
     names = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
     for warning in overlap_warnings(window, snapshot, names):
         click.echo(f"warning: {warning}", err=True)
-
-
-def _views(session: Session, snapshot: Snapshot) -> tuple[WindowView, ...]:
-    """Return the views of all reservations, from the latest plan; without a plan, from the settings and the clock."""
-    from gputui.domain.policy.reservations import reservation_views
-
-    told = reservation_views(session.options.settings.policy, snapshot.controls, bootstrap.clock().now())
-    planned = {view.window.key: view for view in snapshot.windows}
-    return tuple(planned.get(view.window.key, view) for view in told)
 
 
 def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:

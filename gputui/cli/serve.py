@@ -46,21 +46,16 @@ def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_di
     if options.in_cluster:
         from gputui.console import cluster_serving
 
-        _check_cluster(options, has_duties=cluster_serving.has_duties(options))
+        if not cluster_serving.has_duties(options):
+            hint = "gputui serve --metrics serves metrics of the cluster, and with [hooks] in the settings it runs them"
+            raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
+        if options.settings.metrics.hpc_job_mapping_dir:
+            hint = "Slurm writes such files by its own prolog"
+            raise CapabilityError("metrics.hpc_job_mapping_dir is for the GPUs of this machine", hint=hint)
         return cluster_serving.serve(options)
     from gputui.console.serving import serve
 
     return serve(options, duration(wait, "--wait").total_seconds(), stands_in=stand_in)
-
-
-def _check_cluster(options: Options, *, has_duties: bool) -> None:
-    """Raise CapabilityError for what serve cannot do in a cluster."""
-    if not has_duties:
-        hint = "gputui serve --metrics serves metrics of the cluster, and with [hooks] in the settings it runs them"
-        raise CapabilityError("the engine schedules; there is nothing else to serve", hint=hint)
-    if options.settings.metrics.hpc_job_mapping_dir:
-        hint = "Slurm writes such files by its own prolog"
-        raise CapabilityError("metrics.hpc_job_mapping_dir is for the GPUs of this machine", hint=hint)
 
 
 def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:
@@ -101,7 +96,18 @@ def web(session: Session, port: int, host: str, read_only: bool) -> int:
     """
     if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
         raise GputuiError("textual-serve is not installed", hint=_advice())
-    return _show_in_browser(session.options, host, port, read_only=read_only)
+    import asyncio
+
+    from gputui.web.auth import is_loopback
+    from gputui.web.server import ConsoleServer
+
+    if not is_loopback(host):
+        click.echo(_WARNING.format(host=host, port=port), err=True)
+    server = ConsoleServer(
+        viewer_command(session.options, read_only=read_only), host, port, f"gputui {socket.gethostname()}"
+    )
+    asyncio.run(server.run(_tell))
+    return 0
 
 
 def _advice() -> str:
@@ -111,20 +117,6 @@ def _advice() -> str:
     named = (requirement.partition(";") for requirement in requires("gputui") or ())
     wanted = [what.strip() for what, _, extra in named if "'web'" in extra.replace('"', "'")]
     return install_line(wanted, sys.prefix, has_pip=find_spec("pip") is not None)
-
-
-def _show_in_browser(options: Options, host: str, port: int, *, read_only: bool) -> int:
-    """Serve until interrupted."""
-    import asyncio
-
-    from gputui.web.auth import is_loopback
-    from gputui.web.server import ConsoleServer
-
-    if not is_loopback(host):
-        click.echo(_WARNING.format(host=host, port=port), err=True)
-    server = ConsoleServer(viewer_command(options, read_only=read_only), host, port, f"gputui {socket.gethostname()}")
-    asyncio.run(server.run(_tell))
-    return 0
 
 
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:

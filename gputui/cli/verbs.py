@@ -132,7 +132,22 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
         if not asked:
             confirm("nothing was changed: none of these jobs has failed", quiet=quiet)
         elif dry_run:
-            _show_again(session, backend, asked)
+            from msgspec.structs import replace
+
+            from gputui.cli import start_times  # imports the policy, which the change itself does not need
+            from gputui.domain.policy.whatif import change_of
+
+            jobs = [job for job in jobs_of(backend.queue, asked) if JOB_VERB["requeue"].may(job)]
+
+            def change(snapshot: Snapshot) -> Snapshot:
+                known = start_times.entries(snapshot)
+                past = tuple(job for job in jobs if job.id not in known)
+                return change_of(Requeue(asked), bootstrap.clock().now())(
+                    replace(snapshot, jobs=(*snapshot.jobs, *past))
+                )
+
+            first = f"would run again: {named(jobs)}" if jobs else "nothing would be changed"
+            start_times.print_shifts(session, backend, change, first)
         else:
             again = jobs_of(queue, backend.act(Requeue(asked)).ids)
             confirm(changed("requeue", again), quiet=quiet)
@@ -142,24 +157,6 @@ def requeue(session: Session, ids: tuple[tuple[Named, ...], ...], failed: bool, 
         every = () if failed else resolve_all(queue, names, with_ended=True)
         if left := [job for job in jobs_of(queue, set(every).difference(asked)) if job.state is JobState.COMPLETED]:
             click.echo(f"left alone, because they completed: {named(left)}; name them to run them again", err=True)
-
-
-def _show_again(session: Session, backend: DirectBackend, ids: tuple[JobId, ...]) -> None:
-    """Print which jobs would run again, those of the history included, and which would start at another time."""
-    from msgspec.structs import replace
-
-    from gputui.cli import start_times  # imports the policy, which the change itself does not need
-    from gputui.domain.policy.whatif import change_of
-
-    jobs = [job for job in jobs_of(backend.queue, ids) if JOB_VERB["requeue"].may(job)]
-
-    def change(snapshot: Snapshot) -> Snapshot:
-        known = start_times.entries(snapshot)
-        past = tuple(job for job in jobs if job.id not in known)
-        return change_of(Requeue(ids), bootstrap.clock().now())(replace(snapshot, jobs=(*snapshot.jobs, *past)))
-
-    first = f"would run again: {named(jobs)}" if jobs else "nothing would be changed"
-    start_times.print_shifts(session, backend, change, first)
 
 
 @click.command("signal", help=SIGNAL.shell_help)

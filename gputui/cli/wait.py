@@ -18,7 +18,6 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.ports import Queue, StoreWatch
-from gputui.ports.backend import DirectBackend
 from gputui.request import job_values
 
 TIMED_OUT = 124
@@ -145,7 +144,8 @@ def command(
     deadline = None if patience is None else time.monotonic() + patience
     with session.backend() as backend:
         wanted = _wanted(backend.queue, ids)
-        _warn(backend, wanted)
+        if any(not has_ended(backend.job(job_id)) for job_id in wanted[:1]) and not backend.is_scheduled():
+            click.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)
         codes, left = [0], set(wanted)
         try:
             for job in wait_for(backend.queue, wanted, deadline, is_one_enough=is_one_enough):
@@ -177,9 +177,3 @@ def _wanted(queue: Queue, ids: tuple[tuple[Named, ...], ...]) -> tuple[JobId, ..
 
 def _is_head(job: Job) -> bool:
     return job.array is not None and job.array.id == job.id
-
-
-def _warn(backend: DirectBackend, ids: tuple[JobId, ...]) -> None:
-    """Warn on stderr that nothing starts or ends while no scheduler runs."""
-    if any(not has_ended(backend.job(job_id)) for job_id in ids[:1]) and not backend.is_scheduled():
-        click.echo("gputui: no scheduler is running: start `gputui` or `gputui serve`", err=True)

@@ -348,7 +348,17 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
     ignored = []
     for source, layer in ((str(own), _of_file(own) if own else {}), ("environment", variables)):
         kept, refused = _split(layer, may_change)
-        tables = _laid_over(tables, kept)
+        merged = dict(tables)
+        for table, keys in kept.items():
+            if table == SERVERS:
+                merged[SERVERS] = keys
+                continue
+            below = dict(merged.get(table, {}))
+            for key, value in keys.items():
+                both = isinstance(value, dict) and isinstance(below.get(key), dict)
+                below[key] = {**below[key], **value} if both else value
+            merged[table] = below
+        tables = merged
         if refused:
             ignored.append((source, refused))
     found = [str(path) for path in (site, own) if path]
@@ -390,27 +400,24 @@ def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[Se
     return kept, tuple(refused)
 
 
-def _laid_over(tables: SettingsTables, layer: SettingsTables) -> SettingsTables:
-    """Return the tables with the layer's keys merged in, nested tables included; the layer takes precedence."""
-    merged = dict(tables)
-    for table, keys in layer.items():
-        if table == SERVERS:
-            merged[SERVERS] = keys
-            continue
-        below = dict(merged.get(table, {}))
-        for key, value in keys.items():
-            both = isinstance(value, dict) and isinstance(below.get(key), dict)
-            below[key] = {**below[key], **value} if both else value
-        merged[table] = below
-    return merged
-
-
 def _of_file(path: Path) -> SettingsTables:
     """Return the tables of a file, with its durations and sizes read."""
     tables, status = read_with_status(path, str(path))
     if tables.get("hooks"):
         check_trusted(path, status)
-    _check_units(tables, f"{path}: ")
+    found = {
+        f"{table}.{key}": str(value).strip()
+        for table, keys in tables.items()
+        if table in TABLES and isinstance(keys, dict)
+        for key, value in keys.items()
+        if "timedelta" in TABLES[table].__annotations__.get(key, "")
+        if isinstance(value, (str, int, float)) and lacks_unit(str(value))
+    }
+    if found:
+        what = "this duration has no unit" if len(found) == 1 else "these durations have no unit"
+        lines = ", ".join(f'{name.partition(".")[2]} = "{number}s"' for name, number in found.items())
+        hint = f"gputui 0.1 took seconds: write {lines}"
+        raise InputError(what, where=f"{path}: " + ", ".join(found), hint=hint)
     for table, keys in tables.items():
         if table == OVERRIDABLE:
             continue
@@ -430,23 +437,6 @@ def _of_file(path: Path) -> SettingsTables:
                 raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)
     return tables
-
-
-def _check_units(tables: Mapping[str, object], where: str) -> None:
-    """Raise one InputError that names all durations without a unit, which version 0.1 read as seconds."""
-    found = {
-        f"{table}.{key}": str(value).strip()
-        for table, keys in tables.items()
-        if table in TABLES and isinstance(keys, dict)
-        for key, value in keys.items()
-        if "timedelta" in TABLES[table].__annotations__.get(key, "")
-        if isinstance(value, (str, int, float)) and lacks_unit(str(value))
-    }
-    if found:
-        what = "this duration has no unit" if len(found) == 1 else "these durations have no unit"
-        lines = ", ".join(f'{name.partition(".")[2]} = "{number}s"' for name, number in found.items())
-        hint = f"gputui 0.1 took seconds: write {lines}"
-        raise InputError(what, where=where + ", ".join(found), hint=hint)
 
 
 SERVERS = "servers"

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, LimitWarning, Submission
+from gputui.domain.job_spec import DEFAULT_BACKOFF, NORMAL_PRIORITY, JobSpec, LimitWarning, Submission
 from gputui.domain.redaction import SECRET_NAME
 from gputui.request import command_line, docker_values, job_values, submitter
 from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
@@ -53,7 +53,9 @@ def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
         found[FURTHER] = error
     for name in NAMES:
         try:
-            _check(draft, name, by)
+            value = value_of(draft, name)
+            if name == "begin" and value is not None:
+                job_values.begin(str(value), name, by.now)
         except InputError as error:
             found[name] = error
     if not found:
@@ -99,12 +101,6 @@ def _check_further_words(given: Mapping[str, object], taken: list[str]) -> None:
             raise InputError("has a field of its own", where=BY_NAME[name].option)
 
 
-def _check(draft: Draft, name: str, by: Submitter) -> None:
-    value = value_of(draft, name)
-    if name == "begin" and value is not None:
-        job_values.begin(str(value), name, by.now)
-
-
 def value_of(draft: Draft, name: str) -> object:
     """Return the value of one text; None if blank."""
     text = text_of(draft, name)
@@ -116,7 +112,9 @@ def value_of(draft: Draft, name: str) -> object:
         return split_words(text, name)
     key = BY_NAME[name]
     if key.kind is OptionKind.FLAG:
-        return _flag(text, name)
+        if text != YES:
+            raise InputError("must be yes or blank", where=name)
+        return True
     if key.kind is OptionKind.ONE:
         return key.read(text, name)
     return tuple(key.read(word, name) for word in _unmasked(split_words(text, name), key))
@@ -146,12 +144,6 @@ def _image(text: str) -> str:
     if re.search(r"\s", text):
         raise InputError("an image name has no blanks", where="image", hint="write the command into the field below")
     return docker_values.image(text, "image")
-
-
-def _flag(text: str, where: str) -> bool:
-    if text != YES:
-        raise InputError("must be yes or blank", where=where)
-    return True
 
 
 def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:
@@ -215,7 +207,10 @@ def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
     texts = {
         "image": spec.image or "",
         "command": shlex.join(spec.command),
-        **_resources(spec.gpus),
+        "gpus": job_values.gpus_text(spec.gpus),
+        "gpu_memory": size_text(spec.gpus.memory),
+        "gpu_model": spec.gpus.model or "",
+        "share": YES if spec.gpus.share else "",
         "gpu_memory_step": size_text(spec.gpu_memory_step),
         "priority": "" if spec.priority == NORMAL_PRIORITY else str(spec.priority),
         "nice": str(spec.nice) if spec.nice else "",
@@ -236,15 +231,6 @@ def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
         **_container(spec.options, is_host=spec.is_host),
     }
     return {name: text for name, text in texts.items() if text}
-
-
-def _resources(request: GpuRequest) -> dict[str, str]:
-    return {
-        "gpus": job_values.gpus_text(request),
-        "gpu_memory": size_text(request.memory),
-        "gpu_model": request.model or "",
-        "share": YES if request.share else "",
-    }
 
 
 def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:

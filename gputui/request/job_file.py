@@ -90,7 +90,7 @@ def read_draft(path: Path, by: Submitter) -> dict[str, str]:
     read_jobs(str(path), by)
     table, place = jobs[0]
     draft = {
-        name: shlex.join(option_texts(value, f"{place}.{name}", has_lists=_has_lists(name)))
+        name: shlex.join(option_texts(value, f"{place}.{name}", has_lists=name in BY_NAME and BY_NAME[name].has_lists))
         for name, value in table.items()
         if _many(name)
     }
@@ -100,10 +100,6 @@ def read_draft(path: Path, by: Submitter) -> dict[str, str]:
 
 def _many(name: str) -> bool:
     return name == "command" or (name in BY_NAME and BY_NAME[name].kind in {OptionKind.MANY, OptionKind.PAIRS})
-
-
-def _has_lists(name: str) -> bool:
-    return name in BY_NAME and BY_NAME[name].has_lists
 
 
 def _one(value: object, where: str) -> str:

@@ -42,19 +42,15 @@ def one_line(text: str, where: str, limit: int = 512) -> str:
     if len(text) > limit:
         raise InputError(f"is {len(text)} characters long", where=where, hint=f"at most {limit}")
     if not (text.isascii() and text.isprintable()):
-        _refuse_controls(text, where)
+        import unicodedata
+
+        for character in text:
+            category = unicodedata.category(character)
+            if category == "Cs":
+                raise InputError("is not UTF-8 text", where=where)
+            if category in {"Cc", "Zl", "Zp"} or (category == "Cf" and character not in _JOINERS):
+                raise InputError(f"has the control character U+{ord(character):04X}", where=where)
     return text
-
-
-def _refuse_controls(text: str, where: str) -> None:
-    import unicodedata
-
-    for character in text:
-        category = unicodedata.category(character)
-        if category == "Cs":
-            raise InputError("is not UTF-8 text", where=where)
-        if category in {"Cc", "Zl", "Zp"} or (category == "Cf" and character not in _JOINERS):
-            raise InputError(f"has the control character U+{ord(character):04X}", where=where)
 
 
 def job_name(text: str, where: str) -> str:
@@ -273,7 +269,21 @@ _gpu_count = whole(0, MAX_GPUS)
 
 def gpus(text: str, where: str) -> GpuRequest:
     """Return the request for `2`, `2-4`, `all`, `device=0,GPU-…` or `"device=0,1","capabilities=video"`."""
-    fields = _fields(any_text(text, where), where)
+    found: dict[str, list[str]] = {}
+    last = ""
+    for field in _split(any_text(text, where), where):
+        key, equals, value = field.partition("=")
+        if not equals and _continues(last, key):
+            found[last].append(key)
+            continue
+        last = key if equals else "count"
+        if last not in _KEYS:
+            raise InputError(f"{quoted(last)} is not a key", where=where, hint=", ".join(_KEYS))
+        if last in found:
+            raise InputError(f"{last} is given twice", where=where)
+        values = (value if equals else key).split(",") if last in _LISTS else [value if equals else key]
+        found[last] = values
+    fields = found
     if "driver" in fields and fields["driver"] not in (["nvidia"], [""]):
         hint = "leave it out, or write driver=nvidia"
         raise InputError(f"{quoted(','.join(fields['driver']))} is not a GPU driver here", where=where, hint=hint)
@@ -287,25 +297,6 @@ def gpus(text: str, where: str) -> GpuRequest:
         driver="".join(fields.get("driver", ())) or None,
         driver_options=_options(fields.get("options", ()), where),
     )
-
-
-def _fields(text: str, where: str) -> dict[str, list[str]]:
-    """Return the fields by key. A bare word is a count, or continues the previous list if it fits there."""
-    found: dict[str, list[str]] = {}
-    last = ""
-    for field in _split(text, where):
-        key, equals, value = field.partition("=")
-        if not equals and _continues(last, key):
-            found[last].append(key)
-            continue
-        last = key if equals else "count"
-        if last not in _KEYS:
-            raise InputError(f"{quoted(last)} is not a key", where=where, hint=", ".join(_KEYS))
-        if last in found:
-            raise InputError(f"{last} is given twice", where=where)
-        values = (value if equals else key).split(",") if last in _LISTS else [value if equals else key]
-        found[last] = values
-    return found
 
 
 def _split(text: str, where: str) -> list[str]:
@@ -338,7 +329,16 @@ def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:
     if "device" in fields and "count" in fields:
         raise InputError("names devices and a count", where=where, hint="write one of them")
     if "device" in fields and fields["device"] != ["all"]:
-        return _devices(fields["device"], where)
+        names = tuple(str(int(name)) if re.fullmatch(r"\d{1,4}", name, re.ASCII) else name for name in fields["device"])
+        for name in names:
+            if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
+                hint = "an index, or a UUID that begins with GPU- or MIG-"
+                raise InputError(f"{quoted(name)} names no GPU", where=where, hint=hint)
+        if len(set(names)) < len(names):
+            raise InputError("names a GPU twice", where=where)
+        if len(names) > MAX_GPUS:
+            raise InputError(f"names {len(names)} GPUs", where=where, hint=f"at most {MAX_GPUS}")
+        return GpuRequest(len(names), len(names), devices=names)
     count = "all" if "device" in fields else "".join(fields.get("count", ["1"]))
     if count == "all" or ("count" in fields and len(fields) > 1 and count == "-1"):
         return GpuRequest(1, MAX_GPUS, everything=True)
@@ -354,19 +354,6 @@ def _counted(text: str, where: str) -> GpuRequest:
     if dash and not 1 <= minimum <= maximum:
         raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
     return GpuRequest(minimum, maximum)
-
-
-def _devices(given: list[str], where: str) -> GpuRequest:
-    names = tuple(str(int(name)) if re.fullmatch(r"\d{1,4}", name, re.ASCII) else name for name in given)
-    for name in names:
-        if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
-            hint = "an index, or a UUID that begins with GPU- or MIG-"
-            raise InputError(f"{quoted(name)} names no GPU", where=where, hint=hint)
-    if len(set(names)) < len(names):
-        raise InputError("names a GPU twice", where=where)
-    if len(names) > MAX_GPUS:
-        raise InputError(f"names {len(names)} GPUs", where=where, hint=f"at most {MAX_GPUS}")
-    return GpuRequest(len(names), len(names), devices=names)
 
 
 def _capabilities(names: Iterable[str] | None, where: str) -> tuple[str, ...]:

@@ -96,7 +96,11 @@ def submission(
     """
     command = _command(command, where("command"))
     if image is None:
-        _check_host(values, command, where)
+        if not command or not command[0]:
+            raise InputError("a host job needs a command", where=where("command"))
+        for key in KEYS:
+            if key.container and values.get(key.name) not in (None, ()) and values[key.name] is not False:
+                raise InputError("a host job has no container to give that to", where=where(key.name))
     else:
         docker_values.image(image, where("image"))
         if values.get("env_all"):
@@ -147,14 +151,6 @@ def _command(command: tuple[str, ...], where: str) -> tuple[str, ...]:
     if sum(len(job_values.any_text(argument, where)) for argument in command) > MAX_ARGUMENTS:
         raise InputError("is longer than 1 MiB", where=where)
     return command
-
-
-def _check_host(values: Mapping[str, Any], command: tuple[str, ...], where: Callable[[str], str]) -> None:
-    if not command or not command[0]:
-        raise InputError("a host job needs a command", where=where("command"))
-    for key in KEYS:
-        if key.container and values.get(key.name) not in (None, ()) and values[key.name] is not False:
-            raise InputError("a host job has no container to give that to", where=where(key.name))
 
 
 def _spec(
@@ -265,14 +261,9 @@ class SubmitCommand(click.Command):
             for name in parameter.opts
         }
         found = ctx.meta[_TIDIED] = tidy(args, options)
-        if found.faults and _only_names_the_host(found):
+        if found.faults and (not found.words and [fault.where for fault in found.faults] == ["-h"]):
             raise found.faults[0]
         return super().parse_args(ctx, found.words)
-
-
-def _only_names_the_host(found: Tidied) -> bool:
-    """Return whether the line is only `-h`, which probably asks for the help."""
-    return not found.words and [fault.where for fault in found.faults] == ["-h"]
 
 
 def tidied(ctx: click.Context) -> Tidied:

@@ -78,7 +78,15 @@ def of_probe(reading: ProbeReading, settings: SchedulerSettings = _USUAL) -> Ite
         yield fail("driver", f"no GPUs, {versions(reading)}", _NO_READING, _ADVICE[ProbeCode.NO_GPUS])
         return
     yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}, {versions(reading)}")
-    yield from _of_notes(reading)
+    for note in reading.notes:
+        text, _, rest = note.partition(": ")
+        for start, why, hint in _NOTES:
+            if note.startswith(start):
+                yield warn("driver", text, why, hint)
+                break
+        else:
+            if "never identified" not in note:
+                yield warn("driver", text, rest, _KERNEL_LOG)
     for gpu in reading.gpus:
         if sample := reading.samples.get(gpu.uuid):
             yield from _of_gpu(gpu, sample)
@@ -92,19 +100,6 @@ def of_pace(reading: ProbeReading, seconds: float, stale_after: timedelta) -> It
     if reading.status.code is ProbeCode.OK and not reading.notes and seconds > PATIENCE:
         why = f"A GPU whose last reading is older than {format_duration(stale_after)} takes no job."
         yield warn("driver", f"it took {seconds:.0f} s to read the GPUs", why, _ADVICE[ProbeCode.SLOW])
-
-
-def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:
-    """Report the probe's notes; GPUs that cannot be identified are checked one by one instead."""
-    for note in reading.notes:
-        text, _, rest = note.partition(": ")
-        for start, why, hint in _NOTES:
-            if note.startswith(start):
-                yield warn("driver", text, why, hint)
-                break
-        else:
-            if "never identified" not in note:
-                yield warn("driver", text, rest, _KERNEL_LOG)
 
 
 def versions(reading: ProbeReading) -> str:

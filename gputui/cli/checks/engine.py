@@ -130,7 +130,12 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
     if gpus.mode == "cdi":
         return ok(_NAME, f"by CDI: {_devices(gpus)}")
     if host is None:
-        return _of_unseen_engine(gpus, service)
+        if gpus.nvidia_path is not None:
+            return ok(_NAME, "runtime nvidia is registered; the engine's own files were not looked at")
+        why = f"Jobs with GPUs start only if {HOOK} is on the engine's PATH, which cannot be seen from here."
+        hint = "on the engine's machine: sudo nvidia-ctk runtime configure --runtime=docker"
+        hint += f"    # --config={service.settings or 'its daemon.json'}\n{service.reload}    # ends no container"
+        return warn(_NAME, "runtime nvidia is not registered with the engine", why, hint)
     if gpus.nvidia_path is None:
         return _of_unregistered(host)
     return _of_registered(gpus, host)
@@ -138,15 +143,6 @@ def of_gpu_access(gpus: EngineGpus, host: EngineHost | None, service: EngineServ
 
 def _devices(gpus: EngineGpus) -> str:
     return ", ".join(gpus.cdi_devices or ()) or "the engine does not list its devices"
-
-
-def _of_unseen_engine(gpus: EngineGpus, service: EngineService) -> DoctorCheck:
-    if gpus.nvidia_path is not None:
-        return ok(_NAME, "runtime nvidia is registered; the engine's own files were not looked at")
-    why = f"Jobs with GPUs start only if {HOOK} is on the engine's PATH, which cannot be seen from here."
-    hint = "on the engine's machine: sudo nvidia-ctk runtime configure --runtime=docker"
-    hint += f"    # --config={service.settings or 'its daemon.json'}\n{service.reload}    # ends no container"
-    return warn(_NAME, "runtime nvidia is not registered with the engine", why, hint)
 
 
 def _of_unregistered(host: EngineHost) -> DoctorCheck:
@@ -270,7 +266,19 @@ def write(change: ConfigChange, now: datetime) -> Path | None:
     try:
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         backup = _back_up(target, now)
-        _replace(target, change.after)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
+        fd, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(change.after)
+                file.flush()
+                os.fchmod(fd, mode)
+                os.fsync(fd)
+            Path(partial).replace(target)
+        except BaseException:
+            with suppress(OSError):
+                Path(partial).unlink()
+            raise
     except OSError as error:
         hint = "run it as root: sudo gputui doctor --fix" if isinstance(error, PermissionError) else None
         raise GputuiError(f"cannot be written: {error.strerror}", where=str(target), hint=hint) from error
@@ -283,22 +291,6 @@ def _back_up(target: Path, now: datetime) -> Path | None:
     backup = target.with_name(f"{target.name}.{now:%Y%m%d-%H%M%S}.bak")
     shutil.copy2(target, backup)
     return backup
-
-
-def _replace(target: Path, text: str) -> None:
-    mode = target.stat().st_mode & 0o777 if target.exists() else 0o644
-    fd, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fchmod(fd, mode)
-            os.fsync(fd)
-        Path(partial).replace(target)
-    except BaseException:
-        with suppress(OSError):
-            Path(partial).unlink()
-        raise
 
 
 PROC = Path("/proc")
