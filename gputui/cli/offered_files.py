@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -26,7 +26,8 @@ def changes(wanted: Mapping[Path, str]) -> dict[Path, str]:
 def agreed(changed: Mapping[Path, str], command: str, *, yes: bool) -> bool:
     """Show what would change, and ask unless `yes`; return whether to write it."""
     for path, text in changed.items():
-        for line in _difference(path, text):
+        before = (_content(path) or "").splitlines()
+        for line in difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm=""):
             click.echo(plain(line))
     if yes or _agrees(command):
         return True
@@ -62,11 +63,6 @@ def _content(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise GputuiError(f"cannot be read: {error}", where=str(path)) from error
-
-
-def _difference(path: Path, text: str) -> Iterator[str]:
-    before = (_content(path) or "").splitlines()
-    return difflib.unified_diff(before, text.splitlines(), str(path), str(path), n=1, lineterm="")
 
 
 def _agrees(command: str) -> bool:

@@ -72,7 +72,8 @@ def run(session: Session, wanted: Sequence[str], words: Sequence[str]) -> int:
         raise InputError(f"{form} is for one server", where="--on", hint=f"name one of {names}")
     with ThreadPoolExecutor(len(found)) as pool:
         parts = list(pool.map(lambda server: _part(server, words), found))
-    return _shown(parts, as_json=_asks_for_json(words))
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return _shown(parts, as_json="--json" in words or "--format=json" in words or ("--format", "json") in pairs)
 
 
 def _on_one(server: ServerSettings, words: Sequence[str]) -> int:
@@ -149,11 +150,6 @@ def _part(server: ServerSettings, words: Sequence[str]) -> _ServerOutput:
     argv = _argv(server, words, is_tty=False)
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return _ServerOutput(server, done.returncode, done.stdout, done.stderr)
-
-
-def _asks_for_json(words: Sequence[str]) -> bool:
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    return "--json" in words or "--format=json" in words or ("--format", "json") in pairs
 
 
 def _shown(parts: Sequence[_ServerOutput], *, as_json: bool) -> int:

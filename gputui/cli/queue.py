@@ -168,6 +168,7 @@ def in_order(snapshot: Snapshot) -> list[Job]:
 def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str, ...]:
     """Return the cells of a row: a job, or a group of elements of an array."""
     group = group or (job,)
+    count = arrays.count(group)
     return (
         arrays.id_word(group),
         "S" if job.suspended else job.state.short,
@@ -177,7 +178,7 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
         *node_cells(job, snapshot),
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),
-        _counted(group) + why(job, snapshot),
+        (f"{count} elements: " if count > 1 else "") + why(job, snapshot),
     )
 
 
@@ -186,12 +187,6 @@ def node_cells(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
     if len(snapshot.nodes) < 2:
         return ()
     return (job.attempt.node if job.attempt and job.state is not JobState.PENDING else "",)
-
-
-def _counted(group: tuple[Job, ...]) -> str:
-    """Return the number of elements that share the row, if more than one."""
-    count = arrays.count(group)
-    return f"{count} elements: " if count > 1 else ""
 
 
 def gpus_word(job: Job, views: Iterable[GpuView]) -> str:

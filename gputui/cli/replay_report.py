@@ -309,7 +309,12 @@ def comparison(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figu
     """Return a table of the current settings and of each variant, with the differences below the figures."""
     titles = ("WAIT", "P95", "MAX", "SLOWDOWN", "ALLOCATED", "WORST TENANT")
     columns = [TextColumn("SETTINGS", 60, least=9), *(TextColumn(title, right=True) for title in titles)]
-    names, key = _short(_names(base, tried, found), table.terminal_width())
+    own = [AS_IT_WAS] if AS_IT_WAS in found else []
+    keys = list(dict.fromkeys(key for each in tried for key in each.changes))
+    values = values_of(base.settings, keys)
+    now = " ".join(f"{key.partition('.')[2]}={_value(value)}" for key, value in values.items())
+    others = {each.name: each.name for each in tried if values_of(each.settings, keys) != values}
+    names, key = _short({name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others, table.terminal_width())
     rows = list(_compared_rows(names, found, _COMPARED))
     further = _further("SETTINGS", found, lambda figures: _compared_rows(names, found, figures))
     return ["", *key, *table.lines(columns, rows, table.terminal_width()), *further, "", *_wrapped(_LEGEND)]
@@ -323,16 +328,6 @@ def _short(names: dict[str, str], total: int | None) -> tuple[dict[str, str], li
     numbers = {key: str(tried.index(key) + 1) if key in tried else key for key in names}
     key = [names[PLAN], *(f"{numbers[each]:>4} {names[each]}" for each in tried)]
     return numbers, [*(fit(line, total).rstrip() for line in key), ""]
-
-
-def _names(base: Variant, tried: Sequence[Variant], found: Mapping[str, Figures]) -> dict[str, str]:
-    """Return the names of the lines by policy; a variant equal to the current settings has no line of its own."""
-    own = [AS_IT_WAS] if AS_IT_WAS in found else []
-    keys = list(dict.fromkeys(key for each in tried for key in each.changes))
-    values = values_of(base.settings, keys)
-    now = " ".join(f"{key.partition('.')[2]}={_value(value)}" for key, value in values.items())
-    others = {each.name: each.name for each in tried if values_of(each.settings, keys) != values}
-    return {name: name for name in own} | {PLAN: f"{PLAN} ({now})"} | others
 
 
 def _value(value: object) -> str:

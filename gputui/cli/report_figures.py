@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
@@ -266,18 +266,14 @@ def lines(found: Report, total: int | None) -> list[str]:
         (name, *(each.cell(sums, found.rates) for each in figures))
         for name, sums in (*named, ("TOTAL", found.accounts.total))
     ]
-    return [heading(found), "", *table.lines(columns, rows, total), *_notes(found)]
+    notes = notes_of(found)
+    return [heading(found), "", *table.lines(columns, rows, total), *(["", *notes] if notes else [])]
 
 
 def heading(found: Report) -> str:
     """Return the sentence about period and jobs."""
     begin, end = (at.astimezone() for at in (found.period.since, found.period.until))
     return f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}, by {found.by}"
-
-
-def _notes(found: Report) -> Sequence[str]:
-    notes = notes_of(found)
-    return ["", *notes] if notes else []
 
 
 def notes_of(found: Report) -> list[str]:

@@ -151,7 +151,16 @@ def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
                 faults.append(error)
     raised(faults)
     command = _texts(table.get("command", []), where("command"))
-    return submission(values, _image(table, where), command, submitter, where)
+    host, image = table.get("host", False), table.get("image")
+    if not isinstance(host, bool):
+        raise InputError("expected true or false", where=where("host"))
+    if image is not None and not isinstance(image, str):
+        raise InputError("expected text", where=where("image"))
+    if host and image is not None:
+        raise InputError("a host job has no image", where=where("image"))
+    if not host and image is None:
+        raise InputError("is missing", where=where("image"), hint="or write host = true")
+    return submission(values, image, command, submitter, where)
 
 
 def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
@@ -163,20 +172,6 @@ def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[Inp
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
             yield InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
-
-
-def _image(table: dict[str, Any], where: Callable[[str], str]) -> str | None:
-    """Return the image; None for a host job."""
-    host, image = table.get("host", False), table.get("image")
-    if not isinstance(host, bool):
-        raise InputError("expected true or false", where=where("host"))
-    if image is not None and not isinstance(image, str):
-        raise InputError("expected text", where=where("image"))
-    if host and image is not None:
-        raise InputError("a host job has no image", where=where("image"))
-    if not host and image is None:
-        raise InputError("is missing", where=where("image"), hint="or write host = true")
-    return image
 
 
 def _value(key: JobOption, value: object, where: str) -> object:

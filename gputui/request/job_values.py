@@ -288,6 +288,9 @@ def gpus(text: str, where: str) -> GpuRequest:
         hint = "leave it out, or write driver=nvidia"
         raise InputError(f"{quoted(','.join(fields['driver']))} is not a GPU driver here", where=where, hint=hint)
     request = _chosen(fields, where)
+    pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in fields.get("options", ())))
+    if not all(name for name, _ in pairs):
+        raise InputError("an option of the driver has no name", where=where, hint="write options=NAME=VALUE")
     return GpuRequest(
         request.minimum,
         request.maximum,
@@ -295,7 +298,7 @@ def gpus(text: str, where: str) -> GpuRequest:
         request.everything,
         capabilities=_capabilities(fields.get("capabilities"), where),
         driver="".join(fields.get("driver", ())) or None,
-        driver_options=_options(fields.get("options", ()), where),
+        driver_options=pairs,
     )
 
 
@@ -363,13 +366,6 @@ def _capabilities(names: Iterable[str] | None, where: str) -> tuple[str, ...]:
             hint = "known: " + ", ".join(CAPABILITIES) + "; -e NVIDIA_DRIVER_CAPABILITIES=all asks for every one"
             raise InputError(f"{quoted(name)} is not a driver capability", where=where, hint=hint)
     return listed
-
-
-def _options(words: Iterable[str], where: str) -> Pairs:
-    pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in words))
-    if not all(name for name, _ in pairs):
-        raise InputError("an option of the driver has no name", where=where, hint="write options=NAME=VALUE")
-    return pairs
 
 
 def gpus_text(request: GpuRequest) -> str:

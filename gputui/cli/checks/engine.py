@@ -213,7 +213,10 @@ def registration(path: Path, program: str = RUNTIME) -> ConfigChange | None:
         return None
     kept = known if isinstance(known, dict) else {"args": []}
     runtimes["nvidia"] = {**kept, "path": program}
-    return ConfigChange(path, before, json.dumps(settings, indent=_indent(before), ensure_ascii=False) + "\n")
+    match = re.search(r"\n([ \t]+)\S", before)
+    return ConfigChange(
+        path, before, json.dumps(settings, indent=4 if match is None else match[1], ensure_ascii=False) + "\n"
+    )
 
 
 def _read(path: Path) -> str:
@@ -252,12 +255,6 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
         raise ValueError(f"the key {twin!r} occurs twice")
     return found
-
-
-def _indent(text: str) -> int | str:
-    """Return the indentation that the file uses, so that the change stays small."""
-    match = re.search(r"\n([ \t]+)\S", text)
-    return 4 if match is None else match[1]
 
 
 def write(change: ConfigChange, now: datetime) -> Path | None:
