@@ -99,8 +99,14 @@ class LineFiles(Struct):
         paths = self.paths()
         if not paths or not self.limits.are_set:
             return False
-        oldest = paths[0]
-        surplus = max(self._too_old(oldest, now), self._too_much(paths))
+        oldest, total = paths[0], sum(map(_size, paths))
+        surplus = 0 if self.limits.max_age is None else self._too_old(oldest, self.limits.max_age, now)
+        most = self.limits.max_size
+        if most is not None and total > most:
+            too_much = total - most + most // _SPARE
+            if too_much < _size(oldest):
+                too_much = self._length(oldest, lambda start, _: start < too_much)
+            surplus = max(surplus, too_much)
         if surplus <= 0:
             return False
         if surplus >= _size(oldest) or oldest.suffix == ".json":
@@ -109,28 +115,15 @@ class LineFiles(Struct):
             cut_head(oldest, surplus, access)
         return True
 
-    def _too_old(self, path: Path, now: datetime) -> int:
+    def _too_old(self, path: Path, max_age: timedelta, now: datetime) -> int:
         """Return the bytes at the beginning of the file that are too old; all if its whole month is."""
-        if self.limits.max_age is None:
-            return 0
-        before = now - self.limits.max_age
-        if _end_of_month(path) <= before:
+        before = now - max_age
+        if (_month(path) + timedelta(days=31)).replace(day=1) <= before:
             return _size(path)
         first = self._first_time(path)
-        if path.suffix == ".json" or first is None or first >= before - min(SLACK, self.limits.max_age / 10):
+        if path.suffix == ".json" or first is None or first >= before - min(SLACK, max_age / 10):
             return 0
         return self._length(path, lambda _, at: at < before)
-
-    def _too_much(self, paths: list[Path]) -> int:
-        """Return the bytes at the beginning of the first file that are too many."""
-        most = self.limits.max_size
-        total = sum(map(_size, paths))
-        if most is None or total <= most:
-            return 0
-        surplus = total - most + most // _SPARE
-        if surplus >= _size(paths[0]):
-            return surplus
-        return self._length(paths[0], lambda start, _: start < surplus)
 
     def _length(self, path: Path, is_surplus: Callable[[int, datetime], bool]) -> int:
         """Return the length of the lines at the beginning of which that is so; a damaged line goes with the one before.
@@ -168,15 +161,11 @@ class Trimmer(Struct):
             return
         if not self._is_begun:
             self._is_begun = True
-            self._remove_leftovers()
+            for path in self.directory.glob("*-????-??.jsonl.*.tmp"):
+                with os_errors(path):  # only the scheduler trims, so nobody else writes a copy now
+                    path.unlink(missing_ok=True)
         has_more = [files.trim(self.access, now) for files in line_files(self.directory, self.settings)]
         self._due = None if any(has_more) else now + CHECK_EVERY
-
-    def _remove_leftovers(self) -> None:
-        """Remove copies that a killed scheduler began. Only the scheduler trims, so nobody else writes one now."""
-        for path in self.directory.glob("*-????-??.jsonl.*.tmp"):
-            with os_errors(path):
-                path.unlink(missing_ok=True)
 
 
 def line_files(directory: Path, settings: StoreSettings) -> tuple[LineFiles, LineFiles]:
@@ -240,7 +229,3 @@ def _month(path: Path) -> datetime:
     """Return the beginning of the month of a file."""
     year, month = path.stem.split("-")[-2:]
     return datetime(int(year), int(month), 1, tzinfo=UTC)
-
-
-def _end_of_month(path: Path) -> datetime:
-    return (_month(path) + timedelta(days=31)).replace(day=1)

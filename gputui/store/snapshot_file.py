@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,10 +20,10 @@ from gputui.store.files import (
     FileAccess,
     FileStamp,
     PutInPlace,
+    os_errors,
     read_file,
     replace_file,
     stamp_of,
-    store_error,
     write_whole,
 )
 
@@ -97,35 +98,23 @@ class SnapshotFile(Struct):
 
 def read_snapshot(path: Path) -> SnapshotFile | None:
     """Return the snapshot; None if there is none. Raises StoreError."""
-    found = _read(path)
-    if found is None:
-        return None
-    data, stamp = found
-    meta, tables = _parsed(data, path, Meta)
-    return SnapshotFile(meta, tables, stamp)
+    with os_errors(path), suppress(FileNotFoundError):
+        data, status = read_file(path)
+        meta, tables = _parsed(data, path, Meta)
+        return SnapshotFile(meta, tables, stamp_of(status))
+    return None
 
 
 def read_meta(path: Path) -> tuple[Meta, FileStamp] | None:
     """Return the header and stamp of the snapshot, from its first bytes if they suffice; None if there is none."""
-    found = _read(path, _HEAD)
-    if found is None:
-        return None
-    head, stamp = found
-    end = head.find(b"}}")
-    if head.startswith(b'{"_meta"') and end > 0:
-        return _parsed(head[: end + 2] + b"}", path, Meta)[0], stamp
-    whole = read_snapshot(path)
-    return None if whole is None else (whole.meta, whole.stamp)
-
-
-def _read(path: Path, size: int = -1) -> tuple[bytes, FileStamp] | None:
-    try:
-        data, status = read_file(path, size)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise store_error(error, path) from error
-    return data, stamp_of(status)
+    with os_errors(path), suppress(FileNotFoundError):
+        head, status = read_file(path, _HEAD)
+        end = head.find(b"}}")
+        if head.startswith(b'{"_meta"') and end > 0:
+            return _parsed(head[: end + 2] + b"}", path, Meta)[0], stamp_of(status)
+        whole = read_snapshot(path)
+        return None if whole is None else (whole.meta, whole.stamp)
+    return None
 
 
 def write_snapshot(

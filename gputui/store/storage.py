@@ -173,8 +173,21 @@ class JournalStorage(Storage):
                 yield entry
             finally:
                 self._pending = None
-            if entry.changes or entry.audit:
-                self._commit(entry)
+            if not entry.changes and not entry.audit:
+                return
+            state, line = self.replica.state, encode_line(entry)
+            path = journal_path(self._path, state.meta.generation)
+            end, checksum = state.offset + len(line), zlib.crc32(line, state.checksum)
+            self._append(state.meta.generation, line, state.offset)
+            with self.memory:
+                state = self.replica.refresh(own=OwnLine(line, entry))
+            if (state.offset, state.checksum) != (end, checksum):
+                raise Loss(path, "the journal was replaced while it was written to").error
+            self._leave_record(state)
+            if state.offset > max(FOLD_AT, state.stamp[2] // 2):
+                # the change is already on disk: a failed fold is retried later
+                with suppress(StoreError):
+                    self._checkpoint(state)
 
     def table(self, name: str, pending: JournalEntry) -> Table:
         """Return a table including the changes of a transaction. Not to be modified."""
@@ -297,22 +310,6 @@ class JournalStorage(Storage):
             if record is not None:
                 state.next_id = max(state.next_id, record.next_id)
         return state
-
-    def _commit(self, entry: JournalEntry) -> None:
-        state = self.replica.state
-        line = encode_line(entry)
-        end, checksum = state.offset + len(line), zlib.crc32(line, state.checksum)
-        self._append(state.meta.generation, line, state.offset)
-        with self.memory:
-            state = self.replica.refresh(own=OwnLine(line, entry))
-        if (state.offset, state.checksum) != (end, checksum):
-            path = journal_path(self._path, state.meta.generation)
-            raise Loss(path, "the journal was replaced while it was written to").error
-        self._leave_record(state)
-        if state.offset > max(FOLD_AT, state.stamp[2] // 2):
-            # the change is already on disk: a failed fold is retried later
-            with suppress(StoreError):
-                self._checkpoint(state)
 
     # the files
 
