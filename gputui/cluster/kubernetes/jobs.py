@@ -11,11 +11,9 @@ from msgspec.structs import replace
 
 from gputui.cluster.kubernetes.manifest import ARRAY, COMMENT, INDEX, NAME, QUEUE, SUBMITTER
 from gputui.cluster.kubernetes.objects import (
-    KubeCondition,
     KubeJob,
     KubePod,
     KubePodSpec,
-    KubeTerminated,
     KubeWorkload,
     condition,
     is_true,
@@ -108,33 +106,21 @@ def newest(pods: Iterable[KubePod]) -> KubePod | None:
 def state_of(job: KubeJob, pods: Iterable[KubePod]) -> JobState:
     """Return the state of a job with these pods."""
     known = list(pods)
-    if _ends_by_deletion(job):
-        return JobState.COMPLETING
-    if end_of(job) is not None and _is_behind(newest(known)):
+    deleted, ended, last = job.metadata.deletion_timestamp, end_of(job), newest(known)
+    if deleted is not None and (ended is None or ended >= deleted):
+        return JobState.COMPLETING  # the ends of its pods are no ends of its own
+    if ended is not None and last is not None and _of_pod(last) is JobState.RUNNING:
+        # a job ends after its pod, or has its pod deleted, but both are watched separately: exit code and cause follow
         return JobState.COMPLETING
     if is_true(job.status.conditions, "Complete"):
         return JobState.COMPLETED
     if is_true(job.status.conditions, "Failed"):
-        return _failure(job, newest(known))
+        return _failure(job, last)
     states = {_of_pod(pod) for pod in known}
     if job.spec.suspend:
         return JobState.PENDING
     order = (JobState.RUNNING, JobState.CONFIGURING, JobState.PENDING, JobState.COMPLETING)
     return next((state for state in order if state in states), JobState.PENDING)
-
-
-def _ends_by_deletion(job: KubeJob) -> bool:
-    """Return whether a job is deleted that had not ended before: the ends of its pods are no ends of its own."""
-    deleted, ended = job.metadata.deletion_timestamp, end_of(job)
-    return deleted is not None and (ended is None or ended >= deleted)
-
-
-def _is_behind(pod: KubePod | None) -> bool:
-    """Return whether the end of the last pod of an ended job is still to come: jobs and pods are watched separately.
-
-    A job ends after its pod, or has its pod deleted. Without the pod's end, its exit code and cause are unknown.
-    """
-    return pod is not None and _of_pod(pod) is JobState.RUNNING
 
 
 def _of_pod(pod: KubePod) -> JobState:
@@ -183,7 +169,10 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
     if pod is not None and (found := _of_infrastructure(pod)) is not None:
         return found
     if end is not None and end.exit_code:
-        return _of_end(end)
+        if end.reason not in _NOT_STARTED:
+            return cause_of_exit(end.exit_code)
+        what = f"could not be started: {told(end.message, end.reason)} ({end.reason})"
+        return Cause(CauseCode.COMMAND_NOT_FOUND, what)
     failed = condition(job.status.conditions, "Failed")
     words = told(failed.message if failed else None, "failed")
     reason = told(failed.reason if failed else None, "Failed")
@@ -195,18 +184,11 @@ def cause_of(job: KubeJob, pod: KubePod | None) -> Cause | None:
     return Cause(CauseCode.RUNTIME_ERROR, f"{words} ({reason})")
 
 
-def _of_end(end: KubeTerminated) -> Cause | None:
-    if end.reason in _NOT_STARTED:
-        return Cause(
-            CauseCode.COMMAND_NOT_FOUND, f"could not be started: {told(end.message, end.reason)} ({end.reason})"
-        )
-    return cause_of_exit(end.exit_code or 0)
-
-
 def _of_infrastructure(pod: KubePod) -> Cause | None:
     where, reason = f"node {told(pod.spec.node_name, '?')}", told(pod.status.reason)
     disrupted = condition(pod.status.conditions, "DisruptionTarget")
-    if reason == "Preempting" or _is_preempted(disrupted):
+    disrupted = disrupted if disrupted is not None and disrupted.status == "True" else None
+    if reason == "Preempting" or (disrupted is not None and disrupted.reason == "PreemptionByScheduler"):
         return Cause(
             CauseCode.PREEMPTED, f"preempted by Kubernetes for another pod ({reason or 'PreemptionByScheduler'})"
         )
@@ -216,24 +198,15 @@ def _of_infrastructure(pod: KubePod) -> Cause | None:
         )
     if reason in _LOST:
         return Cause(CauseCode.CONTAINER_LOST, f"lost with {where}: {told(pod.status.message, reason)} ({reason})")
-    if disrupted is not None and disrupted.status == "True":
+    if disrupted is not None:
         words, word = told(disrupted.message, "no reason"), told(disrupted.reason, "DisruptionTarget")
         return Cause(CauseCode.CONTAINER_LOST, f"removed from {where}: {words} ({word})")
-    if _is_deleted(pod):
+    deleted, end = pod.metadata.deleted_at, pod.container.terminated
+    if deleted is not None and (end is None or end.finished_at is None or end.finished_at >= deleted):
         return Cause(CauseCode.CONTAINER_LOST, f"its pod on {where} was deleted in Kubernetes")
-    if reason and pod.container.terminated is None:  # the node has its own look at what it may run
+    if reason and end is None:  # the node has its own look at what it may run
         return Cause(CauseCode.RUNTIME_ERROR, f"refused by {where}: {told(pod.status.message, reason)} ({reason})")
     return None
-
-
-def _is_deleted(pod: KubePod) -> bool:
-    """Return whether somebody deleted a pod whose container had not ended."""
-    deleted, end = pod.metadata.deleted_at, pod.container.terminated
-    return deleted is not None and (end is None or end.finished_at is None or end.finished_at >= deleted)
-
-
-def _is_preempted(disrupted: KubeCondition | None) -> bool:
-    return disrupted is not None and disrupted.status == "True" and disrupted.reason == "PreemptionByScheduler"
 
 
 def _moment(at: datetime | None) -> float:

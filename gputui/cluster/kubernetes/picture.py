@@ -6,6 +6,7 @@ Kubernetes gives a pod a number of GPUs and tells nobody which: the first GPUs o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -63,17 +64,19 @@ def drain_of(node: KubeNode) -> Drain | None:
         return None
     meta = node.metadata
     taint = next((each for each in node.spec.taints or () if each.key == _CORDONED), None)
-    at = _noted_at(meta.annotation(AT)) or (taint.time_added if taint else None) or _LONG_AGO
+    at = (taint.time_added if taint else None) or _LONG_AGO
+    with suppress(ValueError):
+        noted = datetime.fromisoformat(meta.annotation(AT))
+        at = noted if noted.tzinfo else at
     return Drain(told(meta.annotation(REASON), "cordoned"), plain(meta.annotation(BY)) or "Kubernetes", at)
 
 
-def drains_of(nodes: Iterable[KubeNode]) -> Mapping[str, Drain]:
-    """Return the drains by GPU."""
+def _drains(nodes: Iterable[KubeNode]) -> Mapping[str, Drain]:
     return {
         gpu_label(plain(node.metadata.name), index): drain
         for node in nodes
         if (drain := drain_of(node)) is not None
-        for index in range(_count(node))
+        for index in range(min(_MOST_GPUS, gpus_in(node.status.capacity).total()))
     }
 
 
@@ -157,10 +160,6 @@ def _gpu(node: KubeNode, resource: str, index: int) -> Gpu:
     return Gpu(label, index, model, memory_total=size * 1024**2 or None, mig_profile=profile or None)
 
 
-def _count(node: KubeNode) -> int:
-    return min(_MOST_GPUS, gpus_in(node.status.capacity).total())
-
-
 def down_of(node: KubeNode) -> str:
     """Return why a node cannot be used; empty if it can."""
     ready = condition(node.status.conditions, "Ready")
@@ -179,14 +178,6 @@ def _users(users: Iterable[tuple[KubePod, int]], jobs: Mapping[str, Job]) -> Ite
             who = f"pod {plain(pod.metadata.namespace)}/{plain(pod.metadata.name)}"
             who += f" of {plain(owner.kind)} {plain(owner.name)}" if owner is not None else ""
         yield f"{who} has {number}"
-
-
-def _noted_at(text: str) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo else None
 
 
 KIND = "kubernetes"
@@ -225,10 +216,17 @@ class KubePictures:
     def of(self, objects: KubeObjects, place: str, now: datetime) -> KubePicture:
         """Return the picture of these objects."""
         parts = self._parts(objects)
-        jobs = {uid: self._job(uid, each) for uid, each in parts.items()}
-        self._made = {uid: self._made[uid] for uid in jobs}
-        about = _by_object(objects.events.values())
-        why = _reasons(parts, jobs, about, now)
+        kept = ((uid, each, self._made.get(uid)) for uid, each in parts.items())
+        self._made = {
+            uid: made if made is not None and made[0] == each else (each, job_of(each, self._classes))
+            for uid, each, made in kept
+        }
+        jobs = {uid: job for uid, (_, job) in self._made.items()}
+        about: dict[str, list[KubeEvent]] = {}  # the events about each object by its uid, the latest first
+        for event in sorted(objects.events.values(), key=_told_at, reverse=True):
+            about.setdefault(event.involved_object.uid or "", []).append(event)
+        still = (uid for uid, job in jobs.items() if job.state is JobState.PENDING)
+        why = {uid: reasons.reason_of(parts[uid], about.get(uid, ()), now) for uid in still}
         entries = list(_entries(jobs, why))
         waiting = [job for job in entries if job.state is JobState.PENDING]
         ranks = {parts[uid].number: _rank(parts[uid], job) for uid, job in jobs.items()}
@@ -238,7 +236,7 @@ class KubePictures:
             taken_at=now,
             nodes=nodes_of(objects.nodes.values(), objects.pods.values(), jobs),
             jobs=tuple(sorted(entries, key=lambda job: job.id)),
-            controls=Controls(drains=drains_of(objects.nodes.values())),
+            controls=Controls(drains=_drains(objects.nodes.values())),
             leader=Leader(0, place, "", KIND, now),
             order=tuple(job.id for job in waiting),
             reasons={job.id: of_number[job.id] for job in waiting},
@@ -265,12 +263,6 @@ class KubePictures:
             found[uid] = JobParts(job, numbers[uid], own, workloads.get(uid), known, objects.kueue)
         return found
 
-    def _job(self, uid: str, parts: JobParts) -> Job:
-        made = self._made.get(uid)
-        if made is None or made[0] != parts:
-            made = self._made[uid] = parts, job_of(parts, self._classes)
-        return made[1]
-
 
 def _rank(parts: JobParts, job: Job) -> tuple[int, datetime, int, str]:
     """Return the place in the order in which Kubernetes' scheduler looks at jobs: by priority, then by age.
@@ -281,22 +273,6 @@ def _rank(parts: JobParts, job: Job) -> tuple[int, datetime, int, str]:
     pod = newest(parts.pods)
     priority = pod.spec.priority if pod is not None else None
     return -(priority or 0), job.submitted_at, len(key), key
-
-
-def _by_object(events: Iterable[KubeEvent]) -> Mapping[str, list[KubeEvent]]:
-    """Return the events about each object, by its uid, the latest first."""
-    about: dict[str, list[KubeEvent]] = {}
-    for event in sorted(events, key=_told_at, reverse=True):
-        about.setdefault(event.involved_object.uid or "", []).append(event)
-    return about
-
-
-def _reasons(
-    parts: Mapping[str, JobParts], jobs: Mapping[str, Job], about: Mapping[str, list[KubeEvent]], now: datetime
-) -> dict[str, Reason]:
-    """Return why jobs wait, by uid."""
-    waiting = (uid for uid, job in jobs.items() if job.state is JobState.PENDING)
-    return {uid: reasons.reason_of(parts[uid], about.get(uid, ()), now) for uid in waiting}
 
 
 def _told_at(event: KubeEvent) -> datetime:
@@ -331,18 +307,12 @@ def _entries(jobs: Mapping[str, Job], why: Mapping[str, Reason]) -> Iterable[Job
             yield job
         else:
             alike.setdefault((job.array.id, job.held, why[uid].text), []).append(job)
-    for found in alike.values():
-        yield from _joined(found)
-
-
-def _joined(elements: list[Job]) -> Iterable[Job]:
-    """Yield elements of an array, those together whose requests are equal."""
-    ordered = sorted(elements, key=lambda job: job.id)
-    for _, group in groupby(ordered, key=lambda job: job.spec):
-        members = list(group)
-        first = members[0]
-        if len(members) > 1 and first.array is not None:
-            runs = element_runs(first.array.id, (index_of(job.id) for job in members))
-            yield first.with_runs(tuple(runs))
-        else:
-            yield first
+    for elements in alike.values():
+        ordered = sorted(elements, key=lambda job: job.id)
+        for _, group in groupby(ordered, key=lambda job: job.spec):  # those together whose requests are equal
+            first, *others = group
+            if others and first.array is not None:
+                runs = element_runs(first.array.id, (index_of(job.id) for job in (first, *others)))
+                yield first.with_runs(tuple(runs))
+            else:
+                yield first

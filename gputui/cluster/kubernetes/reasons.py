@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 
 from gputui.cluster.kubernetes.jobs import JobParts, newest, sentence, told
 from gputui.cluster.kubernetes.manifest import QUEUE
-from gputui.cluster.kubernetes.objects import KubeAdmissionCheck, KubeEvent, KubePod, KubeWorkload, condition, is_true
+from gputui.cluster.kubernetes.objects import KubeEvent, KubePod, KubeWorkload, condition, is_true
 from gputui.domain.state import PendingReason, Reason, utc_moment
 
 _R = PendingReason
@@ -49,7 +49,12 @@ def _queue_reason(workload: KubeWorkload | None, queue: str, now: datetime) -> R
     if reserved is None:
         return Reason(_R.PRIORITY, "Kueue has not looked at it yet (no QuotaReserved)")
     if reserved.status == "True":
-        return _of_admission(workload)
+        checks = [each for each in workload.status.admission_checks or () if each.state != "Ready"]
+        if not checks:
+            return Reason(_R.PRIORITY, "Kueue has quota for it and starts it (QuotaReserved)")
+        told_of = (sentence(told(each.name), told(each.message), told(each.state, "Pending")) for each in checks)
+        what = f"Kueue has quota for it, and waits for its checks: {'; '.join(told_of)} (QuotaReserved)"
+        return Reason(_R.BACK_OFF, what)
     word = told(reserved.reason, "Pending")
     code, words = _WORDS.get(word, (_R.QUOTA_EXCEEDED, "waits for quota of its queue"))
     return Reason(code, sentence(words, told(reserved.message), word))
@@ -67,20 +72,6 @@ def _of_evicted(workload: KubeWorkload, now: datetime) -> Reason:
     if again is not None and again > now:
         return Reason(_R.BACK_OFF, f"{words}; Kueue tries again at {utc_moment(again, now)}", (again,))
     return Reason(_R.QUOTA_EXCEEDED, words)
-
-
-def _of_admission(workload: KubeWorkload) -> Reason:
-    """Return what a job with quota waits for."""
-    open_checks = "; ".join(_of_checks(workload.status.admission_checks or ()))
-    if open_checks:
-        return Reason(_R.BACK_OFF, f"Kueue has quota for it, and waits for its checks: {open_checks} (QuotaReserved)")
-    return Reason(_R.PRIORITY, "Kueue has quota for it and starts it (QuotaReserved)")
-
-
-def _of_checks(checks: tuple[KubeAdmissionCheck, ...]) -> Iterator[str]:
-    for check in checks:
-        if check.state != "Ready":
-            yield sentence(told(check.name), told(check.message), told(check.state, "Pending"))
 
 
 HELD = Reason(_R.JOB_HELD_USER, "held (Suspended)")
@@ -108,7 +99,14 @@ def reason_of(parts: JobParts, events: Iterable[KubeEvent], now: datetime) -> Re
     pod = newest(parts.pods)
     if parts.is_queued and (pod is None or parts.job.spec.suspend):
         return _queue_reason(parts.workload, parts.job.metadata.label(QUEUE), now)
-    return _without_pod(events) if pod is None else _of_pod(pod)
+    if pod is None:
+        failed = next((event for event in events if event.reason == "FailedCreate"), None)
+        if failed is None:
+            return Reason(_R.PRIORITY, "Kubernetes has not made a pod for it yet (no pod)")
+        message = told(failed.message)
+        code = _R.QUOTA_EXCEEDED if "quota" in message else _R.BACK_OFF
+        return Reason(code, sentence("its pod cannot be created", message, "FailedCreate"))
+    return _of_pod(pod)
 
 
 def _of_pod(pod: KubePod) -> Reason:
@@ -123,15 +121,6 @@ def _of_pod(pod: KubePod) -> Reason:
         words = f"node {place} is being freed for it" if place else "waits for resources"
         return Reason(_R.RESOURCES, sentence(words, message, word))
     return Reason(_R.NODE_UNKNOWN, sentence("no node takes it", message, word))
-
-
-def _without_pod(events: Iterable[KubeEvent]) -> Reason:
-    failed = next((event for event in events if event.reason == "FailedCreate"), None)
-    if failed is None:
-        return Reason(_R.PRIORITY, "Kubernetes has not made a pod for it yet (no pod)")
-    message = told(failed.message)
-    code = _R.QUOTA_EXCEEDED if "quota" in message else _R.BACK_OFF
-    return Reason(code, sentence("its pod cannot be created", message, "FailedCreate"))
 
 
 def progress_of(pod: KubePod, events: Iterable[KubeEvent]) -> str:
