@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from gputui.domain import docker_args
 from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
 from gputui.domain.job_spec import GpuRequest, JobSpec
-from gputui.domain.settings import RuntimeSettings, Settings
+from gputui.domain.settings import Settings
 
 _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _UNSEEN = "\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\udc80-\udcff"
@@ -48,18 +48,8 @@ def array(name: str, words: Iterable[str]) -> str:
 
 _ELSEWHERE = frozenset(
     {
-        "cpus",
-        "env",
-        "labels",
-        "log_driver",
-        "log_opt",
-        "memory",
-        "no_init",
-        "pids_limit",
-        "publish",
-        "security_opt",
-        "stop_timeout",
-        "user",
+        *("cpus", "env", "labels", "log_driver", "log_opt", "memory", "no_init", "pids_limit", "publish"),
+        *("security_opt", "stop_timeout", "user"),
     }
 )
 """Options that are not passed on as they are."""
@@ -74,20 +64,26 @@ def option_words(spec: JobSpec, settings: Settings) -> Iterator[str]:
     yield from _plain(options)
     yield from (word(f"--publish={text}") for text in _published(options))
     yield from (word(f"--security-opt={text}") for text in options.security_opt if not _is_profile(text))
-    yield from (word(f"--label={text}") for text in _labels(spec))
-    yield from (word(f"--log-opt={text}") for text in _log_options(options, settings.runtime))
+    yield from (word(f"--label={name}={value}") for name, value in options.labels if not name.startswith(_OURS))
+    if spec.tenant:
+        yield word(f"--label=user={spec.tenant}")
+    own = {text.partition("=")[0] for text in options.log_opt}
+    site = {"max-size": settings.runtime.log_max_size, "max-file": settings.runtime.log_max_files}
+    rotation = (f"{name}={value}" for name, value in site.items() if name not in own)
+    yield from (word(f"--log-opt={text}") for text in (*rotation, *options.log_opt))
     yield word(f"--log-driver={options.log_driver or 'json-file'}")
     if not options.no_init:
         yield "--init"
     if spec.interactive is not None:
-        yield from (
-            flag
-            for flag, is_on in (("--interactive", spec.interactive.stdin), ("--tty", spec.interactive.tty))
-            if is_on
-        )
-    grace = options.stop_timeout if options.stop_timeout is not None else _seconds(settings.scheduler.stop_grace)
-    yield word(f"--stop-timeout={grace}")
-    limit = _pids_limit(options, settings.runtime)
+        yield from ["--interactive"] if spec.interactive.stdin else []
+        yield from ["--tty"] if spec.interactive.tty else []
+    grace = -(-settings.scheduler.stop_grace // timedelta(seconds=1))
+    yield word(f"--stop-timeout={grace if options.stop_timeout is None else options.stop_timeout}")
+    limit, most = options.pids_limit, settings.runtime.pids_limit
+    if limit is None or (most is not None and limit <= 0):
+        limit = most
+    elif most is not None:
+        limit = min(limit, most)
     if limit is not None:
         yield word(f"--pids-limit={limit}")
     yield from _user(options, settings)
@@ -130,42 +126,18 @@ def _text(value: Any) -> str:
 def _published(options: ContainerOptions) -> Iterator[str]:
     """Yield the published ports, one each, without `auto`, which is gputui's own word."""
     for text in options.publish:
-        for port in _read("--publish", docker_args.published_ports, text):
+        try:
+            ports = docker_args.published_ports(text)
+        except ValueError as error:
+            raise InputError(str(error), where="--publish") from error
+        for port in ports:
             address = f"[{port.host_ip}]:" if ":" in port.host_ip else f"{port.host_ip}:" if port.host_ip else ""
             host = f"{port.host_port}:" if port.host_port or address else ""
             yield f"{address}{host}{port.key}"
 
 
-def _read(option: str, read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise InputError(str(error), where=option) from error
-
-
 def _is_profile(text: str) -> bool:
     return text.startswith(_PROFILE) and text.removeprefix(_PROFILE).lstrip().startswith("{")
-
-
-def _labels(spec: JobSpec) -> Iterator[str]:
-    yield from (f"{name}={value}" for name, value in spec.options.labels if not name.startswith(_OURS))
-    if spec.tenant:
-        yield f"user={spec.tenant}"
-
-
-def _log_options(options: ContainerOptions, settings: RuntimeSettings) -> Iterator[str]:
-    """Yield the site's rotation, unless the job sets its own."""
-    own = {text.partition("=")[0] for text in options.log_opt}
-    site = {"max-size": settings.log_max_size, "max-file": settings.log_max_files}
-    yield from (f"{name}={value}" for name, value in site.items() if name not in own)
-    yield from options.log_opt
-
-
-def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
-    wanted, most = options.pids_limit, settings.pids_limit
-    if most is None or wanted is None:
-        return most if wanted is None else wanted
-    return most if wanted <= 0 else min(wanted, most)
 
 
 def _user(options: ContainerOptions, settings: Settings) -> Iterator[str]:
@@ -189,7 +161,3 @@ def _limits(options: ContainerOptions, settings: Settings) -> Iterator[str]:
         yield word(f"--memory={options.memory}")
     elif settings.cluster.limit_containers:
         yield "$(allocated_memory)"
-
-
-def _seconds(length: timedelta) -> int:
-    return -(-length // timedelta(seconds=1))

@@ -175,15 +175,12 @@ class CommandChannel:
         return not self._streams
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there is output."""
         return self._ready.fileno()
 
     def input_fileno(self) -> int:
-        """Return the descriptor of standard input; -1: there is none."""
         return self._input
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output; None at the end. Raises GputuiError if the command never began."""
         if not self._streams:
             return self._last()
         parts = []
@@ -226,7 +223,6 @@ class CommandChannel:
         return [(is_error, data)] if data else []
 
     def send(self, data: bytes) -> None:
-        """Write to standard input. Raises OSError."""
         self.on_input()
         rest = memoryview(data)
         while rest:
@@ -243,7 +239,6 @@ class CommandChannel:
             os.close(descriptor)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal; the process passes it on."""
         if self.is_tty:
             fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 

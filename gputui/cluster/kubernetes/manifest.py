@@ -20,35 +20,10 @@ from gputui.domain.units import parse_size
 
 _HERE = frozenset(
     {
-        "add_host",
-        "cap_add",
-        "cap_drop",
-        "cpus",
-        "dns",
-        "dns_search",
-        "entrypoint",
-        "env",
-        "group_add",
-        "hostname",
-        "ipc",
-        "log_driver",
-        "log_opt",
-        "memory",
-        "memory_reservation",
-        "mounts",
-        "network",
-        "no_init",
-        "pid",
-        "privileged",
-        "pull",
-        "read_only",
-        "shm_size",
-        "stop_timeout",
-        "sysctl",
-        "tmpfs",
-        "user",
-        "volumes",
-        "workdir",
+        *("add_host", "cap_add", "cap_drop", "cpus", "dns", "dns_search", "entrypoint", "env", "group_add"),
+        *("hostname", "ipc", "log_driver", "log_opt", "memory", "memory_reservation", "mounts", "network"),
+        *("no_init", "pid", "privileged", "pull", "read_only", "shm_size", "stop_timeout", "sysctl", "tmpfs"),
+        *("user", "volumes", "workdir"),
     }
 )
 """Options with a counterpart, and those that mean nothing to a pod's user."""
@@ -66,7 +41,11 @@ class PodOptions:
 
     def __init__(self, options: ContainerOptions) -> None:
         self._options = options
-        self.left_out = [f"{name}: pods have no such option" for name in _unknown(options)]
+        self.left_out = []
+        for field in ContainerOptions.__struct_fields__:
+            if field not in _HERE and (value := getattr(options, field)) not in (None, ()) and value is not False:
+                name = _NAMES.get(field, field).replace("_", "-")
+                self.left_out.append(f"--{name}: pods have no such option")
         self.volumes: list[dict[str, Any]] = []
         self._mounts: list[dict[str, Any]] = []
         self._add_mounts()
@@ -89,21 +68,14 @@ class PodOptions:
             fields |= {"dnsPolicy": "None"} if options.dns else {}
             lists = {"nameservers": list(options.dns), "searches": list(options.dns_search)}
             fields["dnsConfig"] = {name: found for name, found in lists.items() if found}
-        if context := self._pod_context():
-            fields["securityContext"] = context
-        return fields
-
-    def _pod_context(self) -> dict[str, Any]:
-        context: dict[str, Any] = {}
-        groups = [int(group) for group in self._options.group_add if _is_id(group)]
-        if len(groups) < len(self._options.group_add):
+        groups = [int(group) for group in options.group_add if _is_id(group)]
+        if len(groups) < len(options.group_add):
             self.left_out.append("--group-add: a pod knows groups by their number only")
-        if groups:
-            context["supplementalGroups"] = groups
-        if self._options.sysctl:
-            pairs = [text.partition("=")[::2] for text in self._options.sysctl]
-            context["sysctls"] = [{"name": name, "value": value} for name, value in pairs]
-        return context
+        pairs = [text.partition("=")[::2] for text in options.sysctl]
+        context = {"supplementalGroups": groups, "sysctls": [{"name": name, "value": value} for name, value in pairs]}
+        if any(context.values()):
+            fields["securityContext"] = {name: found for name, found in context.items() if found}
+        return fields
 
     def _container(self) -> dict[str, Any]:
         options = self._options
@@ -121,7 +93,9 @@ class PodOptions:
         context |= {"readOnlyRootFilesystem": True} if options.read_only else {}
         lists = {"add": options.cap_add, "drop": options.cap_drop}
         if any(lists.values()):
-            names = {key: [_capability(name) for name in names] for key, names in lists.items() if names}
+            names = {
+                key: [name.upper().removeprefix("CAP_") for name in names] for key, names in lists.items() if names
+            }
             context["capabilities"] = names
         for field, number in zip(("runAsUser", "runAsGroup"), (options.user or "").split(":"), strict=False):
             if _is_id(number):
@@ -146,18 +120,15 @@ class PodOptions:
         for text in options.tmpfs:
             self._mount(text.partition(":")[0], {"emptyDir": {"medium": "Memory"}})
         for text in options.mounts:
-            self._add_mount(text)
-
-    def _add_mount(self, text: str) -> None:
-        try:
-            spec = docker_args.mount(text)
-            source = _source(spec)
-        except (ValueError, InputError) as error:
-            raise InputError(str(error), where="--mount") from error
-        if source is None:
-            self.left_out.append(f"--mount={text}: pods have no such mount")
-        else:
-            self._mount(spec.target, source, is_fixed=spec.readonly)
+            try:
+                spec = docker_args.mount(text)
+                volume = _source(spec)
+            except (ValueError, InputError) as error:
+                raise InputError(str(error), where="--mount") from error
+            if volume is None:
+                self.left_out.append(f"--mount={text}: pods have no such mount")
+            else:
+                self._mount(spec.target, volume, is_fixed=spec.readonly)
 
     def _mount(self, target: str, source: dict[str, Any], *, is_fixed: bool = False) -> None:
         name = f"volume-{len(self.volumes)}"
@@ -181,17 +152,6 @@ def _source(spec: MountSpec) -> dict[str, Any] | None:
         size = spec.get("tmpfs-size")
         return {"emptyDir": {"medium": "Memory"} | ({"sizeLimit": str(parse_size(size))} if size else {})}
     return {"emptyDir": {}} if spec.kind == "volume" and not spec.source else None
-
-
-def _unknown(options: ContainerOptions) -> Iterator[str]:
-    for field in ContainerOptions.__struct_fields__:
-        value = getattr(options, field)
-        if field not in _HERE and value not in (None, ()) and value is not False:
-            yield "--" + _NAMES.get(field, field).replace("_", "-")
-
-
-def _capability(name: str) -> str:
-    return name.upper().removeprefix("CAP_")
 
 
 def _is_id(text: str) -> bool:

@@ -84,15 +84,12 @@ class PodChannel:
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def fileno(self) -> int:
-        """Return the connection's descriptor."""
         return self._socket.fileno()
 
     def input_fileno(self) -> int:
-        """Return the connection's descriptor; -1 without input."""
         return self.fileno() if self._has_input else -1
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
-        """Return output; None at the end. Raises ClusterRefusedError if the command was not run."""
         from websocket import WebSocketException
 
         try:
@@ -120,7 +117,6 @@ class PodChannel:
             raise ClusterRefusedError(status.message or "the command was not run")
 
     def send(self, data: bytes) -> None:
-        """Write to standard input. Raises OSError."""
         self.on_input()
         self._send(_STDIN, data)
 
@@ -131,7 +127,6 @@ class PodChannel:
                 self._send(_CLOSE, bytes((_STDIN,)))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Set the size of the terminal."""
         if not self.is_tty:
             return
         sizes = [(rows + 1, columns), (rows, columns)] if self._redraws else [(rows, columns)]
@@ -160,7 +155,6 @@ class PodChannel:
             raise OSError(str(error)) from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code that the server told; None if the connection was lost."""
         return self._status.exit_code if self._status is not None else None
 
     def read_all(self, patience: float) -> bytes:
@@ -179,7 +173,6 @@ class PodChannel:
         return out
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
 

@@ -161,14 +161,20 @@ class JobChanger:
     ) -> tuple[JobId, ...]:
         """Carry out the orders for all jobs; when they fail for many at once, for each, to know which is refused."""
         done: list[JobId] = []
-        for batch in _batches(list(ids.grouped(chosen))):
+        groups = list(ids.grouped(chosen))
+        for start in range(0, len(groups), _TOGETHER):
+            batch = groups[start : start + _TOGETHER]
             if self._refusal(orders([named for named, _ in batch])) is None:
                 done += [job_id for _, members in batch for job_id in members]
                 continue
             for named, members in batch:
                 if (refusal := self._refusal(orders([named]))) is not None:
-                    what = f"not {done_words}: {_words(refusal)}{_so_far(done)}"
-                    raise ClusterRefusedError(what, where=f"job {named}", hint=_hint(refusal, denied_hint))
+                    so_far = f"; done: {', '.join(map(ids.words, done))}" if done else ""
+                    hint = denied_hint if _is_denied(refusal) else None
+                    if "already finished" in refusal.err or "presently disabled" in refusal.err:
+                        hint = hint or "submit it again; with cluster.requeue = true Slurm runs ended jobs again too"
+                    what = f"not {done_words}: {_words(refusal)}{so_far}"
+                    raise ClusterRefusedError(what, where=f"job {named}", hint=hint)
                 done += members
         return tuple(done)
 
@@ -194,11 +200,6 @@ def _cancelled_elements(rows: Mapping[JobId, JobRow]) -> Iterator[Ended]:
             yield Ended(ended, JobDetail(ended.run_key, ended.state))
 
 
-def _batches(groups: list[tuple[str, tuple[JobId, ...]]]) -> Iterator[list[tuple[str, tuple[JobId, ...]]]]:
-    for start in range(0, len(groups), _TOGETHER):
-        yield groups[start : start + _TOGETHER]
-
-
 def _is_denied(result: Result) -> bool:
     return any(word in result.err for word in _DENIED)
 
@@ -206,15 +207,3 @@ def _is_denied(result: Result) -> bool:
 def _words(refusal: Result) -> str:
     """Return Slurm's words, after ours where its own name the wrong trouble."""
     return f"access denied: {refusal.words}" if _is_denied(refusal) else refusal.words
-
-
-def _hint(refusal: Result, denied_hint: str) -> str | None:
-    if _is_denied(refusal):
-        return denied_hint
-    if "already finished" in refusal.err or "presently disabled" in refusal.err:
-        return "submit it again; with cluster.requeue = true Slurm runs ended jobs again too"
-    return None
-
-
-def _so_far(done: Sequence[JobId]) -> str:
-    return f"; done: {', '.join(map(ids.words, done))}" if done else ""
