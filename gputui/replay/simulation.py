@@ -14,8 +14,7 @@ from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, Runnin
 from gputui.domain.policy.decide import Outcome, can_decide, decide
 from gputui.domain.policy.durations import predict_seconds
 from gputui.domain.policy.fairshare import UsageLedger
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout
-from gputui.domain.policy.gpus.recently_freed import SETTLING
+from gputui.domain.policy.gpus.placement import SETTLING, Ask, NodeLayout
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.preemption import Candidate, Victims
 from gputui.domain.settings import PolicySettings

@@ -10,9 +10,16 @@ from msgspec import Struct
 
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow, release_gpus
-from gputui.domain.policy.gpus.placement import Grant, NodeLayout, pick, size
-from gputui.domain.policy.gpus.recently_freed import SOON
-from gputui.domain.policy.gpus.sharing import PromisedRoom, choose_shared, usable_gpus
+from gputui.domain.policy.gpus.placement import (
+    SOON,
+    Grant,
+    NodeLayout,
+    PromisedRoom,
+    choose_shared,
+    pick,
+    size,
+    usable_gpus,
+)
 from gputui.domain.policy.lanes import LaneKey, Waiting
 
 

@@ -9,11 +9,17 @@ from msgspec import Struct, field
 
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.fairshare import UsageLedger, usage_ratios
-from gputui.domain.policy.gpus.placement import Ask, Grant, NodeLayout, size
-from gputui.domain.policy.gpus.sharing import SharedGpus, choose_shared, gpu_bits, usable_gpus
-from gputui.domain.policy.lane_order import Bands
-from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, lane_of, with_item, without_item
-from gputui.domain.policy.order import credit
+from gputui.domain.policy.gpus.placement import (
+    Ask,
+    Grant,
+    NodeLayout,
+    SharedGpus,
+    choose_shared,
+    gpu_bits,
+    size,
+    usable_gpus,
+)
+from gputui.domain.policy.lanes import Bands, Lane, LaneKey, Waiting, credit, lane_of, with_item, without_item
 from gputui.domain.settings import PolicySettings, TenantSettings
 
 _FOREVER = float("inf")

@@ -25,9 +25,18 @@ from gputui.domain.policy.backfill import (
 )
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.gpus.placement import Ask, Grant, size
-from gputui.domain.policy.lane_order import Band, BandLevel, Bands, ScoreScale, Turns
-from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, without_item
-from gputui.domain.policy.order import is_top
+from gputui.domain.policy.lanes import (
+    Band,
+    BandLevel,
+    Bands,
+    Lane,
+    LaneKey,
+    ScoreScale,
+    Turns,
+    Waiting,
+    is_top,
+    without_item,
+)
 
 _FOREVER = float("inf")
 _ROUNDED = 0.001

@@ -1,24 +1,234 @@
-"""Plan for one moment: which jobs start now, and why each other job waits. Used by the scheduler and all forecasts."""
+"""Plan for one moment: which jobs start now, and why each other job waits. Used by the scheduler and all forecasts.
+
+Gates keep a job from starting even on free GPUs: holds, times, dependencies, pauses, runtimes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
-from gputui.domain.job import Placement
-from gputui.domain.job_spec import JobId
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import Gpu, HealthCode
+from gputui.domain.job import Job, Placement
+from gputui.domain.job_spec import JobId, runtime_name
 from gputui.domain.policy.decide import Outcome, decide
+from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.forecast import Reach, expected_starts
-from gputui.domain.policy.gates import GateContext, first_gate, may_be_gated
+from gputui.domain.policy.gpus.engine import EngineSupport, engine_support
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue
 from gputui.domain.policy.reasons import Gated, Reasons
-from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot, WindowView
-from gputui.domain.state import Reason
+from gputui.domain.policy.retry import JITTER, FastFailureGuard
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Leader, Snapshot, WindowView
+from gputui.domain.state import PendingReason, Reason, utc_moment
+from gputui.domain.units import format_duration
+
+
+class GateContext(Struct, dict=True):
+    """Facts that the gates check, gathered once for all jobs."""
+
+    now: datetime
+    settings: SchedulerSettings
+    dependencies: Dependencies
+    guard: FastFailureGuard
+    snapshot: Snapshot
+    runtimes: Mapping[str, RuntimeStatus]
+    support: EngineSupport
+    """Ability of the container engine to give GPUs to containers."""
+    gates: tuple[Gate, ...]
+    gates_all: bool
+    """True if one of them may refuse any job, whatever its request."""
+    member: Leader | None = None
+    """Scheduler of a member of a group that shares the queue, which cannot run jobs as other users; else None."""
+    as_submitter: bool = False
+    """True if containers also run as their submitter."""
+
+    @cached_property
+    def jobs(self) -> Mapping[JobId, Job]:
+        """Jobs of the snapshot, by id."""
+        return {job.id: job for job in self.snapshot.jobs}
+
+    @cached_property
+    def paused(self) -> Reason | None:
+        """Reason why nothing starts while the scheduler is paused."""
+        controls = self.snapshot.controls
+        if not controls.paused:
+            return None
+        why = f": {controls.pause_reason}" if controls.pause_reason else ""
+        at = controls.paused_at
+        since = f" at {utc_moment(at, self.now)}" if at else ""
+        by = f" by {controls.paused_by}" if controls.paused_by else ""
+        text = f"the scheduler was paused{by}{since}{why}"
+        return Reason(PendingReason.SCHEDULER_PAUSED, text, (at,) if at else ())
+
+    @cached_property
+    def down(self) -> Mapping[bool, Reason | None]:
+        """Reasons why no host job (True) or no container (False) can start; None while its runtime is up."""
+        return {is_host: _down(self, is_host=is_host) for is_host in (False, True)}
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime, *, as_submitter: bool = False
+    ) -> GateContext:
+        """Return the facts that a snapshot shows."""
+        member = _member(snapshot)
+        runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
+        docker = runtimes.get("docker")
+        gives = engine_support(docker.gpus if docker else None, _present(snapshot))
+        gates, guard = _gates(snapshot, runtimes, gives, member), FastFailureGuard.of(snapshot.jobs, settings)
+        return cls(
+            now=now,
+            settings=settings,
+            dependencies=Dependencies.of(snapshot.jobs, snapshot.unreadable),
+            guard=guard,
+            snapshot=snapshot,
+            runtimes=runtimes,
+            support=gives,
+            gates=gates,
+            gates_all=bool(guard) or _paused in gates or _runtime in gates,
+            member=member,
+            as_submitter=as_submitter,
+        )
+
+
+Gate: TypeAlias = Callable[[Job, GateContext], Reason | None]
+
+
+def may_be_gated(jobs: Sequence[Job], situation: GateContext) -> Sequence[Job]:
+    """Return the jobs that a gate may keep from starting; usually few, so that only these are checked."""
+    if situation.gates_all:
+        return jobs
+    return [
+        job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
+    ]
+
+
+def first_gate(job: Job, situation: GateContext) -> Reason | None:
+    """Return the reason of the first closed gate; None if all are open."""
+    spec = job.spec
+    has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
+    if not (has_gates or situation.guard):
+        return situation.paused or _runtime(job, situation)  # reasons common to all jobs
+    for check in situation.gates:
+        if reason := check(job, situation):
+            return reason
+    return None
+
+
+def _held(job: Job, situation: GateContext) -> Reason | None:
+    if not job.held:
+        return None
+    if job.hold_reason:
+        return Reason(PendingReason.JOB_HELD_USER, job.hold_reason)
+    since = f" at {utc_moment(job.held_at, situation.now)}" if job.held_at else ""
+    text = f"held by {job.held_by or 'a user'}{since}: release it to let it start"
+    return Reason(PendingReason.JOB_HELD_USER, text, (job.held_at,) if job.held_at else ())
+
+
+def _dependency(job: Job, situation: GateContext) -> Reason | None:
+    if not job.spec.after and not job.spec.after_any:
+        return None
+    unmet = situation.dependencies.unmet(job)
+    return Reason(PendingReason.DEPENDENCY, unmet) if unmet else None
+
+
+def _guard(job: Job, situation: GateContext) -> Reason | None:
+    if not situation.guard:
+        return None
+    text = situation.guard.reason(job)
+    return Reason(PendingReason.BACK_OFF, text) if text else None
+
+
+def _begin(job: Job, situation: GateContext) -> Reason | None:
+    begin_at = job.spec.begin_at
+    if begin_at is None or begin_at <= situation.now:
+        return None
+    left = format_duration(begin_at - situation.now)
+    return Reason(PendingReason.BEGIN_TIME, f"begins at {utc_moment(begin_at, situation.now)}, in {left}", (begin_at,))
+
+
+def _back_off(job: Job, situation: GateContext) -> Reason | None:
+    if job.not_before is None or job.not_before <= situation.now:
+        return None
+    if job.not_before - situation.now > situation.settings.backoff_cap * (1 + JITTER):
+        return None  # no pause is that long: the clock was set back
+    cause = job.end_words or "its last attempt failed"
+    left = format_duration(job.not_before - situation.now)
+    again = f"attempt {job.next_attempt} at {utc_moment(job.not_before, situation.now)}, in {left}: {cause}"
+    return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
+
+
+def _paused(_: Job, situation: GateContext) -> Reason | None:
+    return situation.paused
+
+
+def _runtime(job: Job, situation: GateContext) -> Reason | None:
+    return situation.down[job.spec.is_host] or _refused(job, situation) or _anothers(job, situation)
+
+
+def _refused(job: Job, situation: GateContext) -> Reason | None:
+    """Return the reason why the engine cannot give it the GPUs it asks for."""
+    found = None if job.spec.is_host else situation.support.refuses(job.spec.gpus)
+    return Reason(PendingReason.NODE_UNKNOWN, found.sentence) if found else None
+
+
+def _member(snapshot: Snapshot) -> Leader | None:
+    """Return the scheduler, if it is not root and some jobs have to run as another user."""
+    leader = snapshot.leader
+    if leader is None or leader.uid in {None, 0}:
+        return None
+    return leader if any(job.spec.warrant for job in snapshot.jobs) else None
+
+
+def _anothers(job: Job, situation: GateContext) -> Reason | None:
+    """Return why a job that runs as its submitter has to wait for another scheduler."""
+    leader, warrant = situation.member, job.spec.warrant
+    if leader is None or not warrant or not (job.spec.is_host or situation.as_submitter):
+        return None
+    if warrant.partition("/")[0] == str(leader.uid):
+        return None
+    who = f"{leader.user} schedules here, and this is a job of {job.submitted_by or 'another user'}"
+    return Reason(PendingReason.NODE_UNKNOWN, f"{who}: only a scheduler that runs as root can run jobs as other users")
+
+
+def _present(snapshot: Snapshot) -> list[Gpu]:
+    """Return all GPUs except lost ones, which the engine does not know either."""
+    return [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]
+
+
+def _down(situation: GateContext, *, is_host: bool) -> Reason | None:
+    status = situation.runtimes.get(runtime_name(is_host=is_host))
+    if not situation.runtimes and situation.snapshot.leader is None:
+        return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
+    if (leader := situation.snapshot.leader) is not None and leader.silent_for:
+        silence = format_duration(leader.silent_for)
+        return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler has not responded for {silence}")
+    halted = next((notice for notice in situation.snapshot.notices if notice.halts), None)
+    if halted is not None and not situation.snapshot.leads_here:
+        return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler starts nothing: {halted.text}")
+    if status is None:
+        what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
+        return Reason(PendingReason.NODE_UNKNOWN, what)
+    return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
+
+
+_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
+
+
+def _gates(
+    snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus], gives: EngineSupport, member: Leader | None
+) -> tuple[Gate, ...]:
+    """Return the gates that can refuse any job now."""
+    all_up = gives.is_full and all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
+    runs_all = all_up and member is None
+    idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, runs_all)) if is_idle}
+    return tuple(gate for gate in _GATES if gate not in idle)
 
 
 class Preemption(Struct, frozen=True):

@@ -21,9 +21,7 @@ from gputui.domain.job_spec import CLASSES, JobId, whole_class
 from gputui.domain.policy.backfill import BackfillReservation, QueueHead, gpus_kept_for_others
 from gputui.domain.policy.cluster_state import ClusterState, release_gpus
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.gpus.index import GpuIndex
-from gputui.domain.policy.gpus.placement import choose
-from gputui.domain.policy.gpus.recently_freed import SETTLING, SOON, gpu_masks
+from gputui.domain.policy.gpus.placement import SETTLING, SOON, GpuIndex, choose, gpu_masks
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, utc_moment

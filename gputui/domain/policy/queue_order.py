@@ -15,9 +15,8 @@ from gputui.domain.job import Job
 from gputui.domain.job_spec import JobId
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.fairshare import usage_ratios
-from gputui.domain.policy.gpus.index import is_plain
-from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.order import FIRST, credit, level, scores
+from gputui.domain.policy.gpus.placement import is_plain
+from gputui.domain.policy.lanes import FIRST, LaneKey, Waiting, credit, level, scores
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.state import JobState
 

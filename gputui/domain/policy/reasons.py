@@ -20,9 +20,7 @@ from gputui.domain.policy.cluster_state import ClusterState, ReservedWindow
 from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_unsatisfiable
 from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.gpus.availability import UNANSWERED
-from gputui.domain.policy.gpus.index import GpuIndex
-from gputui.domain.policy.gpus.placement import Ask, size
-from gputui.domain.policy.gpus.sharing import GpuBit
+from gputui.domain.policy.gpus.placement import Ask, GpuBit, GpuIndex, size
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.preemption import describe_preemption, was_preempted

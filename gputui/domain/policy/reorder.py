@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.job_spec import JobId
-from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.order import score
+from gputui.domain.policy.lanes import LaneKey, Waiting, score
 from gputui.domain.policy.planning_context import PlanningContext
 from gputui.domain.policy.queue_order import OrderedQueue, credit_by_tenant, order_queue
 from gputui.domain.runs import Spans, spans_of

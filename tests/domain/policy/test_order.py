@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 from gputui.domain.job_spec import whole_class
 from gputui.domain.policy.fairshare import UsageLedger, fair_share_factor, usage_ratio, usage_ratios
 from gputui.domain.policy.gpus.placement import Ask
-from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, lane_of, with_item, without_item
-from gputui.domain.policy.order import credit, is_top, level, score, score_terms
+from gputui.domain.policy.lanes import (
+    Lane,
+    LaneKey,
+    Waiting,
+    credit,
+    is_top,
+    lane_of,
+    level,
+    score,
+    score_terms,
+    with_item,
+    without_item,
+)
 from gputui.domain.settings import PolicySettings
 
 DAY = 86400.0

@@ -19,8 +19,7 @@ from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, Runnin
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.fairshare import UsageLedger
 from gputui.domain.policy.forecast import Arrival, simulate
-from gputui.domain.policy.gpus.placement import Ask, NodeLayout
-from gputui.domain.policy.gpus.sharing import SharedGpus, SharedSlots, gpu_bits
+from gputui.domain.policy.gpus.placement import Ask, NodeLayout, SharedGpus, SharedSlots, gpu_bits
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.whatif import Shift, change_of, what_if

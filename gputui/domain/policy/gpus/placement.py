@@ -2,16 +2,26 @@
 
 Bit i of a node's mask is its i-th GPU in order of assignment. The same code decides for the scheduler, the forecast and
 the replay, so it is optimised for speed.
+
+Every job on a GPU that several jobs share asked to share. Each counts with its promised memory, or with its actual use
+if that is more: so a job that has not allocated memory yet takes none from others, and none is taken from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from gputui.domain.gpu import Gpu
+from gputui.domain.gpu import Gpu, GpuState, GpuView
+from gputui.domain.job import Job
+from gputui.domain.job_spec import GpuRequest, JobId
+from gputui.domain.policy.gpus.availability import AWAITED
+from gputui.domain.policy.gpus.match import is_named, suitable_gpus
+from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.snapshot import Node
 
 Grant: TypeAlias = tuple[tuple[int, int], ...]
 """GPUs that a job gets: pairs of a node's number and a mask of its GPUs."""
@@ -141,3 +151,347 @@ def _by_numa(gpus: Sequence[Gpu]) -> GpuGroups:
     for number, gpu in enumerate(gpus):
         groups[gpu.numa_node] = groups.get(gpu.numa_node, 0) | 1 << number
     return tuple(groups.values())
+
+
+GpuBit: TypeAlias = tuple[int, int]
+"""GPU as a node's number and the bit of the GPU there."""
+Uses: TypeAlias = tuple[tuple[JobId, int], ...]
+"""Bytes that each job on a GPU counts with."""
+
+
+class SharedSlots(NamedTuple):
+    """Capacity of a GPU for jobs that share it."""
+
+    total: int
+    """Total memory in bytes."""
+    floor: int
+    """Bytes that are never promised to a second job."""
+    most: int
+    """Maximum number of jobs; 1 if the site does not allow sharing it."""
+    closed: str = ""
+    """Reason why no further job may join now, even if there is room; empty when one may."""
+
+
+class SharedGpus:
+    """The GPUs that jobs share now, and their remaining room."""
+
+    def __init__(self, bays: Sequence[Sequence[SharedSlots]] = ()) -> None:
+        self.bays = bays
+        self.uses: dict[GpuBit, Uses] = {}
+
+    def copy(self) -> SharedGpus:
+        """Return an independent copy."""
+        other = SharedGpus(self.bays)
+        other.uses = self.uses.copy()
+        return other
+
+    def bay(self, place: GpuBit) -> SharedSlots:
+        """Return the capacity of that GPU."""
+        return self.bays[place[0]][place[1].bit_length() - 1]
+
+    def left(self, place: GpuBit) -> int:
+        """Return the bytes that a further job may ask for on the shared GPU; 0 if none may join."""
+        bay, uses = self.bay(place), self.uses.get(place, ())
+        if bay.closed or len(uses) >= bay.most:
+            return 0
+        return max(0, bay.total - bay.floor - sum(size for _, size in uses))
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether any of them has room for a further job."""
+        return any(self.left(place) for place in self.uses)
+
+    def take(self, job_id: JobId, place: GpuBit, size: int) -> None:
+        """Record that a job counts with `size` bytes there."""
+        self.uses[place] = (*self.uses.get(place, ()), (job_id, size))
+
+    def give(self, job_id: JobId, grant: Grant) -> Iterator[GpuBit]:
+        """Remove a job; yield those of its GPUs that no other job holds."""
+        for place in gpu_bits(grant):
+            rest = tuple(use for use in self.uses.pop(place, ()) if use[0] != job_id)
+            if rest:
+                self.uses[place] = rest
+            else:
+                yield place
+
+    def part(self, ask: Ask, grant: Grant) -> float:
+        """Return the share of each GPU that such a job is charged for.
+
+        Its part of the memory or of the slots, whichever is larger.
+        """
+        if not ask.share or not grant:
+            return 1.0
+        bays = [self.bay(place) for place in gpu_bits(grant)]
+        return sum(min(1.0, max(1 / bay.most, ask.share / max(1, bay.total))) for bay in bays) / len(bays)
+
+
+class PromisedRoom:
+    """Room on GPUs beside a job to which memory on one of them is promised."""
+
+    def __init__(self, promised: int, shares: SharedGpus) -> None:
+        self._promised = promised
+        self._shares = shares
+        """Sharing as it will be once the promise is fulfilled, without that job."""
+
+    def fitting(self, node: int, mask: int, share: int) -> int:
+        """Return those of these GPUs that have room for both that job and one that asks for `share` bytes."""
+        return sum(place[1] for place in gpu_bits(((node, mask),)) if self._fits((node, place[1]), share))
+
+    def take(self, node: int, mask: int, share: int) -> int:
+        """Record that a job with `share` bytes got these GPUs; return those with room left for the promised job."""
+        beside = self.fitting(node, mask, share)
+        for place in gpu_bits(((node, beside),)):
+            self._shares.take(_ANYBODY, place, share)
+        return beside
+
+    def _fits(self, place: GpuBit, share: int) -> bool:
+        shares = self._shares
+        has_place = len(shares.uses.get(place, ())) + 2 <= shares.bay(place).most
+        return has_place and shares.left(place) >= self._promised + share
+
+
+_ANYBODY: JobId = -1
+
+
+def gpu_bits(grant: Grant) -> Iterator[GpuBit]:
+    """Yield each GPU of a grant."""
+    for node, mask in grant:
+        while mask:
+            bit = mask & -mask
+            yield node, bit
+            mask ^= bit
+
+
+def usable_gpus(free: Sequence[int], shares: SharedGpus, ask: Ask) -> list[int]:
+    """Return the GPUs that such a job could use now, by node: free ones, and those with room if it shares."""
+    masks = list(free)
+    if ask.share:
+        for place in shares.uses:
+            if shares.left(place) >= ask.share:
+                masks[place[0]] |= place[1]
+    return [mask & able for mask, able in zip(masks, ask.eligible, strict=True)]
+
+
+def choose_shared(
+    masks: Sequence[int], shares: SharedGpus, ask: Ask, need: int, most: int, layouts: Sequence[NodeLayout]
+) -> Grant | None:
+    """Choose GPUs as `choose` does; for a job that shares, prefer the GPUs that it fills most."""
+    if not ask.share or ask.whole_nodes:
+        return choose(masks, ask, need, most, layouts)
+    fits = [_packed(node, mask, shares, min(mask.bit_count(), most), layouts) for node, mask in enumerate(masks)]
+    fitting = [fit for node, fit in enumerate(fits) if masks[node].bit_count() >= need]
+    return min(fitting).grant if fitting else None
+
+
+class _Fit(NamedTuple):
+    """Choice on one node; sorts the best first."""
+
+    fewer: int
+    tier: tuple[int, int]
+    node: int
+    grant: Grant
+
+
+def _packed(node: int, mask: int, shares: SharedGpus, width: int, layouts: Sequence[NodeLayout]) -> _Fit:
+    tiers: dict[tuple[int, int], int] = {}
+    for place in gpu_bits(((node, mask),)):
+        key = _tier(shares, place)
+        tiers[key] = tiers.get(key, 0) | place[1]
+    taken, worst = 0, (0, 0)
+    for worst in sorted(tiers):
+        left = width - taken.bit_count()
+        taken |= tiers[worst] if tiers[worst].bit_count() <= left else pick(tiers[worst], left, layouts[node].levels)
+        if taken.bit_count() == width:
+            break
+    return _Fit(-width, worst, node, ((node, taken),))
+
+
+def _tier(shares: SharedGpus, place: GpuBit) -> tuple[int, int]:
+    """Rank a GPU for sharing: shared ones with the least memory left first, then free shareable ones, then the rest."""
+    if place in shares.uses:
+        return (0, shares.left(place))
+    return (1 if shares.bay(place).most > 1 else 2, 0)
+
+
+class GpuIndex(Struct):
+    """The GPUs of all nodes in order of assignment, each with its bit."""
+
+    rows: tuple[tuple[GpuView, ...], ...]
+    layouts: tuple[NodeLayout, ...]
+    bits: dict[str, tuple[int, int]]
+    """Node number and mask of each GPU, by UUID."""
+    left_free: tuple[str, ...]
+    asks: dict[object, Ask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], settings: PolicySettings) -> GpuIndex:
+        """Return the index of the nodes' GPUs, except those divided into MIG instances."""
+        rows = tuple(_preferred(node.gpus, settings.prefer) for node in nodes)
+        bits = {row.gpu.uuid: (number, 1 << bit) for number, node in enumerate(rows) for bit, row in enumerate(node)}
+        layouts = tuple(node_layout([row.gpu for row in node]) for node in rows)
+        return cls(rows, layouts, bits, settings.left_free)
+
+    def free(self) -> list[int]:
+        """Return by node the GPUs that are free."""
+        return [self._mask(node, [row.state is GpuState.FREE for row in node]) for node in self.rows]
+
+    def row(self, place: GpuBit) -> GpuView:
+        """Return the view of the GPU with that bit."""
+        return self.rows[place[0]][place[1].bit_length() - 1]
+
+    def bays(self, settings: Settings) -> list[list[SharedSlots]]:
+        """Return the capacity for sharing jobs on each node."""
+        policy, floor = settings.policy, settings.scheduler.memory_floor
+        return [
+            [
+                SharedSlots(
+                    row.gpu.memory_total or 0, floor, policy.share_jobs if shareable(row.gpu, policy) else 1, row.closed
+                )
+                for row in node
+            ]
+            for node in self.rows
+        ]
+
+    def counts_with(self, job: Job, place: GpuBit) -> int:
+        """Return the bytes of that GPU that a job on it counts with."""
+        known = (sharer.memory for sharer in self.row(place).sharers if sharer.job_id == job.id)
+        return max(next(known, 0), job.spec.gpus.promised)
+
+    def grant(self, uuids: Iterable[str]) -> Grant:
+        """Return those of the GPUs that exist here and that another job may get afterwards."""
+        found: dict[int, int] = {}
+        for uuid in uuids:
+            node, bit = self.bits.get(uuid, (-1, 0))
+            if node >= 0 and self.rows[node][bit.bit_length() - 1].drain is None:
+                found[node] = found.get(node, 0) | bit
+        return tuple(found.items())
+
+    def uuids(self, grant: Grant) -> tuple[str, ...]:
+        """Return the UUIDs, in the order of the driver's indices."""
+        rows = [row for node, mask in grant for bit, row in enumerate(self.rows[node]) if mask >> bit & 1]
+        return tuple(row.gpu.uuid for row in sorted(rows, key=lambda row: row.gpu.index))
+
+    def ask(self, job: Job) -> Ask:
+        """Return the ask of a job; the same object for equal requests."""
+        request = job.spec.gpus
+        key: object = (request.minimum, request.maximum) if is_plain(job) else (request, job.avoid_gpus)
+        found = self.asks.get(key)
+        if found is None:
+            found = self.asks[key] = self._ask(job)
+        return found
+
+    def named(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Return by node the GPUs with these UUIDs or indices."""
+        return tuple(self._mask(node, [is_named(row.gpu, names) for row in node]) for node in self.rows)
+
+    def _ask(self, job: Job) -> Ask:
+        request = job.spec.gpus
+        eligible = self._eligible(job)
+        share = request.promised
+        if request.everything:
+            whole = max((len(node) for node in self.rows), default=0) or 1
+            return Ask(whole, whole, eligible, share=share)
+        # waiting for more GPUs than will ever fit is pointless
+        most = max((mask.bit_count() for mask in eligible), default=0)
+        return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible, share=share)
+
+    def _eligible(self, job: Job) -> tuple[int, ...]:
+        """Return the GPUs of each node that the job could ever use.
+
+        GPUs that failed the job are excluded, unless too few others would be left: after a repair it must be able to
+        start.
+        """
+        request = job.spec.gpus
+        suiting = tuple(
+            self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
+        )
+        if not job.avoid_gpus:
+            return suiting
+        preferred = tuple(mask & ~avoided for mask, avoided in zip(suiting, self.named(job.avoid_gpus), strict=True))
+        fitting = max((mask.bit_count() for mask in preferred), default=0)
+        return preferred if fitting >= max(1, request.minimum) and not request.everything else suiting
+
+    def is_left_free(self, gpu: Gpu) -> bool:
+        """Return whether only jobs that name it get it."""
+        return is_named(gpu, self.left_free)
+
+    def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
+        return bool(request.devices) or not self.is_left_free(gpu)
+
+    def _mask(self, rows: Sequence[GpuView], chosen: Sequence[bool]) -> int:
+        return sum(1 << bit for bit in range(len(rows)) if chosen[bit])
+
+
+def is_plain(job: Job) -> bool:
+    """Return whether a job asks only for a number of GPUs, as nearly all do."""
+    request = job.spec.gpus
+    return not (
+        job.avoid_gpus
+        or request.devices
+        or request.everything
+        or request.memory
+        or request.model
+        or request.free_memory
+    )
+
+
+def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView, ...]:
+    def place(row: GpuView) -> int:
+        return next((number for number, name in enumerate(prefer) if is_named(row.gpu, (name,))), len(prefer))
+
+    return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
+
+
+def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
+    """Return whether the site allows jobs to share it."""
+    return "all" in settings.share or is_named(gpu, settings.share)
+
+
+def suits(job: Job, row: GpuView) -> bool:
+    """Return whether the job could use this GPU now, with enough free memory for it."""
+    wanted = job.spec.gpus.free_memory
+    return bool(suitable_gpus(job.spec.gpus, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
+
+
+def _memory_free(row: GpuView) -> int:
+    """Return the free bytes; the total where only our own jobs use it."""
+    total = row.gpu.memory_total or 0
+    if row.sample is not None and row.sample.memory_free is not None and row.state is not GpuState.ALLOCATED:
+        return row.sample.memory_free
+    used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
+    return total - (used or 0)
+
+
+SETTLING = timedelta(seconds=30)
+"""Time after the end of an attempt during which its GPUs may still look busy."""
+SOON = 1.0
+"""Seconds until GPUs that were just released are known to be free."""
+
+
+def recently_freed(jobs: Iterable[Job], gpus: GpuIndex, now: datetime) -> tuple[int, ...]:
+    """Return the GPUs that will be free as soon as they are read again, by node."""
+    if not any(_may_settle(row) for node in gpus.rows for row in node):
+        return (0,) * len(gpus.rows)
+    freed: set[str] = set()
+    for job in jobs:
+        ended_at = job.attempts[-1].ended_at if job.attempts else None
+        if ended_at is not None and now - ended_at < SETTLING:
+            freed.update(job.attempts[-1].gpus)
+    return gpu_masks(gpus, lambda row: _is_settling(row, freed))
+
+
+def gpu_masks(gpus: GpuIndex, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
+    """Return the GPUs whose views are wanted, by node."""
+    return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in gpus.rows)
+
+
+def _may_settle(row: GpuView) -> bool:
+    return row.state in {GpuState.UNKNOWN, GpuState.FOREIGN} and row.drain is None
+
+
+def _is_settling(row: GpuView, freed: set[str]) -> bool:
+    """Return whether it was just released and only a fresh, idle reading is missing."""
+    if not _may_settle(row):
+        return False
+    claimed = any(holder.kind == "container" for holder in row.holders)
+    return row.why == AWAITED or (row.gpu.uuid in freed and not claimed and row.health.is_schedulable)
